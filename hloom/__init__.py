@@ -48,6 +48,7 @@ __all__ = [
     "declare_kernel",
     "dump",
     "estimate",
+    "fits",
     "initialize",
     "passes",
     "print_summary",
@@ -75,13 +76,15 @@ _LAZY = {
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
-    "estimate": ("hloom.budgets.estimating", "estimate"),
+    "estimate": ("hloom.budgets.ask", "estimate"),
+    "fits": ("hloom.budgets.ask", "fits"),
     "print_summary": ("hloom.log.summary", "print_summary"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
-    from hloom.budgets.estimating import estimate as estimate
+    from hloom.budgets.ask import estimate as estimate
+    from hloom.budgets.ask import fits as fits
     from hloom.log.summary import print_summary as print_summary
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement

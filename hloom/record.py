@@ -25,6 +25,9 @@ Options: TypeAlias = Mapping[str, str | int | bool]
 MAX_RECORDS = 1024
 """The newest that are kept. A model's set-up compiles a few hundred small functions of JAX."""
 
+_NOTHING = "nothing to do"
+"""The summary of a pass that found nothing to do."""
+
 _records: deque[CompileRecord] = deque(maxlen=MAX_RECORDS)
 _lock = threading.Lock()
 
@@ -144,6 +147,8 @@ class CompileRecord:
         knows.
       is_kept: the plan is an earlier process's, kept in JAX's persistent cache: nothing was
         planned, and `attempts` are those of that process.
+      allowed_bytes: what the budget of a measured pass allows a step, arguments, results and
+        temporaries; None without a budget, and of one that bounds nothing that is known.
     """
 
     module: str
@@ -170,6 +175,7 @@ class CompileRecord:
     before_is_measured: bool = False
     added_work: float | None = None
     is_kept: bool = False
+    allowed_bytes: int | None = None
 
     @property
     def step_bytes(self) -> int | None:
@@ -213,7 +219,9 @@ class CompileRecord:
             # A share of what nobody has measured would look like a result.
             return f"about {units.sizes(before, after)} temporaries"
         if not (change := units.change(before, after)):
-            return f"{units.size(after)} temporaries, as before"
+            return ", ".join(
+                filter(None, (f"{units.size(after)} temporaries, as before", self._fit))
+            )
         return f"{units.sizes(before, after)} temporaries ({change})"
 
     @property
@@ -231,8 +239,20 @@ class CompileRecord:
             asked_for = [run.effect for run in self.runs if run.requested and run.effect]
             # What only prepares for others is told of where nothing else changed the program.
             return ", ".join(asked_for or [run.effect for run in self.runs if run.effect])
-        reasons = "; ".join(run.summary for run in self.runs if run.requested)
-        return f"unchanged: {reasons}" if reasons else "unchanged"
+        told = [run.summary for run in self.runs if run.requested]
+        if self._fit:
+            told = [each for each in told if each != _NOTHING]
+        reasons = "; ".join(told)
+        unchanged = f"unchanged: {reasons}" if reasons else "unchanged"
+        return ", ".join(filter(None, (self._fit, unchanged)))
+
+    @property
+    def _fit(self) -> str:
+        """That the step holds its budget: "fits: 1.55 of 63.3 GiB"; empty where it does not."""
+        step, allowed = self.step_bytes, self.allowed_bytes
+        if step is None or allowed is None or step > allowed or self.complaint:
+            return ""
+        return f"fits: {units.of_limit(step, allowed)}"
 
     def __repr__(self) -> str:
         return f"<CompileRecord {self.headline} [{self.spec}]>"
@@ -255,6 +275,7 @@ class CompileRecord:
             "argument_bytes": self.argument_bytes,
             "output_bytes": self.output_bytes,
             "alias_bytes": self.alias_bytes,
+            "allowed_bytes": self.allowed_bytes,
             "added_work": self.added_work,
             "compiles": self.compiles,
             "pass_s": self.pass_s,

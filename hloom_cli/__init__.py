@@ -44,6 +44,12 @@ _COMMANDS = {
         "hloom.tools.budgets.command",
         "show what budgets of memory a program can have, and the time that each adds",
     ),
+    "fits": (
+        "hloom.tools.fits",
+        "find the largest batch or sequence that fits each of some devices",
+    ),
+    "targets": ("hloom.tools.targets", "list the devices to plan for, or describe the one here"),
+    "doctor": ("hloom.tools.doctor", "tell what hloom sees here, and whether it is on"),
     "shardings": (
         "hloom.tools.shardings",
         "show what the devices of a sharded program send each other, by line",

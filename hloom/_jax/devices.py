@@ -130,3 +130,18 @@ def keeps_barriers(platform: str) -> bool:
     temp bytes 51.1 -> 51.1 MiB and 51.1 -> 23.3 MiB).
     """
     return platform != "cpu" or jax.__version_info__ >= (0, 11, 2)
+
+
+def described_to_xla(devices: Any) -> str | None:
+    """What XLA itself is told of GPUs: a `GpuTargetConfigProto` as text; None of other devices.
+
+    The figures are the devices' own, as the driver and CUDA tell them.
+    """
+    from jaxlib import xla_client
+
+    try:
+        topology = xla_client.get_topology_for_devices(list(devices))
+    except (NotImplementedError, RuntimeError):  # jax.errors.JaxRuntimeError is one
+        return None
+    text = getattr(topology, "target_config", None)
+    return str(text) if text else None

@@ -14,6 +14,9 @@ from hloom._jax import devices as jax_devices
 from hloom._jax.lowered import devices_of
 from hloom.budgets.frontier import BudgetPoint, Frontier
 from hloom.compiling.origin import module_name
+from hloom.passes.analysis.memory_model.peak_text import largest_at_peak
+from hloom.passes.analysis.memory_model.profile import memory_profile
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.feedback import Attempt
@@ -26,7 +29,9 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.planner.record import RematObstacle, RematRecord
 from hloom.passes.planner.variants import moves_of
-from hloom.targets.devices import target_of
+
+MOST_VALUES = 5
+"""The values at the peak that are told of."""
 
 POINTS = 10
 """The points along a frontier where no budgets are asked for."""
@@ -37,43 +42,13 @@ _RANDOM = "threefry2x32"
 _SPELLING = next(option for option in options_of(Fit) if option.name == "budget")
 
 
-def estimate(
+def lowered_for(
     jitted: Any,
-    *args: Any,
-    budgets: Sequence[str] | int | None = None,
-    target: str | Target | None = None,
-    **kwargs: Any,
-) -> Frontier:
-    """What budgets of memory would give a program: its memory against the time they add.
-
-    The program is traced and lowered for the target's platform; XLA compiles nothing and nothing
-    runs. What hloom is set to do with the program does not matter.
-
-    Args:
-      jitted: what `jax.jit` gave, or a `jax.stages.Lowered`, which takes no further arguments.
-      *args, **kwargs: its arguments; `jax.ShapeDtypeStruct`s do in the place of arrays, and their
-        shardings count.
-      budgets: as in a spec, e.g. ["60GiB", "50%", "min"]; or how many points to find along the
-        frontier, 10 where not given.
-      target: what it is to run on, e.g. "h100_sxm"; by default what JAX lowers it for here.
-
-    Raises SpecError for a mistaken budget, hloom.targets.TargetError for an unknown target, and
-    TypeError for what cannot be lowered.
-    """
-    wanted = parse_budgets(budgets, source="hloom.estimate")
-    found = targets.load(target) if isinstance(target, str) else target
-    lowered, note = _lowered(jitted, args, kwargs, None if found is None else found.platform)
-    if found is None:
-        backend, devices = devices_of(lowered)
-        found = target_of(
-            jax_devices.platform_of(backend), jax_devices.device_facts(backend, devices)
-        )
-    frontier = frontier_of(lowered.compiler_ir(), found, wanted)
-    return dataclasses.replace(frontier, note=f"{note} {frontier.note}".strip())
-
-
-def _lowered(
-    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    platform: str | None,
+    *,
+    source: str = "hloom.estimate",
 ) -> tuple[Any, str]:
     """The program lowered for a platform, or as it is here where that is None.
 
@@ -81,11 +56,11 @@ def _lowered(
     """
     if isinstance(jitted, jax.stages.Lowered):
         if args or kwargs:
-            raise TypeError("hloom.estimate: a Lowered has its arguments: give no others.")
+            raise TypeError(f"{source}: a Lowered has its arguments: give no others.")
         return jitted, ""
     if not hasattr(jitted, "lower"):
         raise TypeError(
-            f"hloom.estimate: wanted what jax.jit gives, or a Lowered; got "
+            f"{source}: wanted what jax.jit gives, or a Lowered; got "
             f"{type(jitted).__name__}. Use jax.jit(f)."
         )
     if platform is None or not hasattr(jitted, "trace"):  # that of jax.pmap has none
@@ -140,23 +115,40 @@ def frontier_of(
 
     Raises PassError where a pass before `fit` fails.
     """
+    analysis = analysis_of(module, target, attempts)
+    with analysis.module.context, ir.Location.unknown(), gc_paused():
+        try:
+            found = _frontier(module_name(module), analysis, budgets)
+            profile = memory_profile(analysis.module, rules=memory_rules(target))
+        except walk.NoEntryError as error:
+            why = f"No budget can be held: {error}."
+            return Frontier(module_name(module), target.name, (), 0.0, 0, 0, None, why)
+    caveat = "" if attempts else caveat_of(module, target)
+    return dataclasses.replace(
+        found,
+        note=f"{caveat} {found.note}".strip(),
+        limit=targets.limit_reason(target),
+        peak=largest_at_peak(profile, MOST_VALUES),
+    )
+
+
+def analysis_of(
+    module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]] = ()
+) -> FrontierAnalysis:
+    """The analysis of a clone of a module as JAX made it, in the form that `fit` gets it.
+
+    It is to be asked inside of the clone's context. Raises PassError where a pass before `fit`
+    fails.
+    """
     pipeline = Pipeline((Fit(),))
     driver = pipeline.driver(target.platform)
     assert driver is not None
     prepared = clone_module(module)
     pipeline.run(prepared, target=target, stop=driver[0])
-    with prepared.context, ir.Location.unknown(), gc_paused():
-        analysis = FrontierAnalysis(prepared, target, Fit().min_bytes, attempts)
-        try:
-            found = _frontier(module_name(module), analysis, budgets)
-        except walk.NoEntryError as error:
-            why = f"No budget can be held: {error}."
-            return Frontier(module_name(module), target.name, (), 0.0, 0, 0, None, why)
-    caveat = "" if attempts else _caveat(module, target)
-    return dataclasses.replace(found, note=f"{caveat} {found.note}".strip())
+    return FrontierAnalysis(prepared, target, Fit().min_bytes, attempts)
 
 
-def _caveat(module: ir.Module, target: Target) -> str:
+def caveat_of(module: ir.Module, target: Target) -> str:
     """What makes the model's figures of a program wrong on a target; empty where nothing known."""
     if target.platform != "cpu":
         if not _has_random_loops(module):

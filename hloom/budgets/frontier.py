@@ -12,8 +12,9 @@ from html import escape
 from rich.table import Table
 
 from hloom.budgets.drawing import Level, Mark, Scene
+from hloom.passes.framework.tables import Described
 from hloom.show.pictures import PictureError
-from hloom.show.terminal import PlainConsole
+from hloom.show.terminal import Breakable, PlainConsole
 from hloom.show.units import size
 from hloom.show.visible import visible
 
@@ -77,6 +78,8 @@ class Frontier:
       unmodified_bytes, floor_bytes: the memory of the step as it is, and the least that a budget
         can reach.
       device_bytes: what a step may take of a device of the target; None where it is not known.
+      limit: why that much, in a sentence; empty where it is not known.
+      peak: the largest values in temporary memory where the step as it is takes most.
       note: why there is nothing to choose, or not all; empty where there is nothing to say.
     """
 
@@ -88,6 +91,8 @@ class Frontier:
     floor_bytes: int
     device_bytes: int | None
     note: str = ""
+    limit: str = ""
+    peak: tuple[Described, ...] = ()
 
     @property
     def knees(self) -> tuple[BudgetPoint, ...]:
@@ -96,7 +101,10 @@ class Frontier:
 
     def to_json(self) -> dict[str, object]:
         """Everything, as values that `json.dumps` takes."""
-        return dict(vars(self)) | {"points": [point.to_json() for point in self.points]}
+        return dict(vars(self)) | {
+            "points": [point.to_json() for point in self.points],
+            "peak": [value.to_json() for value in self.peak],
+        }
 
     @property
     def columns(self) -> tuple[tuple[str, bool], ...]:
@@ -123,18 +131,36 @@ class Frontier:
             yield *sizes, *added, mark, *moves, point.spec
 
     def table(self) -> Table:
-        """The points as a table of rich."""
+        """The points as a table of rich; moves stand below the spec: 80 columns are enough."""
         table = Table(box=None, pad_edge=False)
-        for name, is_number in self.columns:
-            # Moves may be broken, so that figures and specs are not.
+        specs = max((len(point.spec) for point in self.points), default=0)
+        for name, is_number in _COLUMNS:
             table.add_column(
                 name,
                 justify="right" if is_number else "left",
-                no_wrap=name != "moves",
+                no_wrap=name != "spec",
+                min_width=specs if name == "spec" else None,
                 overflow="fold",
             )
         for row in self.rows():
-            table.add_row(*row)
+            moves, spec = row[-2] if self._has_moves else "", row[-1]
+            below = f"\nwith {moves.replace(',', ', ')}" if moves else ""
+            table.add_row(*row[: len(_COLUMNS) - 1], f"{spec}{below}")
+        return table
+
+    def peak_table(self) -> Table | None:
+        """The largest values at the peak as a table of rich; None where none are known."""
+        if not self.peak:
+            return None
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        temp_bytes = self.points[0].temp_bytes if self.points else 0
+        for value in self.peak:
+            all_bytes = value.bytes * value.times
+            share = f"{all_bytes / temp_bytes:.0%}".replace("%", " %") if temp_bytes else ""
+            table.add_row(size(all_bytes), share, Breakable(value.told))
         return table
 
     @property
@@ -156,8 +182,16 @@ class Frontier:
                 f"As it is the step takes {size(self.unmodified_bytes)}, which {fits} the "
                 f"{size(self.device_bytes)} that {self.target} has for it."
             )
+            if self.limit:
+                yield self.limit
         if self.knees:
             yield "◆ A knee: below this, each byte costs more time than above it."
+
+    def print_peak(self, console: PlainConsole) -> None:
+        """Prints the largest values at the peak, where they are known."""
+        if (table := self.peak_table()) is not None:
+            console.print("What the step as it is has in temporary memory when it takes most:")
+            console.print(table)
 
     def __str__(self) -> str:
         with io.StringIO() as file:
@@ -166,6 +200,7 @@ class Frontier:
             console.print(self.table())
             for sentence in self.sentences():
                 console.print(sentence, soft_wrap=True)
+            self.print_peak(console)
             return file.getvalue().rstrip()
 
     __repr__ = __str__

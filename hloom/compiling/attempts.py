@@ -82,8 +82,8 @@ class Attempts:
             self._newest = None
         if self.best is None or self.best_index is None:
             return None
-        module = _candidate_of(self.best).module
-        return driver.complaint(progress.attempts, self.best_index, target, lambda: module)
+        best, readable = _candidate_of(self.best), self._candidates.readable
+        return driver.complaint(progress.attempts, self.best_index, target, lambda: readable(best))
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the plan that follows; None where it was compiled, or nobody can measure it."""

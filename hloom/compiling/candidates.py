@@ -87,6 +87,12 @@ class Candidates:
         finally:
             self.seconds += time.perf_counter() - start_s
 
+    def readable(self, candidate: ModuleCandidate) -> ir.Module:
+        """A candidate's module in the form that the model reads: its calls inlined."""
+        if candidate.module is not self._request.module or self._driver is None:
+            return candidate.module
+        return self._as_it_is(self._driver[0])
+
     def _make(self, attempts: Sequence[Attempt[Any]]) -> ModuleCandidate:
         origin, start = self._request.module, 0
         if self._driver is not None:

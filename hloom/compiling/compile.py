@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 
+from hloom._jax.executables import MemoryFigures
 from hloom.compiling import kept
 from hloom.compiling.attempts import Attempts, refusals
 from hloom.compiling.between_devices import sent_of
@@ -21,6 +22,7 @@ from hloom.compiling.failures import Failures
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.options import Budget
 from hloom.passes.framework.target import Target
 from hloom.policy import warn
 from hloom.record import CompileRecord
@@ -286,4 +288,27 @@ def _record(
         temp_bytes_before=before,
         before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,
+        allowed_bytes=_allowed_bytes(request, before if measured else None, used.figures),
     )
+
+
+def _allowed_bytes(
+    request: CompileRequest, whole_temp_bytes: int | None, figures: MemoryFigures
+) -> int | None:
+    """What the budget of the measured pass allows a step.
+
+    Args:
+      request: the compile.
+      whole_temp_bytes: XLA's temporaries of the program as it is, of which a share is.
+      figures: XLA's of what is used.
+    """
+    driver = request.pipeline.driver(request.target.platform)
+    budget = None if driver is None else getattr(driver[1], "budget", None)
+    if not isinstance(budget, Budget) or budget.least:
+        return None
+    if budget.percent is None:
+        return request.target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+    if whole_temp_bytes is None or figures.step_bytes is None or figures.temp_bytes is None:
+        return None
+    around_bytes = figures.step_bytes - figures.temp_bytes
+    return int(whole_temp_bytes * budget.percent / 100) + around_bytes

@@ -17,6 +17,13 @@ def sizes(before_bytes: float, after_bytes: float) -> str:
     return f"{number if after.endswith(f' {unit}') else before} → {after}"
 
 
+def of_limit(used_bytes: float, limit_bytes: float) -> str:
+    """A size and what is allowed, e.g. "1.55 of 63.3 GiB", "310 MiB of 1.20 GiB"."""
+    used, limit = size(used_bytes), size(limit_bytes)
+    number, _, unit = used.partition(" ")
+    return f"{number if limit.endswith(f' {unit}') else used} of {limit}"
+
+
 def refused(used_bytes: float, limit_bytes: float) -> str:
     """The refusal of a program, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
     return f"refused: {size(used_bytes)} of {size(limit_bytes)}"

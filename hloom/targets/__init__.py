@@ -8,6 +8,7 @@ name of a topology, which the figures give.
 
 from __future__ import annotations
 
+import itertools
 import math
 from importlib import resources
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.target import Target
+from hloom.passes.framework.text import size
 from hloom.targets import figures as target_figures
 from hloom.targets.figures import TargetError, usable_bytes
 
 __all__ = [
-    "TargetError", "described_platform", "device_kinds", "load", "names", "text", "topology",
-    "usable_bytes",
+    "TargetError", "chip_config", "described_platform", "device_kinds", "limit_reason", "load",
+    "names", "source", "text", "topology", "usable_bytes",
 ]  # fmt: skip
 
 _SUFFIX, _FIGURES = ".txtpb", ".toml"
@@ -75,6 +77,51 @@ def topology(name: str, devices: int) -> str:
 def _devices_of(topology_name: str) -> int:
     _, _, shape = topology_name.partition(":")
     return math.prod(map(int, shape.split("x")))
+
+
+def chip_config(name: str) -> str | None:
+    """How XLA is to see the chips of a known TPU, e.g. "megacore"; None for its default.
+
+    Raises TargetError where the name is unknown.
+    """
+    found = None if name == "cpu" else _figures(name).get("chip_config")
+    return None if found is None else str(found)
+
+
+def source(name: str) -> str:
+    """The first lines of a known target's file: what the figures are and who published them.
+
+    Raises TargetError where the name is unknown; empty for "cpu".
+    """
+    if name == "cpu":
+        return ""
+    _figures(name)
+    text = resources.files(__name__).joinpath(name + _FIGURES).read_text(encoding="utf-8")
+    lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return " ".join(line.lstrip("# ") for line in lines)
+
+
+def limit_reason(target: Target) -> str:
+    """Why a step may take what it may of a target's device, in a sentence; empty where unknown."""
+    memory, usable = target.memory_bytes, target.usable_bytes
+    if memory is None or usable is None:
+        return ""
+    told = f"{size(usable)} are"
+    if usable == memory:
+        if target.platform == "tpu":
+            return f"{told} what the device gives out."
+        return (
+            f"{told} what JAX's allocator gives out; XLA_PYTHON_CLIENT_MEM_FRACTION sets its share."
+        )
+    if usable != usable_bytes(memory):
+        return f"{told} where {target.name}'s compiler refuses a step: it keeps the rest."
+    share = f"{told} {target_figures.USABLE_PERCENT} % of its {size(memory)}"
+    if target.platform == "cpu":
+        return f"{share}: the rest is the program's own and other programs'."
+    return (
+        f"{share}: XLA schedules for this share of a GPU, and the rest is CUDA's, its libraries' "
+        "and NCCL's. A budget in bytes asks for another."
+    )
 
 
 def device_kinds(name: str) -> tuple[str, ...]:

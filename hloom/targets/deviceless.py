@@ -94,7 +94,9 @@ def _tpus(target: str, devices: int) -> list[Any]:
         for variable, value in WITHOUT_TPU.items():
             os.environ.setdefault(variable, value)
     try:
-        topology = topologies.get_topology_desc(platform="tpu", topology_name=name)
+        config = targets.chip_config(target)
+        options = {} if config is None else {"chip_config_name": config}
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except RuntimeError as error:
         raise MissingCompilerError(
             f"compiling for {target}: libtpu is installed but does not tell of {name}: {error}"

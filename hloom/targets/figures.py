@@ -65,6 +65,7 @@ _KNOWN = _NEEDED | {
     "matrix_flops_per_s": "a table of positive numbers by bits",
     "vector_flops_per_s": "a positive number",
     "topologies": "a list of texts",
+    "chip_config": "a text",
 }
 """The figures of a target, with the kind of value of each."""
 
@@ -78,7 +79,7 @@ _OF_SPEED = (
 )
 """Those that `Speed` has under the same name."""
 
-_USABLE_PERCENT = 80
+USABLE_PERCENT = 80
 """What a program may take of a device's memory where no allocator is there to tell its limit.
 
 XLA:GPU schedules for this share of a described device
@@ -98,7 +99,7 @@ _TPU_KERNEL_S = 3.5e-7
 
 def usable_bytes(memory_bytes: int) -> int:
     """What a program may take of a device of which nothing but its memory is known."""
-    return memory_bytes * _USABLE_PERCENT // 100
+    return memory_bytes * USABLE_PERCENT // 100
 
 
 def read(file: Traversable) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads the instructions of an HLO module's text: operation, source lines, operands."""
+"""Reads the instructions of an HLO module's text: operation, source lines, operands, callers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(([^)]*)")
 _OPERAND = re.compile(r"%?([\w.\-]+)(?:,|$)")
-_CALLS = re.compile(r"calls=%?([\w.\-]+)")
+_CALLS = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
+_CALLERS = frozenset({"call", "fusion", "while"})
+_INDEX = re.compile(r", index=(\d+)")
+_TYPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _TYPED_FFI = "api_version=API_VERSION_TYPED_FFI"
 
@@ -28,10 +32,14 @@ class HloInstruction:
       target: of a custom call.
       is_typed: it calls a typed FFI handler.
       opcode: e.g. "fusion".
-      operands: the names of its operands.
-      calls: the name of the computation that a fusion calls.
+      operands: the names of its operands; of a parameter its number.
+      calls: the name of the computation that a fusion or a call calls, or of a loop's body.
+      index: which element of a tuple it takes; None where it takes none.
+      element: the type of an array's elements, e.g. "bf16"; empty for a tuple.
+      shape: the sizes of an array.
     """
 
+    name: str = ""
     operation: str = ""
     source: SourceLine = field(default_factory=SourceLine)
     target: str = ""
@@ -39,6 +47,9 @@ class HloInstruction:
     opcode: str = ""
     operands: tuple[str, ...] = ()
     calls: str = ""
+    index: int | None = None
+    element: str = ""
+    shape: tuple[int, ...] = ()
 
 
 class HloInstructions:
@@ -47,37 +58,57 @@ class HloInstructions:
     def __init__(self, text: str) -> None:
         self._rests: dict[str, str] = {}
         self._computations: dict[str, list[str]] = {}
+        self._computation_of: dict[str, str] = {}
+        self._callers: dict[str, str] = {}
         names: list[str] = []
+        computation = ""
         for line in text.splitlines():
             if found := _INSTRUCTION.match(line):
                 self._rests[found["name"]] = found["rest"]
+                self._computation_of[found["name"]] = computation
                 names.append(found["name"])
+                for called in _CALLS.findall(found["rest"]):
+                    self._callers[called] = found["name"]
             elif found := _COMPUTATION.match(line):
-                names = self._computations[found["name"]] = []
+                computation = found["name"]
+                names = self._computations[computation] = []
         self._read: dict[str, HloInstruction] = {}
         self._stacks = CallStacks(text)
 
     def get(self, name: str) -> HloInstruction:
         """The instruction of that name; an empty one where there is none."""
         if name not in self._read:
-            self._read[name] = self._parse(self._rests.get(name, ""))
+            self._read[name] = self._parse(name, self._rests.get(name, ""))
         return self._read[name]
 
-    def _parse(self, rest: str) -> HloInstruction:
+    def _parse(self, name: str, rest: str) -> HloInstruction:
         opcode = _OPCODE.search(rest)
+        array, index = _TYPE.match(rest), _first(_INDEX, rest)
         return HloInstruction(
-            operation=_first(_OP_NAME, rest),
+            name=name,
+            operation=_ESCAPED.sub(r"\1", _first(_OP_NAME, rest)),
             source=self._stacks.source(rest),
             target=_first(_TARGET, rest),
             is_typed=_TYPED_FFI in rest,
             opcode=opcode[1] if opcode else "",
             operands=tuple(_OPERAND.findall(opcode[2])) if opcode else (),
-            calls=_first(_CALLS, rest),
+            calls=_first(_CALLS, rest) if opcode and opcode[1] in _CALLERS else "",
+            index=int(index) if index else None,
+            element=array[1] if array else "",
+            shape=tuple(map(int, filter(None, array[2].split(",")))) if array else (),
         )
 
     def of_computation(self, name: str) -> Iterator[HloInstruction]:
         """The instructions of the computation of that name, the last one first."""
         return map(self.get, reversed(self._computations.get(name, [])))
+
+    def root(self, computation: str) -> HloInstruction:
+        """The result of a computation, which XLA prints last; an empty one where there is none."""
+        return next(self.of_computation(computation), HloInstruction())
+
+    def caller(self, one: HloInstruction) -> HloInstruction:
+        """The instruction that calls the computation which one stands in; an empty one of none."""
+        return self.get(self._callers.get(self._computation_of.get(one.name, ""), ""))
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
-from hloom.xla.instructions import HloInstruction, HloInstructions
+from hloom.xla.instructions import HloInstructions
+from hloom.xla.origins import HloValue, Origin, Origins
 
 MAX_VALUES = 4096
 """The largest that are listed: a program of 20,000 instructions has as many values again."""
@@ -24,37 +24,6 @@ _LOCAL, _HOST = "local", "host"
 
 _HOST_COLOR = 5
 """The memory space that XLA gives to the host's memory on a GPU (Layout::kHostMemorySpace)."""
-
-_MOST_MAKERS = 64
-"""Of the values that hand one piece of memory on to each other, how many are asked for a line."""
-
-_FORWARDING = frozenset({"conditional", "copy", "parameter", "while"})
-"""Opcodes of instructions whose results another instruction has made."""
-
-
-@dataclass(frozen=True)
-class HloValue:
-    """A value, where it lies and how long.
-
-    Attributes:
-      instruction: the name of the instruction that defines it.
-      index: where in that instruction's result, as "{0}"; empty for the whole result.
-      type: e.g. "f32[8,8]".
-      allocation: the number of the allocation that it lies in.
-      kind: of the allocation. A donated argument lies in an output's.
-      offset, bytes: its place in the allocation.
-      start, end: the first and the last instruction of its live range, both included.
-    """
-
-    instruction: str
-    index: str
-    type: str
-    allocation: int
-    kind: str
-    offset: int
-    bytes: int
-    start: int
-    end: int
 
 
 def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
@@ -73,7 +42,9 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
       at_peak: indices of the values in use then, largest first.
       values: name, operation, line, type, bytes, start, end (included) and kind of each value; of
         very many the largest. Line is the user's own; where known also "library", the line in an
-        installed package that it calls, and "function", what the user's line stands in.
+        installed package that it calls, and "function", what the user's line stands in. Of what a
+        loop stacks operation and line are of the value that it stores, and "stacked" is how often;
+        "copy_of" is the type that XLA has widened to the value's own.
       values_left_out: how many are not listed.
       curve: pairs of a time and the temporary memory in use from then on.
 
@@ -88,7 +59,7 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
     peak_at = int(curve.argmax()) if curve.size else 0
     listed = sorted(values, key=lambda value: (-value.bytes, value.start, value.instruction))
     listed = sorted(listed[:MAX_VALUES], key=lambda value: (value.start, value.instruction))
-    origins = _Origins(values, HloInstructions(module))
+    origins = Origins(values, HloInstructions(module))
     return {
         "instructions": count,
         "peak_bytes": int(curve.max(initial=0)),
@@ -101,19 +72,24 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
     }
 
 
-def _to_json(value: HloValue, origin: HloInstruction) -> dict[str, object]:
-    source = origin.source
-    more = {"library": source.library, "function": source.function}
+def _to_json(value: HloValue, origin: Origin) -> dict[str, object]:
+    source = origin.made_by.source
+    more = {
+        "library": source.library,
+        "function": source.function,
+        "stacked": origin.stacked if origin.stacked > 1 else 0,
+        "copy_of": origin.copy_of,
+    }
     return {
         "name": value.instruction + value.index,
-        "operation": origin.operation,
+        "operation": origin.made_by.operation,
         "line": source.line,
         "type": value.type,
         "bytes": value.bytes,
         "start": value.start,
         "end": value.end,
         "kind": value.kind,
-        **{name: text for name, text in more.items() if text},
+        **{name: known for name, known in more.items() if known},
     }
 
 
@@ -175,49 +151,6 @@ def _kind(rest: str) -> str:
     if ", constant" in rest:
         return CONSTANT
     return _LOCAL if "thread-local" in rest else TEMP
-
-
-class _Origins:
-    """Finds the instruction that says most of where a value comes from.
-
-    XLA's own instructions, and some that it has fused, have no source line: then one that writes to
-    the same memory may, one inside the fusion, or one that makes an operand.
-    """
-
-    def __init__(self, values: Iterable[HloValue], instructions: HloInstructions) -> None:
-        self._instructions = instructions
-        self._runs: dict[HloValue, list[HloValue]] = {}
-        """By value, those that hand one piece of memory on to each other, the last one first."""
-        last: dict[tuple[int, int], HloValue] = {}
-        for value in sorted(values, key=lambda value: (value.start, value.end)):
-            place = value.allocation, value.offset
-            before = last.get(place)
-            # Memory that is handed on is in use without a gap.
-            follows = before is not None and value.start <= before.end
-            run = self._runs[before] if before is not None and follows else []
-            run.insert(0, value)
-            self._runs[value] = run
-            last[place] = value
-
-    def of(self, value: HloValue) -> HloInstruction:
-        """The instruction with the operation and the line of a value."""
-        own = self._instructions.get(value.instruction)
-        is_argument = own.opcode == "parameter" and not value.start
-        if is_argument or (own.source.line and own.opcode not in _FORWARDING):
-            return own
-        found = next((each for each in self._candidates(value, own) if each.source.line), own)
-        return found if found.operation or not own.operation else own
-
-    def _candidates(self, value: HloValue, own: HloInstruction) -> Iterator[HloInstruction]:
-        makers = [] if own.opcode in _FORWARDING else [own]
-        for other in self._runs[value][:_MOST_MAKERS]:
-            maker = self._instructions.get(other.instruction)
-            makers += [] if maker.opcode in _FORWARDING else [maker]
-        yield from makers
-        for maker in makers:
-            yield from self._instructions.of_computation(maker.calls)
-        yield from map(self._instructions.get, own.operands)
-        yield own
 
 
 def _temp_curve(values: Iterable[HloValue], count: int) -> np.ndarray:

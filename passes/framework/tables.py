@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 from jax.extend.mlir import ir
 
 from ..ir.locations import operation_name, source_of
-from ..ir.names import SourceLine
+from ..ir.names import SourceLine, split_name
+from ..ir.origins import origin_of
 from ..ir.types import tensor_bytes
-from .text import flops, percent, seconds, size
+from .text import flops, percent, seconds, short_type, size
 
 MOST_ROWS = 1000
 """The rows of a table that its JSON holds; the others are counted."""
@@ -54,6 +55,7 @@ class Described:
       bytes: of the value on one device; 0 where they are not known.
       operation: what it is, or is made by, in StableHLO; empty for an argument.
       times: how many values or operations of this line it stands for.
+      stacked: how many results of the operation a loop stacks in the value; 1 where none does.
     """
 
     name: str = ""
@@ -62,6 +64,7 @@ class Described:
     bytes: int = 0
     operation: str = ""
     times: int = 1
+    stacked: int = 1
 
     @classmethod
     def of(
@@ -71,23 +74,25 @@ class Described:
         *,
         typed_as: ir.Value | None = None,
     ) -> Described:
-        """The description of a value or an operation.
+        """The description of a value or an operation; of a loop's result by what makes it inside.
 
         Args:
           what: the value or the operation.
           bytes: of the value on one device; None for those of its type.
           typed_as: the value whose type and bytes stand in the description, where it is another.
         """
-        op = what if isinstance(what, ir.Operation) else what.owner
-        operation = "" if isinstance(op, ir.Block) else op.operation.name
+        origin = None if isinstance(what, ir.Operation) else origin_of(what)
+        op = origin.op if origin is not None else what
+        operation = op.name if isinstance(op, ir.Operation) else ""
         value = typed_as
         if value is None:
             value = what if isinstance(what, ir.Value) else next(iter(what.results), None)
         type_ = "" if value is None else str(value.type)
         if bytes is None:
             bytes = 0 if value is None else tensor_bytes(value.type) or 0
-        name, source = operation_name(what.location), source_of(what.location)
-        return cls(name, source, type_, bytes, operation)
+        name, source = operation_name(op.location), source_of(op.location)
+        stacked = 1 if origin is None else origin.stacked
+        return cls(name, source, type_, bytes, operation, stacked=stacked)
 
     @classmethod
     def at(cls, location: ir.Location, operation: str = "") -> Described:
@@ -106,6 +111,7 @@ class Described:
             bytes=_whole(entry.get("bytes", 0)),
             operation=_text(entry.get("operation", "")),
             times=_whole(entry.get("times", 1)),
+            stacked=_whole(entry.get("stacked", 1)),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -113,6 +119,7 @@ class Described:
         found: dict[str, object] = {"name": self.name, **self.source.to_json(), "type": self.type}
         found |= {"bytes": self.bytes, "operation": self.operation}
         found |= {"times": self.times} if self.times != 1 else {}
+        found |= {"stacked": self.stacked} if self.stacked != 1 else {}
         return {key: value for key, value in found.items() if value}
 
     def __str__(self) -> str:
@@ -122,6 +129,15 @@ class Described:
         places = ", ".join(filter(None, (self.name, self.source.line)))
         text = f"{made_by} ({places})" if places else made_by
         return f"{self.type} of {text}" if self.type else text
+
+    @property
+    def told(self) -> str:
+        """E.g. "2 x f32[8,64] of tanh, stacked over 6 iterations, train.py:12"."""
+        times = f"{self.times} x " if self.times > 1 else ""
+        stacked = f"stacked over {self.stacked} iterations" if self.stacked > 1 else ""
+        made_by = split_name(self.name)[1] or self.operation.rpartition(".")[2] or "an argument"
+        value = f"{times}{short_type(self.type)} of {made_by}" if self.type else made_by
+        return ", ".join(filter(None, (value, stacked, self.source.short)))
 
     def called(self, otherwise: str) -> str:
         """E.g. "24.3 MiB of jit(step)/mul (/home/me/train.py:12)"."""

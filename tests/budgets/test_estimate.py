@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ import hloom
 from hloom import targets
 from hloom.budgets.frontier import Frontier
 from hloom.passes.framework.target import Target
+from hloom.show.terminal import PlainConsole
 
 LAYERS, ROWS, WIDTH = 12, 512, 64
 TARGET = "h100_sxm"
@@ -238,6 +241,43 @@ def test_where_barriers_are_dropped_it_says_so() -> None:
     assert "so that only scans are rewritten" in scans.note
 
 
+def test_the_largest_values_at_the_peak_are_told(found: Frontier) -> None:
+    first = found.peak[0]
+    assert 1 <= len(found.peak) <= 5
+    sizes = [one.bytes * one.times for one in found.peak]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) <= found.points[0].temp_bytes
+    # Not by the line of the scan, but by that of the layer.
+    lines = Path(__file__).read_text().splitlines()
+    layer = next(n for n, line in enumerate(lines, start=1) if "return x + jnp.tanh" in line)
+    assert (first.stacked, first.source.line) == (LAYERS, f"{__file__}:{layer}")
+    below = str(found).partition("when it takes most:\n")[2].splitlines()
+    assert len(below) == len(found.peak)
+    assert f", stacked over {LAYERS} iterations, test_estimate.py:{layer}" in below[0]
+
+
+def test_why_a_device_has_so_much_for_a_step_is_told(found: Frontier) -> None:
+    assert found.limit.startswith("63.3 GiB are 80 % of its 79.1 GiB: XLA schedules for this share")
+    assert found.limit in str(found)
+
+
+def test_a_table_with_moves_is_for_80_columns() -> None:
+    logits = jax.jit(
+        jax.grad(lambda w, x: jax.nn.log_softmax(x @ w)[jnp.arange(64), 0].astype("float32").mean())
+    )
+    shapes = [jax.ShapeDtypeStruct(each, "float32") for each in ((64, 65536), (64, 64))]
+    found = hloom.estimate(logits, *shapes, target=TARGET, budgets=["min"])
+    assert found.points[-1].moves
+    with io.StringIO() as file:
+        console = PlainConsole(file=file, width=80, color_system=None)
+        console.print(found.table())
+        lines = file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("fit{budget=min}" in line for line in lines)
+    moves = "".join(line.partition("with ")[2].strip() for line in lines)
+    assert found.points[-1].moves.split("{")[0].split(",")[0] in moves
+
+
 def test_as_json_it_is_whole(found: Frontier) -> None:
     written = json.loads(json.dumps(found.to_json()))
     assert written["module"] == "jit_loss"
@@ -261,4 +301,4 @@ print("estimate" in dir(hloom), any(name.startswith("hloom.budgets") for name in
 print(hloom.estimate.__module__)
 """
     shown = run_python(script).stdout.splitlines()
-    assert shown[-2:] == ["True False", "hloom.budgets.estimating"]
+    assert shown[-2:] == ["True False", "hloom.budgets.ask"]

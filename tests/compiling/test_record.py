@@ -18,6 +18,7 @@ from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord, Records
 from hloom.show import units
+from hloom.targets import devices
 
 LAYERS, ROWS, WIDTH = 6, 256, 32
 
@@ -175,7 +176,30 @@ def test_a_program_that_holds_its_budget_is_itself(masked_off: int) -> None:
     assert found == masked_off
     assert not record.changed
     assert record.compiles == 1
-    assert "temporaries, unchanged: nothing to do" in record.headline
+    assert record.allowed_bytes == devices.machine_bytes() * 80 // 100
+    assert f"temporaries, fits: {of_limit(record)}, unchanged, passes" in record.headline
+
+
+def of_limit(record: CompileRecord) -> str:
+    assert record.step_bytes is not None
+    assert record.allowed_bytes is not None
+    return units.of_limit(record.step_bytes, record.allowed_bytes)
+
+
+def test_what_fits_is_told_with_the_limit() -> None:
+    fits = {"argument_bytes": 0, "output_bytes": 0, "alias_bytes": 0, "allowed_bytes": 20 * 2**20}
+    same = made(changed=False, runs=(), **fits)
+    assert "12.0 MiB temporaries, fits: 12.0 of 20.0 MiB, unchanged, 3 compiles" in same.headline
+    as_before = made(temp_bytes_before=12 * 2**20, **fits)
+    assert "temporaries, as before, fits: 12.0 of 20.0 MiB, " in as_before.headline
+    for more in ({"temp_bytes": 21 * 2**20}, {"complaint": "no"}, {"allowed_bytes": None}):
+        assert "fits" not in made(changed=False, runs=(), **(fits | more)).headline
+
+
+def test_a_share_allows_that_share_of_the_temporaries(masked_off: int) -> None:
+    _, record = compiled_masked("fit{budget=100%}")
+    assert record.allowed_bytes == record.step_bytes
+    assert record.temp_bytes == masked_off
 
 
 def test_a_helper_that_alone_changed_a_program_is_named(masked_off: int) -> None:

@@ -18,7 +18,7 @@ from hloom import targets
 from hloom.targets import deviceless
 
 MEBI_BYTES = 2**20
-TPUS = ("v5e", "v5p", "v6e")
+TPUS = ("v4", "v5e", "v5p", "v6e")
 SMALL = Gpt(scanned=True, layers=4, width=256, heads=2, batch=4, sequence=512)
 
 

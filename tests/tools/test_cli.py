@@ -101,12 +101,14 @@ def test_markdown_is_the_document(run: Run) -> None:
         (
             ("pases",),
             "unknown command 'pases'. Did you mean 'passes'? "
-            "Commands: passes, budgets, shardings, capture, demo, replay, bisect, report.",
+            "Commands: passes, budgets, fits, targets, doctor, shardings, capture, demo, replay, "
+            "bisect, report.",
         ),
         (
             ("zzz",),
             "unknown command 'zzz'. "
-            "Commands: passes, budgets, shardings, capture, demo, replay, bisect, report.",
+            "Commands: passes, budgets, fits, targets, doctor, shardings, capture, demo, replay, "
+            "bisect, report.",
         ),
         (
             ("passes", "remta"),

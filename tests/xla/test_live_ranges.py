@@ -15,7 +15,9 @@ import pytest
 
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
+from hloom.xla.instructions import HloInstructions
 from hloom.xla.live_ranges import live_ranges
+from hloom.xla.origins import HloValue, Origins
 
 LAYERS, ROWS, WIDTH = 4, 256, 128
 
@@ -166,10 +168,63 @@ def test_a_stack_is_named_by_what_is_stored_into_it(folder: Path) -> None:
         if found["values"][number]["type"] == f"f32[{LAYERS},{ROWS},{WIDTH}]"
     ]
     assert stacks
+    lines = Path(__file__).read_text().splitlines()
+    layer = next(number for number, text in enumerate(lines, start=1) if "return x + jnp" in text)
     for stack in stacks:
         assert "while/body" in stack["operation"]
-        assert "dynamic_update" in stack["operation"]
-        assert stack["line"].startswith(__file__)
+        # Not the line of the scan, which stores all of them.
+        assert stack["line"] == f"{__file__}:{layer}"
+        assert stack["stacked"] == LAYERS
+    assert any(stack["operation"].endswith("/tanh") for stack in stacks)
+
+
+def in_bfloat16(kernels: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(x @ kernel), None
+
+    return jnp.mean(jax.lax.scan(layer, x, kernels)[0].astype("float32") ** 2)
+
+
+def test_copies_that_xla_makes_in_float32_are_called_that(tmp_path: Path) -> None:
+    spec = jax.ShapeDtypeStruct
+    shapes = spec((LAYERS, WIDTH, WIDTH), "bfloat16"), spec((ROWS, WIDTH), "bfloat16")
+    options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
+    executable = jax.jit(jax.grad(in_bfloat16)).lower(*shapes).compile(compiler_options=options)
+    (assignment,) = tmp_path.glob("*optimizations-buffer-assignment.txt")
+    (ranges,) = tmp_path.glob("*optimizations-live-range.txt")
+    text = optimized_text(executable.runtime_executable())
+    found: Any = live_ranges(assignment.read_text(), ranges.read_text(), text)
+    copies = [value for value in found["values"] if "copy_of" in value]
+    assert copies
+    for copy in copies:
+        assert copy["type"].startswith("f32[")
+        assert copy["copy_of"] == "bf16"
+    # What the user has converted is no copy of XLA's.
+    converted = [v for v in found["values"] if v["operation"].endswith("/convert_element_type")]
+    assert all("copy_of" not in value for value in converted)
+
+
+@pytest.mark.once
+def test_of_what_a_loop_hands_on_the_maker_is_found_and_no_circle_is_gone_round() -> None:
+    text = """
+%body (p: (f32[2,8], f32[2,8])) -> (f32[2,8], f32[2,8]) {
+  %p = (f32[2,8], f32[2,8]) parameter(0)
+  %a = f32[2,8] get-tuple-element(%p), index=0
+  %b = f32[2,8] get-tuple-element(%p), index=1
+  ROOT %swapped = (f32[2,8], f32[2,8]) tuple(%b, %a)
+}
+ENTRY %main (x: f32[2,8]) -> f32[2,8] {
+  %x = f32[2,8] parameter(0), metadata={op_name="x[\\'w\\']"}
+  %both = (f32[2,8], f32[2,8]) tuple(%x, %x)
+  %loop = (f32[2,8], f32[2,8]) while(%both), condition=%c, body=%body, metadata={op_name="while" source_file="me.py" source_line=3}
+  ROOT %out = f32[2,8] get-tuple-element(%loop), index=0
+}
+"""  # noqa: E501
+    instructions = HloInstructions(text)
+    assert instructions.get("x").operation == "x['w']"
+    value = HloValue("loop", "{0}", "f32[2,8]", 0, "temp", 0, 64, 1, 2)
+    found = Origins([value], instructions).of(value)
+    assert (found.made_by.source.line, found.stacked, found.copy_of) == ("me.py:3", 1, "")
 
 
 def test_of_very_many_values_the_largest_are_listed(

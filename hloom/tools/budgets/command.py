@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(found.table())
         for sentence in found.sentences():
             console.print(sentence)
+        found.print_peak(console)
         _write(found, arguments)
     except (BudgetsError, ProgramError, PictureError, SpecError, PassError) as error:
         return complain("hloom budgets", error)

@@ -239,6 +239,8 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
                 sources.place_of(value),
                 units.short_type(str(value["type"])),
                 whole(value["bytes"]),
+                stacked=whole(value.get("stacked", 1)),
+                copy_of=str(value.get("copy_of", "")),
             ),
             start=number(value["start"]) / last,
             end=number(value["end"]) / last,
@@ -287,7 +289,13 @@ def model_owners(
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
-            Named(each.name, sources.place(each.source), units.short_type(each.type), each.bytes),
+            Named(
+                each.name,
+                sources.place(each.source),
+                units.short_type(each.type),
+                each.bytes,
+                stacked=each.stacked,
+            ),
             start=each.start / last,
             end=each.end / last,
             note="inside of a loop" if each.in_loop else "",
@@ -305,7 +313,7 @@ def _owners(
     together: dict[tuple[object, ...], OwnerRow] = {}
     for each in values:
         value = each.value
-        same = (value.leaf, value.phase, value.place, value.type, value.size_bytes)
+        same = (value.called, value.place, value.type, value.size_bytes)
         if (first := together.get(same)) is not None:
             start, end = min(first.start, each.start), max(first.end, each.end)
             each = replace(first, count=first.count + 1, start=start, end=end)

@@ -75,7 +75,8 @@ class Place:
 class Named:
     """A value or an operation by JAX's name and its line; an operation has no type and size.
 
-    `times` is how many alike it stands for.
+    `times` is how many alike it stands for. `stacked` is how many of them a loop stacks in it, and
+    `copy_of` the type that XLA has widened to its own.
     """
 
     name: str
@@ -83,6 +84,8 @@ class Named:
     type: str = ""
     size_bytes: int = 0
     times: int = 1
+    stacked: int = 1
+    copy_of: str = ""
 
     @property
     def path(self) -> str:
@@ -105,8 +108,16 @@ class Named:
 
     @property
     def called(self) -> str:
-        """The operation's own name and the part that it stands in: "mul (backward)"."""
-        return f"{self.leaf} ({self.phase})" if self.phase else self.leaf
+        """The operation's own name, the part that it stands in, and `held`: "mul (backward)"."""
+        told = ", ".join(filter(None, (self.phase, self.held)))
+        return f"{self.leaf} ({told})" if told else self.leaf
+
+    @property
+    def held(self) -> str:
+        """How the value lies in memory, where that is not as the operation makes it."""
+        stack = f"stacked over {self.stacked} iterations" if self.stacked > 1 else ""
+        copy = f"XLA's float32 copy of {self.copy_of}" if self.copy_of else ""
+        return ", ".join(filter(None, (stack, copy)))
 
     @property
     def described(self) -> str:
@@ -145,7 +156,7 @@ class Sources:
         """A value or an operation that a plan describes."""
         type_ = units.short_type(what.type)
         name = what.name or what.operation
-        return Named(name, self.place(what.source), type_, what.bytes, what.times)
+        return Named(name, self.place(what.source), type_, what.bytes, what.times, what.stacked)
 
     def named(self, entry: Json) -> Named:
         """A value or an operation of a plan."""

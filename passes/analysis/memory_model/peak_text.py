@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
+from ...framework.tables import Described
 from ...framework.target import Target
 from ...framework.text import short_type, size
 from ...ir.names import argument_groups, split_name
@@ -30,18 +31,32 @@ def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False)
     return " ".join(filter(None, told))
 
 
-def _peak(curve: MemoryProfile) -> str:
-    peak_bytes = curve.temp_bytes
-    if not peak_bytes:
-        return ""
+def largest_at_peak(curve: MemoryProfile, most: int) -> tuple[Described, ...]:
+    """The largest values in temporary memory at the peak, those of a type and line together."""
+    return tuple(
+        Described(first.name, first.source, first.type, first.bytes, "", len(group), first.stacked)
+        for group in _groups(curve)[:most]
+        for first in group[:1]
+    )
+
+
+def _groups(curve: MemoryProfile) -> list[list[LiveBuffer]]:
+    """What is in memory at the peak, by type and line, the most memory first."""
     groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
         # Without a source line the name distinguishes values.
         where = str(owner.source) or owner.name
         groups.setdefault((owner.type, where, owner.in_loop), []).append(owner)
+    return sorted(groups.values(), key=lambda group: -_bytes(group))
+
+
+def _peak(curve: MemoryProfile) -> str:
+    peak_bytes = curve.temp_bytes
+    if not peak_bytes:
+        return ""
     listed: list[str] = []
     told_bytes = 0
-    for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
+    for group in _groups(curve):
         if listed and (len(listed) == _MOST or _bytes(group) < _SMALL * peak_bytes):
             break
         listed.append(f"{_share(_bytes(group), peak_bytes)} {_group(group)}")
@@ -80,5 +95,7 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
     inside = " in a loop" if first.in_loop else ""
+    if first.stacked > 1:
+        inside = f", stacked over {first.stacked} iterations{inside}"
     line = f", {first.source}" if first.line else ""
     return f"{times}{short_type(first.type)} of {split_name(first.name)[1]}{inside}{line}"

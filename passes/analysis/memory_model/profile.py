@@ -12,11 +12,11 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from ...ir import walk
 from ...ir.custom_calls import loads_ahead
 from ...ir.locations import operation_name, source_line, source_of
 from ...ir.names import SourceLine
 from ...ir.ops import facts_of
+from ...ir.origins import origin_of
 from ..device import DeviceView
 from ..program import Program
 from .layouts import transposing_bytes
@@ -54,6 +54,7 @@ class LiveBuffer:
       start: the first point at which it is there.
       end: the last one.
       in_loop: it is alive during one iteration of a loop.
+      stacked: how many results of that operation a loop stacks in it; 1 where none does.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LiveBuffer:
     start: int
     end: int
     in_loop: bool = False
+    stacked: int = 1
 
     @property
     def line(self) -> str:
@@ -260,41 +262,18 @@ def _point(op: ir.Operation, bytes_: int, *, in_loop: bool) -> Point:
 
 
 def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool) -> LiveBuffer:
-    made_by = _maker(value)
+    origin = origin_of(value)
+    assert origin is not None  # arguments are not in temporary memory
     return LiveBuffer(
-        name=_name(made_by),
-        source=source_of(made_by.location),
+        name=_name(origin.op),
+        source=source_of(origin.op.location),
         type=str(value.type),
         bytes=bytes_,
         start=start,
         end=end,
         in_loop=in_loop,
+        stacked=origin.stacked,
     )
-
-
-_CARRIERS = {
-    "stablehlo.broadcast_in_dim": 0,
-    "stablehlo.convert": 0,
-    "stablehlo.dynamic_update_slice": 1,
-    "stablehlo.reshape": 0,
-    "stablehlo.transpose": 0,
-}
-"""Operations in a loop's body that only pass a value on to a result, and the operand that is it."""
-
-
-def _maker(value: ir.Value) -> ir.Operation:
-    """The operation that makes a value, which is no block argument; of what a loop stores, the one
-    in its body."""
-    made_by = ir.OpResult(value).owner.operation
-    while made_by.name == "stablehlo.while":
-        body = made_by.regions[1].blocks[0]
-        inner = walk.terminator(body).operands[ir.OpResult(value).result_number]
-        while not isinstance(inner.owner, ir.Block) and inner.owner.name in _CARRIERS:
-            inner = inner.owner.operation.operands[_CARRIERS[inner.owner.name]]
-        if isinstance(inner.owner, ir.Block):
-            break
-        value, made_by = inner, inner.owner.operation
-    return made_by
 
 
 def _name(op: ir.Operation) -> str:

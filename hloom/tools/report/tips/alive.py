@@ -176,8 +176,16 @@ class _Living:
 
 def _named_by_xla(each: Json) -> Named:
     place, type_ = Place(str(each["line"])), units.short_type(str(each["type"]))
-    return Named(str(each["operation"] or each["name"]), place, type_, whole(each["bytes"]))
+    return Named(
+        str(each["operation"] or each["name"]),
+        place,
+        type_,
+        whole(each["bytes"]),
+        stacked=whole(each.get("stacked", 1)),
+        copy_of=str(each.get("copy_of", "")),
+    )
 
 
 def _named_by_model(each: LiveBuffer) -> Named:
-    return Named(each.name, Place(each.line), units.short_type(each.type), each.bytes)
+    type_ = units.short_type(each.type)
+    return Named(each.name, Place(each.line), type_, each.bytes, stacked=each.stacked)

@@ -1,0 +1,263 @@
+"""`hloom doctor`: what hloom sees on this machine, whether it is on, and what it would do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from hloom.passes.fit import Fit
+from hloom.passes.framework.errors import SpecError, did_you_mean, reason_of
+from hloom.settings import environment
+from hloom.show.terminal import PlainConsole
+from hloom.show.units import seconds, size
+
+_OF_JAX = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_ENABLE_PGLE",
+    "JAX_PLATFORMS",
+    "LIBTPU_INIT_ARGS",
+    "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
+"""Variables of JAX and XLA that change what hloom has to do with."""
+
+_LIKE_THE_FLAG = ("HLOOM", "HLO", "JAX_HL")
+"""How names begin that may be meant to be a variable of hloom."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of what was found.
+
+    Attributes:
+      what: what it is about; empty where the line before goes on.
+      text: what was found.
+      remedy: what to do, where something is wrong; else empty.
+    """
+
+    what: str
+    text: str
+    remedy: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom doctor` to a parser."""
+    parser.description = (
+        "Tells which JAX, devices, native library and variables hloom sees, which flag is on and "
+        "where it comes from, and what a first program gets: a small one is compiled. The exit "
+        "status is 1 where something is wrong."
+    )
+
+
+def run(_: argparse.Namespace) -> int:
+    """Runs `hloom doctor` and gives its exit status."""
+    console = PlainConsole(soft_wrap=True)
+    wrong = 0
+    for finding in findings():
+        console.print(f"{finding.what + ':' if finding.what else '':<16} {finding.text}")
+        if finding.remedy:
+            wrong += 1
+            console.print(f"{'':<16} ! {finding.remedy}")
+    console.print()
+    told = "one thing" if wrong == 1 else f"{wrong} things"
+    console.print(
+        "All is well." if not wrong else f"{told} to mend: the lines that begin with '!'."
+    )
+    return 1 if wrong else 0
+
+
+def findings() -> Iterator[Finding]:
+    """What is found, in order; each where those before it let it be looked at."""
+    yield from _versions()
+    yield from _plugin()
+    yield from _library()
+    yield from _compilers()
+    yield from _variables()
+    devices = _devices()
+    yield from devices
+    if any(each.remedy for each in devices):
+        return
+    yield from _flag()
+
+
+def _versions() -> Iterator[Finding]:
+    import jax
+
+    import hloom
+    from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
+
+    oldest, untested = (".".join(map(str, each)) for each in (OLDEST_TESTED, FIRST_UNTESTED))
+    yield Finding("hloom", f"{hloom.__version__} in {os.path.dirname(hloom.__file__)}")
+    yield Finding("python", f"{platform.python_version()} at {sys.executable}")
+    remedy = "" if is_tested_version() else f"hloom is off: install jax>={oldest},<{untested}"
+    jaxlib = _version_of("jaxlib")
+    yield Finding(
+        "jax", f"{jax.__version__}, jaxlib {jaxlib}; tested: >={oldest},<{untested}", remedy
+    )
+
+
+def _plugin() -> Iterator[Finding]:
+    found = [each for each in entry_points(group="jax_plugins") if each.value == "hloom.plugin"]
+    if found:
+        yield Finding("plugin", "JAX finds it by itself: no program has to import hloom")
+    else:
+        yield Finding(
+            "plugin",
+            "JAX does not find it: hloom is imported from sources that are not installed",
+            "pip install -e . in its folder, or `import hloom` before the first compile",
+        )
+
+
+def _library() -> Iterator[Finding]:
+    from hloom.runtime.library import RuntimeLibraryError, load_library
+
+    try:
+        library = load_library()
+    except RuntimeLibraryError as error:
+        yield Finding("native library", "missing: no pass that needs a kernel can run", str(error))
+        return
+    major, minor = library.ffi_version
+    yield Finding("native library", f"{library.path}, XLA's FFI {major}.{minor}")
+
+
+def _compilers() -> Iterator[Finding]:
+    cuda = next(filter(find_spec, ("jax_cuda13_plugin", "jax_cuda12_plugin")), None)
+    told = [
+        f"{cuda} {_version_of(cuda)}" if cuda else "no CUDA plugin (pip install 'hloom[cuda13]')",
+        f"libtpu {_version_of('libtpu')}"
+        if find_spec("libtpu")
+        else "no libtpu (pip install 'hloom[tpu]')",
+    ]
+    yield Finding("compilers", f"XLA:CPU, {', '.join(told)}")
+
+
+def _variables() -> Iterator[Finding]:
+    ours = sorted(environment.VARIABLES & os.environ.keys())
+    unknown = environment.unknown(os.environ)
+    theirs = [name for name in _OF_JAX if name in os.environ]
+    like = [
+        name
+        for name in sorted(os.environ)
+        if name.startswith(_LIKE_THE_FLAG) and name not in (*ours, *unknown)
+    ]
+    what = "variables"
+    for name in (*ours, *theirs):
+        yield Finding(what, f"{name}={os.environ[name]}")
+        what = ""
+    for name in (*unknown, *like):
+        close = did_you_mean(name, environment.VARIABLES)
+        if name == "HLOOM":
+            close = " Did you mean 'JAX_HLOOM'?"
+        if name in unknown or close:
+            yield Finding(what, f"{name}={os.environ[name]}", f"There is no such variable.{close}")
+            what = ""
+    if what:
+        yield Finding(what, "none of hloom's is set")
+
+
+def _devices() -> list[Finding]:
+    import jax
+
+    from hloom import targets
+    from hloom._jax.devices import device_facts, platform_of
+    from hloom.targets.devices import target_of
+
+    try:
+        devices = jax.local_devices()
+    except RuntimeError as error:
+        remedy = "JAX_PLATFORMS=cpu runs on the CPU, whatever plugins are installed"
+        return [Finding("devices", f"JAX starts none: {reason_of(error)}", remedy)]
+    backend = devices[0].client
+    facts = device_facts(backend, np.asarray(devices))
+    target = target_of(platform_of(backend), facts)
+    kinds = sorted({each.kind for each in facts})
+    found = [
+        Finding("devices", f"{len(devices)} x {', '.join(kinds)}, planned for as '{target.name}'")
+    ]
+    if target.usable_bytes is None:
+        found.append(Finding("", "their memory is not known: fit needs a budget in bytes"))
+    else:
+        found.append(Finding("", f"a step may take {size(target.usable_bytes)} of each"))
+        found.append(Finding("", targets.limit_reason(target)))
+    return found
+
+
+def _flag() -> Iterator[Finding]:
+    import jax
+
+    from hloom._jax.flags import FLAG
+
+    spec = getattr(jax.config, FLAG, None)
+    value = os.environ.get("JAX_HLOOM", "")
+    if spec is None or spec in ("", "off"):
+        said = "JAX_HLOOM=off" if spec == "off" else "nothing sets it"
+        yield Finding("hloom is", f"off: {said}. JAX_HLOOM=fit python train.py switches it on")
+        spec = str(Fit())
+        where = f"with JAX_HLOOM={spec}"
+    else:
+        source = "the variable JAX_HLOOM" if spec == value else "jax.config"
+        yield Finding("hloom is", f"on: '{spec}', from {source}")
+        where = "now"
+    yield from _first_program(str(spec), where)
+
+
+def _first_program(spec: str, where: str) -> Iterator[Finding]:
+    """What a small training step gets under a spec."""
+    import jax
+    import jax.numpy as jnp
+
+    import hloom
+    from hloom._jax.flags import MIN_SIZE_FLAG
+
+    def step(w: Any, x: Any) -> Any:
+        y, _ = jax.lax.scan(lambda y, w: (y + jnp.tanh(y @ w), None), x, w)
+        return (y**2).mean()
+
+    shapes = jnp.zeros((4, 8, 8)), jnp.zeros((16, 8))
+    known = len(hloom.records())
+    before = getattr(jax.config, MIN_SIZE_FLAG)
+    try:
+        with hloom.passes(spec), warnings.catch_warnings():
+            # A budget that such a program cannot hold is none of what is wrong.
+            warnings.simplefilter("ignore", hloom.HloomWarning)
+            jax.config.update(MIN_SIZE_FLAG, "0")
+            jax.jit(jax.grad(step)).lower(*shapes).compile()
+    except SpecError as error:
+        yield Finding("a program", f"{where}: {reason_of(error)}", "mend the spec: `hloom passes`")
+        return
+    except RuntimeError as error:
+        yield Finding("a program", f"{where}: {reason_of(error)}", "JAX cannot compile it here")
+        return
+    finally:
+        jax.config.update(MIN_SIZE_FLAG, before)
+    records = hloom.records()[known:]
+    if not records:
+        remedy = "JAX_HLOOM_MODULES leaves it out, or the plugin did not start"
+        yield Finding("a program", f"{where}: compiled without hloom", remedy)
+        return
+    record = records[-1]
+    if record.fell_back:
+        remedy = "HLOOM_STRICT=1 shows where; HLOOM_DUMP_TO=DIR writes the program"
+        yield Finding("a program", f"{where}: compiled as it was: {record.fell_back}", remedy)
+        return
+    passes = ", ".join(run.name for run in record.runs)
+    yield Finding("a program", f"{where}: hloom ran {passes} in {seconds(record.pass_s)}")
+    yield Finding("", "a line on stderr tells of each program that takes memory (HLOOM_LOG)")
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package.replace("_", "-"))
+    except PackageNotFoundError:
+        return "(no version)"
