@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,3 +33,25 @@ def through_hlo(module_text: str) -> str:
         module_text, use_tuple_args=False, return_tuple=False
     )
     return str(_jax.mlir.xla_computation_to_mlir_module(computation))
+
+
+_PMAP_MODULE = "jit__fun"
+"""The name of every module that `jax.pmap` makes, after its own function around the user's."""
+
+
+def pmapped_function(module: ir.Module, name: str) -> str:
+    """The name of the function that `jax.pmap` was given; empty for a program that is none of it.
+
+    Read off the call stacks of what it does: without any of them the name is not known.
+    """
+    if name != _PMAP_MODULE:
+        return ""
+    from hloom.passes.ir.locations import outermost_function
+    from hloom.passes.ir.walk import operations
+
+    for op in operations(module.operation):
+        if op.name == "sdy.manual_computation":
+            inside = (outermost_function(each.location) for each in operations(op) if each != op)
+            found = next(filter(None, inside), "")
+            return re.sub(r"[^\w.-]", "_", found.rpartition(".")[2])
+    return ""

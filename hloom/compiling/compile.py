@@ -184,4 +184,5 @@ def _record(
         temp_bytes_before=before,
         before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,
+        limit_bytes=None if attempts is None else attempts.step_limit,
     )

@@ -79,7 +79,7 @@ class Chunk(BudgetedPass[ChunkRecord]):
 
     name: ClassVar[str] = "chunk"
     summary: ClassVar[str] = (
-        "run what makes the largest values in chunks, so that they are never whole"
+        "run in chunks what makes the largest values"
     )
     example: ClassVar[str] = "chunk{chunks=8}"
     requires: ClassVar[tuple[type[Pass], ...]] = (

@@ -33,6 +33,11 @@ def source_of(location: ir.Location) -> SourceLine:
     return SourceLine.of(_frames(location))
 
 
+def outermost_function(location: ir.Location) -> str:
+    """The function of the outermost call on a location's stack; empty where none is known."""
+    return next((frame.function for frame in reversed(list(_frames(location)))), "")
+
+
 def source_line(location: ir.Location) -> str:
     """``file:line`` of the user's own program, or the empty string."""
     return source_of(location).line

@@ -65,7 +65,7 @@ class ProgramDump(CompileObserver):
             note_waiting()
         if self._settings is not None:
             with guarded("having XLA write its files for dumps"):
-                self._xla = XlaFiles(self.given, origin.name)
+                self._xla = XlaFiles(self.given, origin.xla_name)
                 self.given = self._xla.given
 
     @property
