@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
+    from hloom.passes.ir.names import Frame
+
 
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect of the modules that JAX makes.
@@ -46,12 +48,17 @@ def pmapped_function(module: ir.Module, name: str) -> str:
     """
     if name != _PMAP_MODULE:
         return ""
-    from hloom.passes.ir.locations import outermost_function
-    from hloom.passes.ir.walk import operations
+    from hloom.passes.ir.locations import call_stack
+    from hloom.passes.ir.walk import entry_function, operations
 
-    for op in operations(module.operation):
-        if op.name == "sdy.manual_computation":
-            inside = (outermost_function(each.location) for each in operations(op) if each != op)
-            found = next(filter(None, inside), "")
-            return re.sub(r"[^\w.-]", "_", found.rpartition(".")[2])
+    main = entry_function(module)
+    # Of what JAX's own function does around the user's.
+    *_, end = main.regions[0].blocks[0].operations
+    outer = call_stack(end.operation.location)
+    for op in operations(main.operation):
+        stack = call_stack(op.location)
+        inner = stack[: len(stack) - len(outer)] if stack[-len(outer) :] == outer else stack
+        if inner:
+            function = re.sub(r"[^\w.-]", "_", inner[-1].function.rpartition(".")[2])
+            return function if f"jit_{function}" != name else ""
     return ""

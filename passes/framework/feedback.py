@@ -257,7 +257,7 @@ class MeasuredPass(Pass, Generic[Record]):
         return False
 
     def step_limit(self, target: Target) -> int | None:
-        """Bytes that a step may take on a device; None where no size is to hold, or none is known."""
+        """Bytes that a step may take on a device; None where none are to hold or known."""
         return None
 
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:

@@ -128,7 +128,9 @@ class _Parser:
             if not name:
                 if self._at == len(self._text):
                     self._fail(
-                        f"the '{{' of pass '{pass_class.name}' has no '}}'", opened_at, remedy=_QUOTE
+                        f"the '{{' of pass '{pass_class.name}' has no '}}'",
+                        opened_at,
+                        remedy=_QUOTE,
                     )
                 self._fail(
                     f"expected an option of pass '{pass_class.name}' or '}}'",

@@ -33,9 +33,9 @@ def source_of(location: ir.Location) -> SourceLine:
     return SourceLine.of(_frames(location))
 
 
-def outermost_function(location: ir.Location) -> str:
-    """The function of the outermost call on a location's stack; empty where none is known."""
-    return next((frame.function for frame in reversed(list(_frames(location)))), "")
+def call_stack(location: ir.Location) -> tuple[Frame, ...]:
+    """The calls that led to an operation, the innermost first."""
+    return tuple(_frames(location))
 
 
 def source_line(location: ir.Location) -> str:
