@@ -188,9 +188,7 @@ def test_a_step_is_rewritten_and_gives_its_results(way: str) -> None:
     before, after, name = WAYS[way]()
     newest = hloom.records(name)[-1]
     assert (newest.changed, newest.spec) == (True, "remat")
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), before, after
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), before, after)
 
 
 @pytest.mark.once
