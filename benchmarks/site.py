@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
 
 
 def copy_pages(out: Path) -> None:
-    """Copies the pages, and the files and folders they link to; a folder gets a list of its files."""
+    """Copies the pages, and what they link to; a folder gets a list of its files."""
     docs = ROOT / "docs"
     waiting = [*(ROOT / name for name in _TOP_PAGES), *docs.rglob("*.md"), docs / "site.css"]
     seen = set(waiting)
@@ -67,12 +67,12 @@ def linked_files(page: Path, text: str) -> Iterator[Path]:
 
 
 def anchor(title: str, separator: str) -> str:
-    """The anchor of a heading, as GitHub makes it: the pages' links are written for that."""
+    """The anchor of a heading, as GitHub makes it: links in the pages are written for that."""
     return re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", separator)
 
 
 def _for_the_site(page: Path, text: str) -> str:
-    """A page's text with links to folders led to their lists, and the live report by its picture."""
+    """The text with links to folders led to their lists, and the live report by its picture."""
 
     def led(match: re.Match[str]) -> str:
         link = match[1]

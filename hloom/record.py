@@ -142,8 +142,6 @@ class CompileRecord:
         `temp_bytes`: right within a third.
       added_work: FLOPs that are done once more, as a share of the program's; None where nobody
         knows.
-      limit_bytes: of a step on one device, what a budget in bytes or of the device allows; None
-        without one, and where nobody knows.
     """
 
     module: str
@@ -169,7 +167,6 @@ class CompileRecord:
     temp_bytes_before: int | None = None
     before_is_measured: bool = False
     added_work: float | None = None
-    limit_bytes: int | None = None
 
     @property
     def step_bytes(self) -> int | None:
@@ -230,10 +227,6 @@ class CompileRecord:
             asked_for = [run.effect for run in self.runs if run.requested and run.effect]
             # What only prepares for others is told of where nothing else changed the program.
             return ", ".join(asked_for or [run.effect for run in self.runs if run.effect])
-        step, limit = self.step_bytes, self.limit_bytes
-        asked_for = [run.name for run in self.runs if run.requested]
-        if len(asked_for) == 1 and step is not None and limit is not None and step <= limit:
-            return f"unchanged: the step fits, {units.size(step)} of {units.size(limit)}"
         reasons = "; ".join(run.summary for run in self.runs if run.requested)
         return f"unchanged: {reasons}" if reasons else "unchanged"
 

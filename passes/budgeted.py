@@ -65,11 +65,6 @@ class BudgetedPass(MeasuredPass[Record]):
             return None
         return temp_limit(self.bound, attempts, target, around_bytes)
 
-    def step_limit(self, target: Target) -> int | None:
-        if self.bound is None or self.bound.percent is not None:
-            return None
-        return self.bound.size_bytes or target.usable_bytes
-
     def wants_another(self, attempts: Sequence[Attempt[Record]], target: Target) -> bool:
         limit_bytes = self.limit_bytes(attempts, target)
         return limit_bytes is not None and self.is_worthwhile(attempts, limit_bytes)

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
-    from hloom.passes.ir.names import Frame
-
 
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect of the modules that JAX makes.

@@ -56,11 +56,6 @@ class Attempts:
         self._first = first.candidate
         self._tried: set[bytes] = set()
 
-    @property
-    def step_limit(self) -> int | None:
-        """Bytes of a step that the pass's budget allows; None of a share, and without a budget."""
-        return self._driver.step_limit(self._request.target)
-
     def run(self) -> Complaint | None:
         """Makes attempts as long as the pass wants more; gives what the best fails to hold.
 

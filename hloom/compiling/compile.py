@@ -12,10 +12,9 @@ from hloom.compiling.between_devices import sent_of
 from hloom.compiling.candidates import Candidates
 from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
-from hloom.compiling.failures import Failures
+from hloom.compiling.failures import Failures, complaint_of
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord
 
@@ -53,7 +52,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
         used = _best_of(attempts, driver[1].name, request, compiler, failures)
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
-            failures.complain(run.name, Complaint(run.refusal))
+            failures.complain(run.name, complaint_of(run.name, run.refusal))
     record = _record(request, candidates, compiler, failures, used, attempts)
     dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
     record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)
@@ -184,5 +183,4 @@ def _record(
         temp_bytes_before=before,
         before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,
-        limit_bytes=None if attempts is None else attempts.step_limit,
     )

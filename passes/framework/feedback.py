@@ -256,10 +256,6 @@ class MeasuredPass(Pass, Generic[Record]):
         program's attempts where no pass is bounded, and makes its first plan where one is."""
         return False
 
-    def step_limit(self, target: Target) -> int | None:
-        """Bytes that a step may take on a device; None where none are to hold or known."""
-        return None
-
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
         return self.plan_after(module, target, ())
 

@@ -1,4 +1,4 @@
-"""The ways of running a step that docs/ways.md names: hloom rewrites it, and the results are its own."""
+"""The ways of running that docs/ways.md names: a step is rewritten, its results are its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that answer a question of a newcomer: what they say to type works, and no pass is left out."""
+"""Pages that answer a newcomer's question: what they say to type works; no pass is left out."""
 
 from __future__ import annotations
 

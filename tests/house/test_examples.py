@@ -28,7 +28,7 @@ def temporaries_mib(output: str) -> float:
 # On the newest version tests of the demo train a model of Flax with and without hloom.
 @pytest.mark.once
 def test_the_first_hour(tmp_path: Path) -> None:
-    """examples/first_hour.sh, which runs examples/flax_train.py in every way that a newcomer tries."""
+    """examples/first_hour.sh: examples/flax_train.py in every way that a newcomer tries."""
     lines = (EXAMPLES / "flax_train.py").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if "hloom" in line.lower()] == [
         "    JAX_HLOOM=remat python examples/flax_train.py"
@@ -50,7 +50,7 @@ def test_the_first_hour(tmp_path: Path) -> None:
     assert losses(smaller) == pytest.approx(losses(plain), rel=1e-4)
     assert temporaries_mib(fitting) == temporaries_mib(plain)
     assert temporaries_mib(smaller) <= 0.6 * temporaries_mib(plain)
-    assert re.search(r"jit_train_step: .* unchanged: the step fits, \S+ MiB of ", done.stderr)
+    assert re.search(r"jit_train_step: .*unchanged", done.stderr)
     assert "Holds the budget" in report
     assert "h100_sxm" in budgets
     assert "EQUAL" in replay

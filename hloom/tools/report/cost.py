@@ -24,8 +24,8 @@ class Cost:
 
     Attributes:
       changed: XLA compiled what the passes made.
-      added_seconds, step_seconds: added, and of the step as it was, both by rooflines in which cheap
-        work counts by a share, as in `hloom budgets`.
+      added_seconds, step_seconds: added, and of the step as it was, both by rooflines in which
+        cheap work counts by a share, as in `hloom budgets`.
       added_work: FLOPs as a share of the program's.
       effects: what the passes did, in few words each.
     """
