@@ -83,8 +83,8 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         if memory.xla is not None:
             count = units.size(memory.xla.step_bytes)
             if memory.xla_before is not None:
-                was = units.size(memory.xla_before.step_bytes)
-                count = f"{was} before the passes and {count} after them"
+                before_it = units.size(memory.xla_before.step_bytes)
+                count = f"{before_it} before the passes and {count} after them"
             caption += f" XLA's own count of the step is {count}."
         title = "By hloom's model" + (": before the passes and after them" if after else "")
         tips = tips_of_model(before, after)
