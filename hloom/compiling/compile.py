@@ -12,9 +12,10 @@ from hloom.compiling.between_devices import sent_of
 from hloom.compiling.candidates import Candidates
 from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
-from hloom.compiling.failures import Failures, complaint_of
+from hloom.compiling.failures import Failures, in_lines
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord
 
@@ -52,7 +53,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
         used = _best_of(attempts, driver[1].name, request, compiler, failures)
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
-            failures.complain(run.name, complaint_of(run.name, run.refusal))
+            failures.complain(run.name, Complaint(in_lines(run.name, run.refusal)))
     record = _record(request, candidates, compiler, failures, used, attempts)
     dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
     record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)

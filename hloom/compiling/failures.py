@@ -79,11 +79,11 @@ class Failures:
         warn(text)
 
 
-def complaint_of(pass_name: str, refusal: str) -> Complaint:
+def in_lines(pass_name: str, refusal: str) -> str:
     """What a pass was asked for and does not do, in lines: what, why, and where the remedy is."""
     what, _, why = refusal.partition("; ")
     lines = [f"{what.removesuffix('.')}."]
     if why:
         lines.append(f"  {why[:1].upper()}{why[1:]}")
     lines.append(f"  `hloom passes {pass_name}` has what it needs, and its options.")
-    return Complaint("\n".join(lines))
+    return "\n".join(lines)
