@@ -19,10 +19,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = -n $(WORKERS) --dist worksteal --files=25 --durations=25
 WORKERS := 2
 
-.PHONY: help demo test test-all test-oldest test-newest test-h100 test-tpu test-wheel test-built-wheel lint bench wheel gpu clean
+.PHONY: help demo site test test-all test-oldest test-newest test-h100 test-tpu test-wheel test-built-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
+	@echo 'make site         the documentation as a website, into build/site (2 minutes)'
 	@echo 'make test         everything below, on the oldest and the newest JAX, as CI runs it'
 	@echo 'make test-all     the same with every case on both, and more runs of what goes wrong at times'
 	@echo 'make lint         ruff and mypy'
@@ -38,6 +39,12 @@ help:
 
 demo: .venv/demo.stamp
 	.venv/bin/hloom demo --out build/demo --json build/demo/numbers.json
+
+# The pages, and the report of the demo's model as it opens in a browser.
+site: .venv/site.stamp
+	.venv/bin/python -m benchmarks.site
+	.venv/bin/python -m mkdocs build --strict --quiet
+	@echo 'build/site/index.html; python -m http.server -d build/site serves it'
 
 test:
 	@bash .ci/test
@@ -130,6 +137,9 @@ gpu:
 
 .venv/dev.stamp: pyproject.toml $(NATIVE) | .venv/bin/python
 	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo$(,)dev]')
+
+.venv/site.stamp: .venv/demo.stamp
+	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo$(,)site]')
 
 .venv/cuda13.stamp: .venv/dev.stamp
 	$(call install,.venv,'$(subst jax,jax[cuda13],$(OLDEST_JAX))')

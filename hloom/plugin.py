@@ -18,7 +18,7 @@ import jax
 
 from hloom._jax.cache import cache_entry, is_persistent_cache_on
 from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
-from hloom._jax.distributed import ProcessStore
+from hloom._jax.distributed import ProcessStore, process_number
 from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
 from hloom._jax.hook import (
     CompileFunction,
@@ -245,7 +245,7 @@ def _log_of(origin: Origin) -> Iterator[CompileObserver]:
         from hloom.log.summary import print_at_exit
 
         print_at_exit()
-    yield ProgramLog(origin.name, process)
+    yield ProgramLog(origin.name, process or process_number())
 
 
 def _acts(pipeline: Pipeline | None) -> bool:

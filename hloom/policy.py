@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from hloom._jax.distributed import process_number
+
 VARIABLE = "HLOOM_STRICT"
 _NO = ("", "0", "false", "no", "off")
 _YES = ("1", "true", "yes", "on")
@@ -28,6 +30,8 @@ _warned_lock = threading.Lock()
 
 class HloomWarning(UserWarning):
     """hloom could not do what the spec asks, and the program goes on without it."""
+
+    __module__ = "hloom"  # as a user filters it
 
 
 @contextmanager
@@ -65,8 +69,11 @@ _OWN = frozenset({"hloom", "hloom_cli", "jax", "jaxlib"})
 def warn(text: str) -> None:
     """Warns with `text` at the user's own line, which called what compiles.
 
-    A thread of hloom's own has none; then no line of code is quoted.
+    A thread of hloom's own has none; then no line of code is quoted. Of several processes of
+    `jax.distributed` the text has the number.
     """
+    if (process := process_number()) is not None:
+        text = text.replace("hloom: ", f"hloom: process {process}: ", 1)
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_foreign(frame):
         frame = frame.f_back

@@ -117,7 +117,7 @@ class CompileRecord:
     """One compile that hloom took part in; `repr` gives it in one line, `summary()` as figures.
 
     Attributes:
-      module: the module's name, "jit_" and the function's name.
+      module: the module's name, "jit_" and the function's name; "pmap_" for one of `jax.pmap`.
       spec: the pipeline that ran, as a spec.
       platform: what it was compiled for, e.g. "cpu" or "cuda".
       changed: XLA compiled what the passes made of the module, not the original.

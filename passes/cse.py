@@ -63,7 +63,7 @@ class Cse(Pass):
     """Replace an operation by an equal earlier one of the same block."""
 
     name: ClassVar[str] = "cse"
-    summary: ClassVar[str] = "merge equal cheap operations of a block, never matrix products"
+    summary: ClassVar[str] = "merge equal cheap operations, never matrix products"
     example: ClassVar[str] = "inline,cse"
     preparation: ClassVar[bool] = True
 

@@ -64,7 +64,7 @@ class DropConstraints(Pass):
     """Drop every sharding constraint that propagation satisfies without it."""
 
     name: ClassVar[str] = "drop-constraints"
-    summary: ClassVar[str] = "drop sharding constraints that say what propagation says anyway"
+    summary: ClassVar[str] = "drop sharding constraints that propagation implies"
     example: ClassVar[str] = "drop-constraints"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
     preparation: ClassVar[bool] = True

@@ -53,7 +53,7 @@ class Fit(PlannedPass):
     """Make a step fit a budget of memory in the least added time."""
 
     name: ClassVar[str] = "fit"
-    summary: ClassVar[str] = "make the step fit the memory, by whatever adds the least time"
+    summary: ClassVar[str] = "make the step fit the memory in the least added time"
     example: ClassVar[str] = "fit{budget=60GiB}"
 
     budget: Budget = option(

@@ -101,7 +101,7 @@ class FoldTransposes(Pass):
     """Read and write matrices of products as they lie."""
 
     name: ClassVar[str] = "fold-transposes"
-    summary: ClassVar[str] = "read and write matrices of products as they lie, not transposed"
+    summary: ClassVar[str] = "read and write matrices of products as they lie"
     example: ClassVar[str] = "fold-transposes"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     preparation: ClassVar[bool] = True

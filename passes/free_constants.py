@@ -125,7 +125,7 @@ class FreeConstants(Pass):
     """Take constants out of optimization barriers and out of loop carries."""
 
     name: ClassVar[str] = "free-constants"
-    summary: ClassVar[str] = "take constants out of optimization barriers and loop carries"
+    summary: ClassVar[str] = "take constants out of barriers and loop carries"
     example: ClassVar[str] = "free-constants{min_bytes=1MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
 

@@ -99,7 +99,7 @@ class Remat(PlannedPass):
     """Recompute values in the backward pass instead of saving them."""
 
     name: ClassVar[str] = "remat"
-    summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
+    summary: ClassVar[str] = "recompute what the backward pass needs, not keep it"
     example: ClassVar[str] = "remat{budget=60GiB}"
 
     budget: Budget | None = option(

@@ -99,7 +99,7 @@ class Unroll(Pass):
     """Unroll short loops."""
 
     name: ClassVar[str] = "unroll"
-    summary: ClassVar[str] = "write out loops of a few iterations that hold a host callback"
+    summary: ClassVar[str] = "write out short loops that hold a host callback"
     example: ClassVar[str] = "unroll{trips=8},capture"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
 

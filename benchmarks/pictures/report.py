@@ -15,8 +15,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
@@ -25,7 +23,7 @@ from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
 
 OUT = Path(__file__).parents[2] / "docs" / "report.png"
-SPEC = "remat{budget=40%}"
+SPEC = "fit{budget=50%}"
 STEPS, DUMPED = 4, 3
 
 _WIDTH, _DOTS_PER_PIXEL = 1180, 1.5
@@ -36,17 +34,24 @@ _END = "section.module .card:nth-of-type(3) tbody tr:nth-child(4)"
 def main(words: list[str]) -> None:
     """Writes the picture."""
     with tempfile.TemporaryDirectory() as folder:
-        dump = Path(words[0]) if words else _dumped(Path(folder))
+        dump = Path(words[0]) if words else None
+        take_picture(write_report(dump, Path(folder) / "report.html"), OUT)
+    print(OUT)
+
+
+def write_report(dump: Path | None, out: Path) -> Path:
+    """Writes the report of a dump, or of a step of the demo, as others may see it; gives `out`."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = dump or _dumped(Path(folder))
         report = gather(open_dump(dump))
         # Paths and commands of the machine that takes the picture are nobody's business.
-        shown = dataclasses.replace(report, path=Path(dump.name), command="")
-        page = write_page(shown, Path(folder) / "report.html")
-        take_picture(page, OUT)
-    print(OUT)
+        return write_page(dataclasses.replace(report, path=Path(dump.name), command=""), out)
 
 
 def take_picture(page: Path, out: Path) -> None:
     """Writes the top of a page as a PNG file. Raises RuntimeError where there is no Chromium."""
+    from playwright.sync_api import sync_playwright  # the page alone is written without it
+
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if chromium is None:
         raise RuntimeError("there is no Chromium: neither `chromium` on PATH nor in $CHROMIUM")

@@ -1,4 +1,4 @@
-"""The key-value store that the processes of `jax.distributed` share."""
+"""The processes of `jax.distributed`, and the key-value store that they share."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ class ProcessStore:
     def delete(self, key: str) -> None:
         """Forgets a value."""
         self._client.key_value_delete(key)
+
+
+def process_number() -> int | None:
+    """The number of this process among those of `jax.distributed`; None where there is one."""
+    from jax._src import distributed
+
+    state = distributed.global_state
+    return state.process_id if (state.num_processes or 1) > 1 else None

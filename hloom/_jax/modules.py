@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,3 +33,30 @@ def through_hlo(module_text: str) -> str:
         module_text, use_tuple_args=False, return_tuple=False
     )
     return str(_jax.mlir.xla_computation_to_mlir_module(computation))
+
+
+_PMAP_MODULE = "jit__fun"
+"""The name of every module that `jax.pmap` makes, after its own function around the user's."""
+
+
+def pmapped_function(module: ir.Module, name: str) -> str:
+    """The name of the function that `jax.pmap` was given; empty for a program that is none of it.
+
+    Read off the call stacks of what it does: without any of them the name is not known.
+    """
+    if name != _PMAP_MODULE:
+        return ""
+    from hloom.passes.ir.locations import call_stack
+    from hloom.passes.ir.walk import entry_function, operations
+
+    main = entry_function(module)
+    # Of what JAX's own function does around the user's.
+    *_, end = main.regions[0].blocks[0].operations
+    outer = call_stack(end.operation.location)
+    for op in operations(main.operation):
+        stack = call_stack(op.location)
+        inner = stack[: len(stack) - len(outer)] if stack[-len(outer) :] == outer else stack
+        if inner:
+            function = re.sub(r"[^\w.-]", "_", inner[-1].function.rpartition(".")[2])
+            return function if f"jit_{function}" != name else ""
+    return ""

@@ -18,7 +18,7 @@ from hloom.compiling.between_devices import sent_of
 from hloom.compiling.candidates import Candidates
 from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
-from hloom.compiling.failures import Failures
+from hloom.compiling.failures import Failures, in_lines
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
@@ -71,7 +71,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
         used = _best_of(attempts, driver[1].name, request, compiler, failures)
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
-            failures.complain(run.name, Complaint(run.refusal))
+            failures.complain(run.name, Complaint(in_lines(run.name, run.refusal)))
     record = _record(request, candidates, compiler, failures, used, attempts)
     if entry is not None:
         _keep(entry, used, failures, record)
@@ -127,6 +127,7 @@ _TOLD = (
     "temp_bytes_before",
     "before_is_measured",
     "added_work",
+    "allowed_bytes",
     "sent",
 )
 """What a record has of a kept plan."""

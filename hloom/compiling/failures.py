@@ -82,3 +82,13 @@ class Failures:
         if self.dump_dir is not None:
             text += f" See {self.dump_dir}: {repeat}" if repeat else f" See {self.dump_dir}."
         warn(text)
+
+
+def in_lines(pass_name: str, refusal: str) -> str:
+    """What a pass was asked for and does not do, in lines: what, why, and where the remedy is."""
+    what, _, why = refusal.partition("; ")
+    lines = [f"{what.removesuffix('.')}."]
+    if why:
+        lines.append(f"  {why[:1].upper()}{why[1:]}")
+    lines.append(f"  `hloom passes {pass_name}` has what it needs, and its options.")
+    return "\n".join(lines)

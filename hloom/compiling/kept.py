@@ -61,8 +61,8 @@ class Told:
 
     Attributes:
       changed: XLA compiled what the passes made of the program.
-      runs, attempts, best_attempt, temp_bytes_before, before_is_measured, added_work: as in
-        `CompileRecord`.
+      runs, attempts, best_attempt, temp_bytes_before, before_is_measured, added_work,
+        allowed_bytes: as in `CompileRecord`.
       complaints: what the program lacks, each after the pass that says so.
     """
 
@@ -73,6 +73,7 @@ class Told:
     temp_bytes_before: int | None
     before_is_measured: bool
     added_work: float | None
+    allowed_bytes: int | None
     complaints: tuple[tuple[str, Complaint], ...]
     sent: Sent | None
 

@@ -28,12 +28,28 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """The module's name."""
+        """The program's name: the module's, or that of the function that `jax.pmap` was given."""
         return module_name(self.module)
+
+    @property
+    def xla_name(self) -> str:
+        """The name that XLA knows the module by."""
+        return _symbol(self.module)
 
 
 def module_name(module: ir.Module) -> str:
-    """The module's name, e.g. "jit_step"; "module" where it has none."""
+    """The module's name, e.g. "jit_step"; "module" where it has none.
+
+    JAX calls every module of `jax.pmap` alike: it is "pmap_step" here, by the user's function.
+    """
+    from hloom._jax.modules import pmapped_function
+
+    name = _symbol(module)
+    function = pmapped_function(module, name)
+    return f"pmap_{function}" if function else name
+
+
+def _symbol(module: ir.Module) -> str:
     from jax.extend.mlir import ir
 
     attributes = module.operation.attributes

@@ -51,10 +51,14 @@ class ProgramLog(CompileObserver):
 
     On a terminal the attempts are a live line, in a notebook one output, which ends as the
     program's line, and elsewhere a line each.
+
+    Args:
+      name: of the program.
+      process: the number of this process, where there are several.
     """
 
-    def __init__(self, name: str, process: int = 0) -> None:
-        self._process = f"process {process}: " if process else ""
+    def __init__(self, name: str, process: int | None = None) -> None:
+        self._process = "" if process is None else f"process {process}: "
         self._name = f"{self._process}{name}"
         self._start_s = time.monotonic()
         self._attempt = ""

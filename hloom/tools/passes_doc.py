@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.table import Table
@@ -36,7 +36,7 @@ for none and `default` for the recommended ones, now `%s`. Give it to JAX as
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `hloom passes` to a parser."""
-    parser.description = "Lists every pass with its options, their defaults, and an example."
+    parser.description = "Lists the passes, or tells all about one: options, defaults, an example."
     parser.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
     parser.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
 
@@ -77,14 +77,22 @@ def markdown() -> str:
 
 
 def overview() -> RenderableType:
-    """Every registered pass with its options and an example, for a terminal."""
+    """Every registered pass in a line, for a terminal: those to ask for, then their helpers."""
+    classes = registry.all_passes()
+    width = max(len(cls.name) for cls in classes)
     parts: list[RenderableType] = []
-    for cls in registry.all_passes():
-        parts += [_title(cls), Padding(_terminal_details(cls), (0, 0, 1, 2))]
+    for title, helps in (("passes", False), ("helpers, which others run by themselves", True)):
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(no_wrap=True, style="bold cyan", min_width=width)
+        rows.add_column()
+        for cls in classes:
+            if cls.preparation is helps:
+                rows.add_row(cls.name, Text(cls.summary))
+        parts += [Text(title, style="dim"), Padding(rows, (0, 0, 1, 0))]
     parts.append(
         Text.from_markup(
             f"Recommended: [bold]default[/], which is {registry.DEFAULT}. "
-            "`hloom passes NAME` tells more about one."
+            "`hloom passes NAME` has a pass's options and an example."
         )
     )
     return Group(*parts)
@@ -93,10 +101,27 @@ def overview() -> RenderableType:
 def details(cls: type[Pass]) -> RenderableType:
     """Everything about one pass, for a terminal."""
     return Group(
-        _title(cls),
-        Padding(Markdown(_docstring(cls)), (1, 2)),
+        Text.assemble((cls.name, "bold cyan"), "  ", cls.summary),
+        Padding(_Narrow(_docstring(cls)), (1, 2)),
         Padding(_terminal_details(cls), (0, 2)),
     )
+
+
+class _Narrow:
+    """Markdown whose code is not as wide as its columns make it where the terminal is narrow."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - 2  # a space on each side
+        code, lines = False, []
+        for line in self._text.splitlines():
+            code ^= line.startswith("```")
+            if code and len(line) > room:
+                line = re.sub(r"(?<=\S) {2,}", "  ", line)
+            lines.append(line)
+        yield Markdown("\n".join(lines))
 
 
 def print_to_terminal(shown: RenderableType) -> None:
@@ -147,20 +172,17 @@ def _default(option: OptionInfo) -> str:
     return option.shown_default if option.default is None else f"`{option.shown_default}`"
 
 
-def _title(cls: type[Pass]) -> Text:
-    return Text.assemble((cls.name, "bold cyan"), "  ", cls.summary)
-
-
 def _terminal_details(cls: type[Pass]) -> RenderableType:
     parts: list[RenderableType] = []
-    if options := options_of(cls):
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("option", "value", "default", "meaning"):
-            table.add_column(column, no_wrap=column in ("option", "default"))
-        for o in options:
-            table.add_row(Text(o.name), Text(_value(o)), Text(o.shown_default), Text(o.doc))
-        parts.append(table)
-    parts += (Text(fact.rstrip()) for fact in _facts(cls, quote=""))
+    for o in options_of(cls):
+        value = f"  {_value(o)}; default: {o.shown_default}"
+        parts += [
+            Text.assemble((o.name, "bold"), (value, "dim")),
+            Padding(Text(o.doc), (0, 0, 0, 4)),
+        ]
+    if parts:
+        parts.append(Text())
+    parts += (Text(" ".join(fact.split())) for fact in _facts(cls, quote=""))
     return Group(*parts)
 
 

@@ -84,7 +84,7 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
     """Run a training step one microbatch at a time, and accumulate its gradients."""
 
     name: ClassVar[str] = "accumulate"
-    summary: ClassVar[str] = "run a step one microbatch at a time, and accumulate its gradients"
+    summary: ClassVar[str] = "run a step a microbatch at a time, summing its gradients"
     example: ClassVar[str] = "accumulate{microbatches=8}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     once: ClassVar[bool] = True

@@ -108,7 +108,7 @@ class AccumulateInPlace(Pass):
     """Add products to wider sums inside of the product."""
 
     name: ClassVar[str] = "accumulate-in-place"
-    summary: ClassVar[str] = "add products to wider sums inside of the product, unrounded"
+    summary: ClassVar[str] = "add products to wider sums within the product, unrounded"
     example: ClassVar[str] = "accumulate-in-place"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     not_on: ClassVar[Mapping[str, str]] = {

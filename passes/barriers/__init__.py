@@ -79,7 +79,7 @@ class Barriers(Pass):
     """Put barriers around kernels that access their peers, and order all synchronization."""
 
     name: ClassVar[str] = "barriers"
-    summary: ClassVar[str] = "let kernels that access other devices wait for them, in one order"
+    summary: ClassVar[str] = "let kernels that access other devices wait, in one order"
     example: ClassVar[str] = "barriers{timeout=60s}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
     once: ClassVar[bool] = True

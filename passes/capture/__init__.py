@@ -64,7 +64,7 @@ class Capture(Pass):
     """Let the program run as few CUDA graphs."""
 
     name: ClassVar[str] = "capture"
-    summary: ClassVar[str] = "run the program as few CUDA graphs as its host calls allow"
+    summary: ClassVar[str] = "run as few CUDA graphs as the host calls allow"
     example: ClassVar[str] = "remat,capture{min_ops=20}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
     once: ClassVar[bool] = True

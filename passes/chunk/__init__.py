@@ -78,9 +78,7 @@ class Chunk(BudgetedPass[ChunkRecord]):
     """Run what makes and reads the largest values in chunks."""
 
     name: ClassVar[str] = "chunk"
-    summary: ClassVar[str] = (
-        "run what makes the largest values in chunks, so that they are never whole"
-    )
+    summary: ClassVar[str] = "run in chunks what makes the largest values"
     example: ClassVar[str] = "chunk{chunks=8}"
     requires: ClassVar[tuple[type[Pass], ...]] = (
         DropConstraints,

@@ -16,6 +16,8 @@ _LONGEST_WORD = 60
 class SpecError(ValueError):
     """A user's mistake in a spec: the text says where, what was got and wanted, and the remedy."""
 
+    __module__ = "hloom"  # as a user catches it, and as Python prints it
+
 
 class PassError(RuntimeError):
     """A pass failed on a program. The module it worked on is to be thrown away.
@@ -27,6 +29,8 @@ class PassError(RuntimeError):
         result does not hold what was asked for).
       reason: one line for people; the original exception is the `__cause__`.
     """
+
+    __module__ = "hloom"
 
     def __init__(self, pass_name: str, phase: str, reason: str) -> None:
         super().__init__(f"pass '{pass_name}'{_FAILED.get(phase, f' failed in {phase}')}: {reason}")

@@ -8,6 +8,8 @@ between any two words.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from . import registry
@@ -15,12 +17,14 @@ from .base import Pass
 from .errors import SpecError, did_you_mean, echo
 from .feedback import MeasuredPass
 from .options import OptionInfo, SpellingError, options_of, unit_hint
+from .spellings import parse_budget
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""
 
 _WORD = re.compile(r"[^\s{},=]+")
 _SPACE = re.compile(r"\s*")
+_QUOTE = " In a shell a spec stands in quotes: JAX_HLOOM='fit{budget=60GiB compiles=2}'."
 
 
 def parse_spec(spec: str, *, source: str) -> tuple[Pass, ...]:
@@ -123,7 +127,11 @@ class _Parser:
             name = self._word()
             if not name:
                 if self._at == len(self._text):
-                    self._fail(f"the '{{' of pass '{pass_class.name}' has no '}}'", opened_at)
+                    self._fail(
+                        f"the '{{' of pass '{pass_class.name}' has no '}}'",
+                        opened_at,
+                        remedy=_QUOTE,
+                    )
                 self._fail(
                     f"expected an option of pass '{pass_class.name}' or '}}'",
                     at,
@@ -157,11 +165,13 @@ class _Parser:
         options = f" Options: {', '.join(sorted(infos))}." if infos else " It has no options."
         # "60 GiB": the number was taken for the value.
         number = re.search(r"=\s*([0-9.]+)\s+$", self._text[:at], re.ASCII)
-        close = unit_hint(number[1] + name) if number else ""
+        close = ""
+        if number:
+            close = f" Did you mean '{number[1]}%'?" if name == "%" else unit_hint(number[1] + name)
         self._fail(
             f"pass '{pass_class.name}' has no option {echo(name)}",
             at,
-            remedy=(close or did_you_mean(name, infos)) + options,
+            remedy=(close or did_you_mean(name, infos) or _meant_value(name, infos)) + options,
         )
 
     def _known_passes(self) -> str:
@@ -209,13 +219,36 @@ def _is_bounded(step: Pass) -> bool:
     return isinstance(step, MeasuredPass) and step.is_bounded
 
 
+def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
+    """The option that a number alone may have been meant for: the first that takes it."""
+    if text[:1].isdigit():
+        for name, info in infos.items():
+            with suppress(SpellingError):
+                info.parse(text)
+                return f" Did you mean '{name}={text}'?"
+    return ""
+
+
 def _meant(name: str) -> str:
     """What an unknown pass may have been meant for."""
     word = name.lower()
     if word in _ON or word in _OFF:
         return f" Did you mean '{'default' if word in _ON else 'off'}'?"
     known = [*registry.names(), "default", "off"]
+    with suppress(SpellingError):
+        if word[:1].isdigit():
+            parse_budget(name)
+            return f" Did you mean 'fit{{budget={name}}}'?"
+    if any(word.startswith(f"{each}{option}") for each, option in _options_of_all()):
+        return f" A shell took its braces.{_QUOTE}"
     start = re.split(r"[(\[:]", word, maxsplit=1)[0]
     if start in known and start != word:
         return f" Options stand in braces: {start}{{option=value}}."
     return f" Did you mean '{word}'?" if word in known else did_you_mean(word, known)
+
+
+def _options_of_all() -> Iterator[tuple[str, str]]:
+    """Every pass with each of its options."""
+    for cls in registry.all_passes():
+        for info in options_of(cls):
+            yield cls.name, info.name

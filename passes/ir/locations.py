@@ -33,6 +33,11 @@ def source_of(location: ir.Location) -> SourceLine:
     return SourceLine.of(_frames(location))
 
 
+def call_stack(location: ir.Location) -> tuple[Frame, ...]:
+    """The calls that led to an operation, the innermost first."""
+    return tuple(_frames(location))
+
+
 def source_line(location: ir.Location) -> str:
     """``file:line`` of the user's own program, or the empty string."""
     return source_of(location).line

@@ -91,7 +91,7 @@ class Offload(Pass):
     """Keep the residuals of scans on the host."""
 
     name: ClassVar[str] = "offload"
-    summary: ClassVar[str] = "keep the residuals of scans on the host, loaded an iteration ahead"
+    summary: ClassVar[str] = "keep the residuals of scans in the memory of the host"
     example: ClassVar[str] = "offload{min_bytes=256MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     saves_memory: ClassVar[bool] = True

@@ -50,7 +50,7 @@ class OneHot(Pass):
     """Write gathers and scatters of one element a row as selects, or batched."""
 
     name: ClassVar[str] = "one-hot"
-    summary: ClassVar[str] = "write scatters of one element a row as selects, which XLA fuses"
+    summary: ClassVar[str] = "write scatters of one element a row as selects"
     example: ClassVar[str] = "one-hot{min_bytes=1MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
 

@@ -56,9 +56,7 @@ class Ragged(Pass):
     """Run ragged products in loops over tiles of rows."""
 
     name: ClassVar[str] = "ragged"
-    summary: ClassVar[str] = (
-        "run products of rows in groups, as of experts, with no more work than they are"
-    )
+    summary: ClassVar[str] = "run products of rows in groups without the dense fallback"
     example: ClassVar[str] = "ragged,fit"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
 

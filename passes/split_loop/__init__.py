@@ -84,7 +84,7 @@ class SplitLoop(Pass):
     """Split scans into parts."""
 
     name: ClassVar[str] = "split-loop"
-    summary: ClassVar[str] = "split a scan in parts, so that remat can plan each of them otherwise"
+    summary: ClassVar[str] = "split a scan in parts, each with a plan of its own"
     example: ClassVar[str] = "split-loop{at=8},remat{budget=60GiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
     once: ClassVar[bool] = True

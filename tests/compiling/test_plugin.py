@@ -244,7 +244,7 @@ print("after")
     assert result.returncode == 1
     assert result.stdout == "before\n"
     assert (
-        "hloom.passes.framework.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
+        "hloom.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
         "cse, drop-constraints, fit, fold-transposes, free-constants, inline, offload, one-hot, "

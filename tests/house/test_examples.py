@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from support import ROOT
@@ -16,37 +16,44 @@ pytestmark = pytest.mark.long
 EXAMPLES = ROOT / "examples"
 
 
-@dataclass(frozen=True)
-class Output:
-    losses: list[float]
-    temp_mib: float
+def losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss (\S+)", output)]
 
 
-def run_example(name: str, **environment: str) -> Output:
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert result.returncode == 0, result.stderr
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", result.stdout)]
-    [memory] = re.findall(r"temporary memory of a step: (\S+) MiB", result.stdout)
-    return Output(losses, float(memory))
+def temporaries_mib(output: str) -> float:
+    [memory] = re.findall(r"temporary memory of a step: (\S+) MiB", output)
+    return float(memory)
 
 
 # On the newest version tests of the demo train a model of Flax with and without hloom.
 @pytest.mark.once
-def test_flax_train() -> None:
-    script = EXAMPLES / "flax_train.py"
-    lines = script.read_text(encoding="utf-8").splitlines()
+def test_the_first_hour(tmp_path: Path) -> None:
+    """examples/first_hour.sh: examples/flax_train.py in every way that a newcomer tries."""
+    lines = (EXAMPLES / "flax_train.py").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if "hloom" in line.lower()] == [
         "    JAX_HLOOM=remat python examples/flax_train.py"
     ]
-    plain = run_example(script.name)
-    smaller = run_example(script.name, JAX_HLOOM="remat")
-    assert len(plain.losses) == 20
-    assert plain.losses[-1] < plain.losses[0]
-    assert smaller.losses == pytest.approx(plain.losses, rel=1e-4)
-    assert smaller.temp_mib <= 0.6 * plain.temp_mib
+    done = subprocess.run(
+        ["bash", str(EXAMPLES / "first_hour.sh"), str(tmp_path)],
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, fitting, smaller, report, budgets, replay, mistake, passes = re.split(
+        r"\n\x1b\[1m# \d\. .*\n", done.stdout
+    )[1:]
+    assert len(losses(plain)) == 20
+    assert losses(plain)[-1] < losses(plain)[0]
+    assert losses(fitting) == losses(plain)
+    assert losses(smaller) == pytest.approx(losses(plain), rel=1e-4)
+    assert temporaries_mib(fitting) == temporaries_mib(plain)
+    assert temporaries_mib(smaller) <= 0.6 * temporaries_mib(plain)
+    assert re.search(r"jit_train_step: .*unchanged", done.stderr)
+    assert "Holds the budget" in report
+    assert "h100_sxm" in budgets
+    assert "EQUAL" in replay
+    assert "hloom.SpecError: JAX_HLOOM='fit{budgt=60GiB}'" in mistake
+    assert "Did you mean 'budget'?" in mistake
+    assert "\nremat  " in passes

@@ -16,6 +16,7 @@ from support.toy_passes import Toy
 import hloom
 import hloom_cli as cli
 from hloom.passes.framework import registry
+from hloom.passes.framework.options import options_of
 
 pytestmark = pytest.mark.wheel
 
@@ -70,23 +71,43 @@ sys.exit(main({words.split()!r}))
     assert run_python(script).stdout.splitlines()[-1] == "[]"
 
 
-def test_passes_lists_every_pass_with_its_options(run: Run) -> None:
-    with registry.registered(Toy):
-        status, out, err = run("passes")
+def test_passes_lists_every_pass_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = run("passes")
     assert (status, err) == (0, "")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     for cls in registry.all_passes():
-        assert f"{cls.name}  {cls.summary}" in out
-        assert f"Example: {cls.example}" in out
-    for word in ("limit", "a whole number", "from -5 to 100", "(things)", "8", "How many."):
-        assert word in out
+        assert lines[cls.name].split(maxsplit=1)[1].rstrip() == cls.summary
+    helpers = out.partition("helpers")[2]
+    assert "\ncse  " in helpers
+    assert "\nfit  " not in helpers
 
 
 def test_passes_tells_all_about_one(run: Run) -> None:
-    status, out, err = run("passes", "remat")
+    with registry.registered(Toy):
+        status, out, err = run("passes", Toy.name)
     assert (status, err) == (0, "")
-    assert out.startswith("remat  ")
-    assert "Example: remat" in out
+    assert out.startswith(f"{Toy.name}  {Toy.summary}")
+    assert f"Example: {Toy.example}" in out
+    words = " ".join(out.split())
+    assert "limit a whole number, from -5 to 100 (things); default: 8 How many. ratio" in words
     assert "\ncse  " not in out
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_what_is_told_of_a_pass_stays_whole_at_80_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """No word is cut, and no column is narrower than a sentence needs."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run("passes", name)
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    pass_class = registry.lookup(name)
+    assert pass_class is not None
+    for option in options_of(pass_class):
+        assert f"{option.name} " in words
+        assert " ".join(option.doc.split()) in words
 
 
 def test_markdown_is_the_document(run: Run) -> None:

@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.devices import device_facts, platform_of
-from hloom._jax.executables import memory_figures
+from hloom._jax.executables import MemoryFigures, memory_figures
 from hloom._jax.options import given_options, own_options, partitions_and_replicas
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import Origin
@@ -58,6 +58,7 @@ class ProgramDump(CompileObserver):
         self._settings = settings if wanted else None
         self._origin = origin
         self._xla: XlaFiles | None = None
+        self._of_attempts: dict[int, list[Path]] = {}  # XLA's files, by the attempt's number
         self._shared = DumpObserver(self._settings)
         self._candidates: list[DumpObserver] = []
         if self._for_steps:
@@ -65,7 +66,7 @@ class ProgramDump(CompileObserver):
             note_waiting()
         if self._settings is not None:
             with guarded("having XLA write its files for dumps"):
-                self._xla = XlaFiles(self.given, origin.name)
+                self._xla = XlaFiles(self.given, origin.xla_name)
                 self.given = self._xla.given
 
     @property
@@ -92,6 +93,10 @@ class ProgramDump(CompileObserver):
 
     def lowered(self, index: int, module: ir.Module) -> None:
         self._newest.lowered(index, module)
+
+    def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
+        if self._xla is not None:
+            self._of_attempts[number] = self._xla.newest
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """Writes the program; gives the folder, None where it cannot."""
@@ -136,12 +141,22 @@ class ProgramDump(CompileObserver):
             for number, other in enumerate(attempts, start=1):
                 if other is not used:
                     used.include(other, folder=f"attempt-{number}")
+                    if record.attempts[number - 1].unmodified:
+                        self._add_live_ranges(used, number)
             used.files["attempts.json"] = _attempts_text(record)
         if record.captured is not None:
             used.files["captured.json"] = json_text(record.captured.to_json())
         if record.sent is not None:
             used.files["sent.json"] = json_text(record.sent.to_json())
         return used
+
+    def _add_live_ranges(self, used: DumpObserver, number: int) -> None:
+        """Adds what lives when in the program as it was, which an attempt compiled."""
+        with guarded("reading the live ranges of the program as it was"):
+            if self._xla is not None and (files := self._of_attempts.get(number)):
+                found = self._xla.live_ranges_in(files)
+                if found is not None:
+                    used.files[f"attempt-{number}/xla/live_ranges.json"] = json_text(found)
 
     def _live(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,12 @@ _KEPT = {
 }
 """How XLA's file names end, and ours in the folder `xla`."""
 
+_OF_LIVE_RANGES = (
+    "after_optimizations-buffer-assignment.txt",
+    "after_optimizations-live-range.txt",
+    "after_optimizations.txt",
+)
+
 Compile = Callable[[Any, Mapping[str, str | int | bool]], Any]
 """Compiles a module with these options beside the program's own."""
 
@@ -41,6 +47,7 @@ class XlaFiles:
 
     Attributes:
       given: the options of XLA that the program has, these among them, by name.
+      newest: the files of the newest compile.
     """
 
     def __init__(self, given: Mapping[str, str], module: str) -> None:
@@ -49,6 +56,7 @@ class XlaFiles:
         self._is_ours = theirs in ("", "-")
         self._folder = Path(tempfile.mkdtemp(prefix="hloom-xla-") if self._is_ours else theirs)
         self._new: dict[int, list[Path]] = {}
+        self.newest: list[Path] = []
         self.given = {**given, DUMP_TO: str(self._folder)}
 
     def watch(self, compile_: Compile) -> Compile:
@@ -66,24 +74,36 @@ class XlaFiles:
                 if not any(name in str(error) for name in ours):
                     raise
                 executable = compile_(module, options)
-            self._new[id(executable)] = sorted(self._listing() - before)
+            self.newest = self._new[id(executable)] = sorted(self._listing() - before)
             return executable
 
         return watched
 
     def of(self, executable: Any) -> dict[str, Content]:
         """XLA's files on an executable, by name in the module's folder."""
-        name_part = f".{self._module}."
-        new = [file for file in self._new.get(id(executable), ()) if name_part in file.name]
+        new = self._new.get(id(executable), ())
         found: dict[str, Content] = {}
         for ending, name in _KEPT.items():
-            # Of several, the step itself: others are programs that autotuning tried.
-            files = [file for file in new if file.name.endswith((f".{ending}", f"_{ending}"))]
-            if files:
-                largest = max(files, key=lambda file: file.stat().st_size)
+            if file := self._largest(new, ending):
                 # What lies in a folder of the user's stays there.
-                found[f"xla/{name}"] = largest if self._is_ours else largest.read_bytes()
+                found[f"xla/{name}"] = file if self._is_ours else file.read_bytes()
         return found
+
+    def live_ranges_in(self, files: Sequence[Path]) -> dict[str, object] | None:
+        """The live ranges that the files of one compile tell of; None where one is missing."""
+        found = [self._largest(files, ending) for ending in _OF_LIVE_RANGES]
+        texts = [file.read_text("utf-8", "replace") for file in found if file is not None]
+        return live_ranges(*texts) if len(texts) == len(found) else None
+
+    def _largest(self, files: Sequence[Path], ending: str) -> Path | None:
+        """Of several with an ending the step itself: others are programs that autotuning tried."""
+        name_part = f".{self._module}."
+        found = [
+            file
+            for file in files
+            if name_part in file.name and file.name.endswith((f".{ending}", f"_{ending}"))
+        ]
+        return max(found, key=lambda file: file.stat().st_size, default=None)
 
     def close(self) -> None:
         """Deletes what is not kept."""

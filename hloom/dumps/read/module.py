@@ -187,6 +187,10 @@ class ModuleDump:
         """The live ranges of values in XLA's schedule; None where they are not known."""
         return self._object("xla/live_ranges.json")
 
+    def live_ranges_of(self, attempt: int) -> dict[str, Any] | None:
+        """The same of an attempt, from 1, that was not used: known of the program as it was."""
+        return self._object(f"attempt-{attempt}/xla/live_ranges.json")
+
     @property
     def failure(self) -> str | None:
         """Why a pass failed on it; None where none did."""

@@ -15,10 +15,12 @@ from hloom.dumps.read.module import Missing, ModuleDump, State
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.tools.report import folder
+from hloom.tools.report.cost import Cost, cost_of
 from hloom.tools.report.folder import Facts, File, Notice, Times
 from hloom.tools.report.frontier import FrontierView, frontier_of
 from hloom.tools.report.memory import (
     MemoryView,
+    checked_curve,
     curve_of_text,
     memory_of,
     model_owners,
@@ -67,6 +69,7 @@ class ModuleReport:
     in_full: bool
     notices: tuple[Notice, ...]
     memory: MemoryView
+    cost: Cost | None
     sections: tuple[Section, ...]
     frontier: FrontierView | None
     times: Times
@@ -113,6 +116,12 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         memory = dataclasses.replace(memory, live_ranges=None)
     else:
         memory = dataclasses.replace(memory, owners=(of_xla,))
+    if memory.live_ranges_before is not None:
+        what = "what lived when before the passes"
+        was = read(what, checked_curve, memory.live_ranges_before)
+        memory = dataclasses.replace(memory, live_ranges_before=was)
+    most_bytes = MOST_MODEL_BYTES if in_full else 0
+    cost = read("the cost of a step", partial(cost_of, most_bytes=most_bytes), dump)
     if in_full:
         tips = read("values over XLA's schedule", tips_of_xla, memory.live_ranges)
         memory = dataclasses.replace(memory, xla_tips=tips or ())
@@ -141,6 +150,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         in_full=in_full,
         notices=folder.notices_of(dump),
         memory=memory,
+        cost=cost,
         sections=tuple(each for each in sections if each is not None),
         frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
         times=times,

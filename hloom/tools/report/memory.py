@@ -18,7 +18,16 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.show import units
-from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
+from hloom.tools.report.sources import (
+    Json,
+    Named,
+    Sources,
+    by_line,
+    entries,
+    number,
+    whole,
+    whole_or_none,
+)
 from hloom.tools.report.tips.alive import Tip
 from hloom.tools.report.totals import Total, by_argument, by_layer
 
@@ -76,6 +85,7 @@ class OwnerRow:
     Attributes:
       start, end: when the first begins and the last ends, from 0, the program's start, to 1.
       note: what else there is to say, e.g. "inside of a loop".
+      continues: the row above is of the same line.
     """
 
     value: Named
@@ -83,6 +93,7 @@ class OwnerRow:
     end: float
     note: str
     count: int = 1
+    continues: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -121,6 +132,7 @@ class MemoryView:
       xla, xla_before: XLA's figures for what runs, and for the program as it was.
       before, after: by hloom's model of memory; `after` only where the passes changed something.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
+      live_ranges_before: the same of the program as it was, where an attempt compiled that.
       owners: tables of the peak's owners, the one that tells most first.
       xla_tips: what lives in each stretch of XLA's schedule.
     """
@@ -133,6 +145,7 @@ class MemoryView:
     after: MemoryProfile | None = None
     owners: tuple[PeakOwners, ...] = ()
     xla_tips: tuple[Tip, ...] = ()
+    live_ranges_before: Json | None = None
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -173,7 +186,9 @@ def memory_of(dump: ModuleDump) -> MemoryView:
     """XLA's figures and the budget, and of the rest what a module folder has as it is."""
     figures = _xla_figures(dump.memory)
     before = None if figures is None else _unmodified(dump, figures)
-    return MemoryView(figures, before, _bound(dump), dump.live_ranges)
+    attempts = range(1, len(dump.attempts) + 1) if before is not None else ()
+    was = next(filter(None, map(dump.live_ranges_of, attempts)), None)
+    return MemoryView(figures, before, _bound(dump), dump.live_ranges, live_ranges_before=was)
 
 
 def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
@@ -254,6 +269,15 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
     return _owners(title, rows, whole(ranges["peak_bytes"]), whole(ranges["peak_at"]) / last)
 
 
+def checked_curve(ranges: Json) -> Json:
+    """Live ranges of which a curve can be drawn; raises as `xla_owners` does."""
+    _check_curve(ranges)
+    whole(ranges["peak_bytes"])
+    if not ranges.get("curve"):
+        raise ValueError("it has no curve")
+    return ranges
+
+
 def _check_curve(ranges: Json) -> None:
     whole_or_none(ranges.get("temp_bytes"))
     end, place = whole(ranges["instructions"]), -1
@@ -271,15 +295,23 @@ def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
     Raises ValueError where the text is no module, and PassError where it cannot be prepared.
     """
     with make_context(), ir.Location.unknown():
-        try:
-            module = ir.Module.parse(text)
-        except ir.MLIRError as error:
-            raise ValueError(f"not a module of StableHLO: {error}") from error
         target = Target(platform, platform)
-        # What a pass that saves memory requires; a later state has it behind it.
-        pipeline = Pipeline.parse(registry.DEFAULT, source="the report")
-        pipeline.run(module, target=target, stop=len(pipeline.steps()) - 1)
-        return memory_profile(module, rules=memory_rules(target))
+        return memory_profile(prepared_module(text, target), rules=memory_rules(target))
+
+
+def prepared_module(text: str, target: Target) -> ir.Module:
+    """A module as the planner reads it, in the context at hand.
+
+    Raises ValueError where the text is no module, and PassError where it cannot be prepared.
+    """
+    try:
+        module = ir.Module.parse(text)
+    except ir.MLIRError as error:
+        raise ValueError(f"not a module of StableHLO: {error}") from error
+    # What a pass that saves memory requires; a later state has it behind it.
+    pipeline = Pipeline.parse(registry.DEFAULT, source="the report")
+    pipeline.run(module, target=target, stop=len(pipeline.steps()) - 1)
+    return module
 
 
 def model_owners(
@@ -319,12 +351,15 @@ def _owners(
             each = replace(first, count=first.count + 1, start=start, end=end)
         together[same] = each
     rows = sorted(together.values(), key=lambda row: -row.size_bytes)
-    others = rows[_MOST_OWNERS:]
+    rows, others = rows[:_MOST_OWNERS], rows[_MOST_OWNERS:]
     return PeakOwners(
         title=title,
         peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
         peak_at=peak_at,
-        rows=tuple(rows[:_MOST_OWNERS]),
+        rows=tuple(
+            replace(row, continues=continues)
+            for row, continues in by_line(rows, lambda row: row.value.place.line)
+        ),
         others=sum(row.count for row in others),
         others_bytes=sum(row.size_bytes for row in others),
         is_before=is_before,

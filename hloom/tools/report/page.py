@@ -30,7 +30,9 @@ _T = TypeVar("_T")
 
 def page(report: Report, *, folder: Path) -> str:
     """The page, to be written into `folder`: links to files of the dump start there."""
-    return _rendered("report", folder, title=report.title, report=report)
+    # Of a single program the page is about that, and not about the dump.
+    one = report.modules[0].name if len(report.modules) == 1 else ""
+    return _rendered("report", folder, title=one or report.title, report=report, one=one)
 
 
 def index_page(found: Index, pages: Mapping[Path, Path], *, folder: Path) -> str:

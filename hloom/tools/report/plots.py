@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,15 +51,21 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
             f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
             "what really runs."
         )
-        if memory.xla_before is not None:
-            was = units.size(memory.xla_before.temp_bytes)
-            caption += f" Before the passes XLA set {was} aside for temporaries."
+        was = memory.live_ranges_before
+        if was is not None:
+            caption += " The schedule before the passes is drawn to the same length."
+        elif memory.xla_before is not None:
+            set_aside = units.size(memory.xla_before.temp_bytes)
+            caption += f" Before the passes XLA set {set_aside} aside for temporaries."
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
         before_bytes = None if memory.xla_before is None else memory.xla_before.temp_bytes
         bound = memory.bound.bytes if memory.bound is not None and memory.bound.of_temp else None
-        draw = partial(xla_memory_plot, ranges, before_bytes=before_bytes, budget_bytes=bound)
+        draw = partial(xla_memory_plot, ranges, was, before_bytes=before_bytes, budget_bytes=bound)
         wide, phone = draw(), draw(width="phone")
         title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
+        if was is not None:
+            title = "By XLA: temporaries before the passes and after them"
+            text += f" Before the passes they took {units.size(int(was['peak_bytes']))}."
         yield Figure("xla-memory", title, wide, phone, caption, text, tips)
     before, after = memory.before, memory.after
     if before is not None and before.points:
@@ -77,8 +83,8 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         if memory.xla is not None:
             count = units.size(memory.xla.step_bytes)
             if memory.xla_before is not None:
-                was = units.size(memory.xla_before.step_bytes)
-                count = f"{was} before the passes and {count} after them"
+                before_it = units.size(memory.xla_before.step_bytes)
+                count = f"{before_it} before the passes and {count} after them"
             caption += f" XLA's own count of the step is {count}."
         title = "By hloom's model" + (": before the passes and after them" if after else "")
         tips = tips_of_model(before, after)
@@ -120,6 +126,7 @@ def memory_plot(
 
 def xla_memory_plot(
     live_ranges: Mapping[str, Any],
+    was: Mapping[str, Any] | None = None,
     *,
     width: Width = "wide",
     before_bytes: int | None = None,
@@ -127,17 +134,23 @@ def xla_memory_plot(
 ) -> Plot:
     """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`.
 
-    Lines show what XLA set aside for the program as it was, and a budget of its temporaries.
+    `was` is that of the program as it was, over a schedule of its own. Lines show what XLA set
+    aside for it, where its schedule is not known, and a budget of its temporaries.
     """
-    line = _line_of_xla("temporaries", "after", "o", live_ranges)
+    lines = [_line_of_xla("temporaries" if was is None else "after", "after", "o", live_ranges)]
     levels = []
-    if live_ranges.get("temp_bytes") is not None:
+    if was is not None:
+        before = _line_of_xla("before", "before", "D", was)
+        stretch = lines[0].places[-1] / max(before.places[-1], 1)
+        places = [round(place * stretch) for place in before.places]
+        lines.insert(0, replace(before, places=places))
+    elif live_ranges.get("temp_bytes") is not None:
         levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
-    if before_bytes is not None:
+    if was is None and before_bytes is not None:
         levels.append(_Level("set aside before the passes", "before", before_bytes))
     if budget_bytes is not None:
         levels.append(_Level("budget", "budget", budget_bytes))
-    return _curves([line], levels, _SCHEDULE, width)
+    return _curves(lines, levels, _SCHEDULE, width)
 
 
 def two_memory_plot(

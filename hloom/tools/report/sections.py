@@ -17,7 +17,7 @@ from hloom.passes.ir.names import SourceLine
 from hloom.show import units
 from hloom.tools.report.folder import PassRow
 from hloom.tools.report.memory import Bound
-from hloom.tools.report.sources import Json, Named, Sources, whole_or_none
+from hloom.tools.report.sources import Json, Named, Sources, by_line, whole_or_none
 
 _DEEPEST = 40
 """How far a row is indented at most."""
@@ -37,10 +37,21 @@ class CellView:
 
 @dataclass(frozen=True)
 class RowView:
-    """The cells of a row, the first one indented by `depth`."""
+    """The cells of a row, the first one indented by `depth`.
+
+    `continues` where its value is of the same line as that of the row above.
+    """
 
     cells: tuple[CellView, ...]
     depth: int = 0
+    continues: bool = False
+
+    @property
+    def line(self) -> str:
+        """The line of the value that the row is about; empty where it is about none or several."""
+        entries = next((cell.entries for cell in self.cells if cell.kind is Kind.VALUE), ())
+        one = entries[0] if len(entries) == 1 else ""
+        return one.place.line if isinstance(one, Named) else ""
 
 
 @dataclass(frozen=True)
@@ -267,6 +278,11 @@ def _table(table: Table, sources: Sources) -> TableView:
         )
         for row, depth in zip(table.rows, depths, strict=True)
     )
+    if not any(depths):
+        rows = tuple(
+            replace(row, continues=continues)
+            for row, continues in by_line(rows, lambda row: row.line)
+        )
     return TableView(table.title, table.text, table.columns, rows, table.more)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from hloom.passes.framework.tables import Described
 from hloom.passes.ir.names import SourceLine, short_line, split_name
 from hloom.show import units
 
 Json: TypeAlias = Mapping[str, Any]
+
+_Row = TypeVar("_Row")
 
 
 def entries(facts: Json, key: str) -> Json:
@@ -123,6 +125,19 @@ class Named:
     def described(self) -> str:
         """The same with the type, where it is not what stands for a name."""
         return self.called if self.type in ("", self.leaf) else f"{self.called} {self.type}"
+
+
+def by_line(rows: Sequence[_Row], line_of: Callable[[_Row], str]) -> Iterator[tuple[_Row, bool]]:
+    """The rows with those of one line together, each with whether the one before is of its line.
+
+    Lines come in the order in which they have their first rows; rows without a line stay alone.
+    """
+    groups: dict[object, list[_Row]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(line_of(row) or number, []).append(row)
+    for group in groups.values():
+        for number, row in enumerate(group):
+            yield row, number > 0
 
 
 class Sources:

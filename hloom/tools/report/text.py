@@ -52,6 +52,12 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
     for notice in module.notices:
         style = "bold red" if notice.severity == "error" else "bold yellow"
         yield Text.assemble((f"{notice.title}: ", style), notice.text)
+    if module.cost is not None and module.cost.figure:
+        yield Text.assemble(
+            "Cost of a step: ", (module.cost.figure, "bold"), f" {module.cost.remark}"
+        )
+    if module.cost is not None and module.cost.effects:
+        yield Text(f"Done: {', '.join(module.cost.effects)}")
     yield from _memory(module.memory)
     for each in module.sections:
         yield from (Text(), *section(each))

@@ -196,7 +196,7 @@ def test_a_refusal_is_a_warning_and_the_other_passes_run(monkeypatch: pytest.Mon
     step = batch_norm()
     program = jax.jit(step.step).lower(*step.arguments)
     with pytest.warns(
-        UserWarning, match=r"'accumulate\{microbatches=2\}'.* 5 loops .*subtract.*steps.py:\d+"
+        UserWarning, match=r"(?s)'accumulate\{microbatches=2\}'.* 5 loops .*subtract.*steps.py:\d+"
     ):
         program.compile(compiler_options={"hloom": "accumulate{microbatches=2},remat{min_bytes=0}"})
     record = hloom.records()[-1]

@@ -24,6 +24,7 @@ def known_passes() -> str:
 
 
 UNITS = " Units: B, KiB, MiB, GiB, TiB; KB, MB, GB, TB are powers of 1000."
+QUOTE = " In a shell a spec stands in quotes: JAX_HLOOM='fit{budget=60GiB compiles=2}'."
 TOY_OPTIONS = "Options: budget, limit, loud, mode, ratio, room, size, weight."
 
 DIAGNOSTICS = [
@@ -85,8 +86,33 @@ DIAGNOSTICS = [
     ),
     ("default{level=cheap}", "'default' takes no options (at character 1)."),
     # Braces and names of options.
-    ("toy{limit=3", "the '{' of pass 'toy' has no '}' (at character 4)."),
-    ("toy{", "the '{' of pass 'toy' has no '}' (at character 4)."),
+    ("toy{limit=3", "the '{' of pass 'toy' has no '}' (at character 4)." + QUOTE),
+    ("toy{", "the '{' of pass 'toy' has no '}' (at character 4)." + QUOTE),
+    (
+        "toylimit=3",
+        "unknown pass 'toylimit' (at character 1). A shell took its braces." + QUOTE + " {passes}",
+    ),
+    (
+        "toy{8}",
+        "pass 'toy' has no option '8' (at character 5). Did you mean 'limit=8'? " + TOY_OPTIONS,
+    ),
+    (
+        "toy{60GiB}",
+        "pass 'toy' has no option '60GiB' (at character 5). Did you mean 'size=60GiB'? "
+        + TOY_OPTIONS,
+    ),
+    (
+        "toy{budget=50 %}",
+        "pass 'toy' has no option '%' (at character 15). Did you mean '50%'? " + TOY_OPTIONS,
+    ),
+    *(
+        (
+            budget,
+            f"unknown pass '{budget}' (at character 1). Did you mean 'fit{{{{budget={budget}}}}}'? "
+            "{passes}",
+        )
+        for budget in ("60GiB", "50%")
+    ),
     (
         "toy{limit=3,loud=on}",
         "expected an option of pass 'toy' or '}}', got ',' (at character 12). Options are parted "

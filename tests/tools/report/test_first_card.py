@@ -1,0 +1,127 @@
+"""What a report begins with: memory beside the program as it was, the cost, what was done."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hloom
+from hloom.dumps.read.dump import open_dump
+from hloom.tools.report.command import write_page
+from hloom.tools.report.cost import Cost
+from hloom.tools.report.gather import ModuleReport, gather
+from hloom.tools.report.plots import figures_of
+from hloom.tools.report.sources import by_line
+from hloom_cli import main
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A step of a scan, whose budget takes an attempt more than the program as it is."""
+
+    def step(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.tanh(h @ w) * jnp.cos(h), None
+
+        def loss(weights: jax.Array) -> jax.Array:
+            return (jax.lax.scan(layer, x, weights)[0] ** 2).sum()
+
+        return weights - jax.grad(loss)(weights)
+
+    folder = tmp_path_factory.mktemp("first_card")
+    shapes = (
+        jax.ShapeDtypeStruct((8, 64, 64), "float32"),
+        jax.ShapeDtypeStruct((256, 64), "float32"),
+    )
+    with hloom.dump(to=folder):
+        options = {"hloom": "remat{budget=70%}"}
+        jax.jit(step).lower(*shapes).compile(compiler_options=options)
+    return folder / "jit_step-0"
+
+
+@pytest.fixture(scope="module")
+def module(dump: Path) -> ModuleReport:
+    [found] = gather(open_dump(dump)).modules
+    return found
+
+
+def test_the_program_as_it_was_has_a_curve_of_its_own(dump: Path, module: ModuleReport) -> None:
+    was = module.memory.live_ranges_before
+    assert was is not None
+    assert module.memory.xla_before is not None
+    assert was["temp_bytes"] == module.memory.xla_before.temp_bytes
+    figure = next(figures_of(module.memory))
+    assert figure.title == "By XLA: temporaries before the passes and after them"
+    assert "before: peak" in figure.wide.svg()
+    assert "after: peak" in figure.wide.svg()
+
+
+def test_a_damaged_curve_of_the_program_as_it_was_is_missing(dump: Path) -> None:
+    file = next(dump.glob("attempt-*/xla/live_ranges.json"))
+    whole = file.read_text(encoding="utf-8")
+    for text in ("{}", '{"curve": [[1, 2], [0, 3]], "instructions": 4, "peak_bytes": 3}'):
+        file.write_text(text, encoding="utf-8")
+        [found] = gather(open_dump(dump)).modules
+        assert found.memory.live_ranges_before is None
+        told = {missing.what for missing in found.missing}
+        assert "what lived when before the passes" in told or text == "{}"
+    file.write_text(whole, encoding="utf-8")
+
+
+def test_text_tells_the_same(
+    dump: Path, module: ModuleReport, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--text", str(dump)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert module.cost is not None
+    assert f"Cost of a step: {module.cost.figure} {module.cost.remark}" in out
+    assert f"Done: {module.cost.effects[0]}" in out
+
+
+def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
+    dump: Path, module: ModuleReport, tmp_path: Path
+) -> None:
+    assert module.cost is not None
+    assert module.cost.step_seconds
+    page = write_page(gather(open_dump(dump)), tmp_path / "report.html").read_text("utf-8")
+    assert "<h1>jit_step</h1>" in page
+    first = page.partition("<table")[0]
+    for text in ("memory of a step", "cost of a step", module.cost.remark, "what was done"):
+        assert text.replace("<", "&lt;") in first
+    [effect] = module.cost.effects
+    assert re.search(r"\d+ operations recomputed", effect)
+    assert effect in first
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("cost", "figure", "remark"),
+    [
+        (Cost(True, 0.00134, 0.034, 0.012, ()), "+1.34 ms", "of 34.0 ms a step: +3.9 %, by "),
+        (Cost(True, 0.0, 0.034, 0.0, ()), "0 ms", "of 34.0 ms a step: by rooflines; 0 % FLOPs"),
+        (Cost(True, None, None, 0.008, ()), "+0.8 %", "of the work of a step, in FLOPs"),
+        (Cost(True, None, None, -0.2, ()), "-20 %", "of the work of a step, in FLOPs"),
+        (Cost(True, None, None, None, ()), "", ""),
+        (Cost(False, None, None, None, ()), "0", "XLA compiled the program as it was"),
+    ],
+)
+def test_the_cost_is_told(cost: Cost, figure: str, remark: str) -> None:
+    assert cost.figure == figure
+    assert cost.remark.startswith(remark)
+
+
+@pytest.mark.once
+def test_rows_of_one_line_are_together() -> None:
+    rows = ["a1", "b1", "", "a2", "", "b2"]
+    assert list(by_line(rows, lambda row: row[:1])) == [
+        ("a1", False),
+        ("a2", True),
+        ("b1", False),
+        ("b2", True),
+        ("", False),
+        ("", False),
+    ]
