@@ -52,6 +52,7 @@ __all__ = [
     "passes",
     "print_summary",
     "records",
+    "split",
     "step",
     "strict",
 ]
@@ -77,11 +78,13 @@ _LAZY = {
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
     "estimate": ("hloom.budgets.estimating", "estimate"),
     "print_summary": ("hloom.log.summary", "print_summary"),
+    "split": ("hloom.halves.splitting", "split"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
     from hloom.budgets.estimating import estimate as estimate
+    from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
