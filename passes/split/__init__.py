@@ -55,8 +55,8 @@ it twice, or out of order. So is a bound below what can be reached. `hloom.split
 programs from JAX.
 
 The package, in the order in which a module passes through it: ``boundary`` finds what depends on
-cotangents, and the cut; ``scans`` bounds what loops stack; ``plan`` tells what was decided;
-``rewrite`` writes the functions.
+cotangents, and cuts; ``merge`` takes away what keeps work apart, and ``scans`` what loops stack;
+``choose`` selects the cut; ``plan`` tells what was decided; ``rewrite`` writes the functions.
 
 Source: the minimum cut between the two graphs of PyTorch's AOTAutograd (Hu et al., 2022).
 """
@@ -68,10 +68,6 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from ..analysis.device import DeviceView
-from ..analysis.memory_model.targets import memory_rules
-from ..analysis.pricing import Pricing
-from ..analysis.program import Program
 from ..cse import Cse
 from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
@@ -79,17 +75,9 @@ from ..framework.options import Bytes, option
 from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
-from .boundary import (
-    COTANGENT,
-    GRADIENT,
-    Halves,
-    SplitError,
-    about_floor,
-    bounded_boundary,
-    cheapest_boundary,
-    least_boundary,
-)
+from .boundary import COTANGENT, GRADIENT, SplitError
 from .plan import SplitPlan
+from .choose import Step
 from .rewrite import BACKWARD, FORWARD, PLACED, RESIDUAL, apply_split
 
 __all__ = [
@@ -129,16 +117,10 @@ class Split(Pass):
         if not cotangents:
             return SplitPlan(refusal=f"no argument of the program carries {COTANGENT}, so that no "
                              "part of it is known to be the backward pass")  # fmt: skip
-        device = DeviceView.of(module, memory_rules(target))
-        halves = Halves.of(Program.of(module, device), cotangents, marked)
-        boundary = cheapest_boundary(halves)
-        if self.residuals is not None and boundary.bytes > self.residuals:
-            pricing = Pricing(target.speed, sizes=device.sizes)
-            found = bounded_boundary(halves, self.residuals, pricing)
-            if found is None:
-                raise SplitError(about_floor(self.residuals, least_boundary(halves)))
-            boundary = found
-        return SplitPlan(boundary, module, module)
+        step = Step(module, target, cotangents, marked)
+        if self.residuals is None:
+            return step.cheapest()
+        return step.bounded(self.residuals)
 
     def apply(self, plan: SplitPlan) -> None:
         apply_split(plan)

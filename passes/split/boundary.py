@@ -28,8 +28,8 @@ COTANGENT = "hloom.cotangent"
 GRADIENT = "hloom.gradient"
 """Attribute of a result of the program: the backward pass gives it, whatever it depends on."""
 
-_PRICE_UNITS = 1e12
-"""Prices of the cut are whole numbers: picoseconds."""
+PRICE_UNITS = 1e12
+"""A second in the prices of cuts, which are whole numbers: picoseconds."""
 
 
 class SplitError(ValueError):
@@ -207,7 +207,7 @@ def bounded_boundary(halves: Halves, limit_bytes: int, pricing: Pricing) -> Boun
     """
 
     def price(op: ir.Operation) -> int:
-        return max(1, round(pricing.repeat_seconds(op) * _PRICE_UNITS))
+        return max(1, round(pricing.repeat_seconds(op) * PRICE_UNITS))
 
     try:
         return _cut(halves, lambda network: budgeted_vertex_cut(network, limit_bytes), price)

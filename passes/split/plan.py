@@ -13,6 +13,7 @@ from ..framework.base import PlanBase
 from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.text import percent, pluralize, size
 from .boundary import Boundary
+from .scans import LoopsAgain
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,15 @@ class SplitPlan(PlanBase):
     Attributes:
       boundary: what crosses.
       module: the module that was planned.
-      code: where the boundary's operations are: the module, or a copy of it whose scans stack less.
+      code: where the boundary's operations are: the module, or a copy of it that was rewritten.
+      loops: what backward loops do again, so that less is stacked.
       refusal: why there is no boundary; empty where there is one, and where none is asked for.
     """
 
     boundary: Boundary | None = None
     module: ir.Module | None = None
     code: ir.Module | None = None
+    loops: LoopsAgain = LoopsAgain()
     refusal: str = ""
 
     @property
@@ -53,7 +56,9 @@ class SplitPlan(PlanBase):
         """FLOPs of products that are done again, as a share of the step's."""
         if self.boundary is None or not (flops := self.boundary.halves.program.flops):
             return 0.0
-        return self.boundary.flops_again() / flops
+        again = self.boundary.flops_again() + self.loops.flops
+        # What loops do again is in the program's FLOPs by now.
+        return again / (flops - self.loops.flops)
 
     def facts(self) -> tuple[Fact, ...]:
         if self.boundary is None:
@@ -83,6 +88,7 @@ class SplitPlan(PlanBase):
         return (
             Table("Residuals", {"takes": Kind.BYTES, "value": Kind.VALUE}, rows),
             Table("Done again", {"operation": Kind.VALUE}, tuple((each,) for each in repeated)),
+            *self.loops.tables,
         )
 
 
