@@ -15,6 +15,7 @@ from hloom._jax.module_call import abstract, abstract_of_type, module_function
 from hloom.halves.planned import planned
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
 from hloom.passes.split import BACKWARD, COTANGENT, FORWARD, GRADIENT, PLACED, RESIDUAL
 
 Leaves = Sequence[Any]
@@ -85,9 +86,9 @@ class SplitProgram:
         return [leaves[number] for number in self.cotangents]
 
 
-def split_program(signature: Signature, pipeline: Pipeline) -> SplitProgram:
-    """Traces a step with its gradients, runs the pipeline, whose last pass is `split`, and reads
-    the two programs off.
+def split_program(signature: Signature, pipelines: Sequence[Pipeline]) -> SplitProgram:
+    """Traces a step with its gradients, runs the best of some pipelines, whose last pass is
+    `split`, and reads the two programs off.
 
     Raises PassError where a pass fails.
     """
@@ -99,37 +100,27 @@ def split_program(signature: Signature, pipeline: Pipeline) -> SplitProgram:
     lowered = jax.jit(joint, keep_unused=True).lower(
         list(signature.arguments), list(signature.cotangents)
     )
-    module = lowered.compiler_ir()
+    module = clone_module(lowered.compiler_ir())
     backend, devices = devices_of(lowered)
     gradients: Sequence[Any] = jax.tree.leaves(lowered.out_info[1])
-    mark = _Marks(len(signature.cotangents), len(gradients))
-    code = planned(module, backend, devices, pipeline, mark.put)
+    _mark(module, "arg_attrs", len(signature.cotangents), COTANGENT)
+    _mark(module, "res_attrs", len(gradients), GRADIENT)
+    code = planned(module, backend, devices, pipelines)
     return _Reader(code, signature, gradients).program()
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """The attributes by which the pass knows cotangents and gradients, which come last."""
-
-    cotangents: int
-    gradients: int
-
-    def put(self, module: ir.Module) -> None:
-        main = walk.entry_function(module)
-        type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-        for of, count, last, name in (
-            ("arg_attrs", len(type_.inputs), self.cotangents, COTANGENT),
-            ("res_attrs", len(type_.results), self.gradients, GRADIENT),
-        ):
-            given = walk.readable_attributes(main).get(of)
-            described = list(given) if isinstance(given, ir.ArrayAttr) else None
-            described = described or [ir.DictAttr.get({}, context=module.context)] * count
-            with module.context:
-                for number in range(count - last, count):
-                    each = ir.DictAttr(described[number])
-                    known = {entry.name: entry.attr for entry in each}
-                    described[number] = ir.DictAttr.get(known | {name: ir.UnitAttr.get()})
-                main.attributes[of] = ir.ArrayAttr.get(described)
+def _mark(module: ir.Module, of: str, last: int, name: str) -> None:
+    """Puts an attribute on the last arguments, or results, of a module's main."""
+    main = walk.entry_function(module)
+    type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    count = len(type_.inputs if of == "arg_attrs" else type_.results)
+    given = walk.readable_attributes(main).get(of)
+    with module.context:
+        described = list(given) if isinstance(given, ir.ArrayAttr) else [ir.DictAttr.get({})] * count
+        for number in range(count - last, count):
+            known = {entry.name: entry.attr for entry in ir.DictAttr(described[number])}
+            described[number] = ir.DictAttr.get(known | {name: ir.UnitAttr.get()})
+        main.attributes[of] = ir.ArrayAttr.get(described)
 
 
 class _Reader:

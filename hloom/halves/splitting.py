@@ -29,9 +29,10 @@ from hloom.passes.split import Split, SplitError
 from hloom.plugin import flag_value
 from hloom.policy import first_time, warn
 
-_DEFAULT_PASSES = "remat"
-"""Passes before the split where neither the caller nor the flag names any: what scans stack is
-decided there."""
+_DEFAULT_PASSES = ("remat", "off")
+"""Passes before the split where neither the caller nor the flag names any: `remat` decides what
+scans stack, and where the backward program computes it again. Under a bound, which the split may
+hold only by what scans stack, without it, too; the better one is taken."""
 
 
 def split(
@@ -57,7 +58,8 @@ def split(
       residuals: the bytes that the residuals may take of one device, as 1600 * 2**20 or "1600MiB".
         Matrix products are then computed again, as few as hold it. Without it no product is.
       passes: what runs on the step before it is split, as "fit{budget=60GiB}"; by default the spec
-        of `jax_hloom`, and "remat" where that is not set.
+        of `jax_hloom`, and "remat" where that is not set; under a bound "off", where less is
+        computed again then.
 
     Raises TypeError where an argument to differentiate, or an output, is not of floating-point
     numbers; ValueError where the step cannot be split, or the bound is below what can be reached;
@@ -156,30 +158,33 @@ class _Step:
         self.name = getattr(f, "__name__", type(f).__name__).strip("<>")
         self._known: dict[Any, _Planned] = {}
         self._lock = threading.Lock()
-        self.pipeline()
+        self.pipelines()
 
-    def pipeline(self) -> Pipeline:
-        """The passes that run on the step, the split last. Raises SpecError."""
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The passes that may run on the step, the split last. Raises SpecError."""
         spec, source = self.passes, "hloom.split: passes"
         if spec is None:
             spec, source = flag_value(), "JAX_HLOOM"
-            spec = _DEFAULT_PASSES if spec is None or spec == "" else spec
-        before = Pipeline.parse(spec or "off", source=source).passes
-        if any(isinstance(each, Split) for each in before):
+        if spec is None or (spec == "" and self.passes is None):
+            specs = _DEFAULT_PASSES[: 1 if self.bound is None else None]
+        else:
+            specs = (spec or "off",)
+        found = [Pipeline.parse(each, source=source).passes for each in specs]
+        if any(isinstance(each, Split) for before in found for each in before):
             raise SpecError(
                 f"{source}={spec!r}: the split comes last by itself; its bound is residuals=."
             )
-        return Pipeline((*before, Split(self.bound)))
+        return tuple(Pipeline((*before, Split(self.bound))) for before in found)
 
     def planned(self, call: _Call) -> _Planned:
         """The programs for a call's kind of arguments. Raises what `split` says."""
-        pipeline = self.pipeline()
+        pipelines = self.pipelines()
         shapes = tuple(call.shapes)
-        key = call.tree, shapes, tuple(map(abstract, shapes)), trace_state(), str(pipeline)
+        key = call.tree, shapes, tuple(map(abstract, shapes)), trace_state(), pipelines
         with self._lock:
             found = self._known.get(key)
         if found is None:
-            found = call.plan(pipeline)
+            found = call.plan(pipelines)
             with self._lock:
                 found = self._known.setdefault(key, found)
         return found
@@ -284,7 +289,7 @@ class _Call:
         residuals = Residuals(kept, {}, traced, self.step)
         return (y, residuals, aux) if self.step.has_aux else (y, residuals)
 
-    def plan(self, pipeline: Pipeline) -> _Planned:
+    def plan(self, pipelines: Sequence[Pipeline]) -> _Planned:
         """Traces the step, and splits it."""
         found: list[Any] = []
 
@@ -312,7 +317,7 @@ class _Call:
             self.step.name, self.shapes, jax.tree.leaves((y, aux)), outputs.shapes, joint
         )
         try:
-            program = split_program(signature, pipeline)
+            program = split_program(signature, pipelines)
         except PassError as failure:
             if isinstance(failure.__cause__, SplitError):
                 raise ValueError(f"hloom.split: {self.step.name}: {failure.__cause__}.") from None
@@ -483,7 +488,8 @@ def _checked_leaf(leaf: Any, wanted: jax.ShapeDtypeStruct, name: str) -> Any:
         raise TypeError(
             f"hloom.split: {name} is a {type(leaf).__name__}; wanted an array."
         ) from None
-    if aval.weak_type and not aval.shape and jnp.can_cast(aval.dtype, wanted.dtype):
+    is_real = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+    if is_real or (isinstance(leaf, complex) and jnp.issubdtype(wanted.dtype, jnp.complexfloating)):
         leaf = jnp.asarray(leaf, wanted.dtype)
         aval = abstract(leaf)
     if aval.shape != wanted.shape or aval.dtype != wanted.dtype:

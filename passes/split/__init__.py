@@ -76,13 +76,14 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from .boundary import COTANGENT, GRADIENT, SplitError
-from .plan import SplitPlan
+from .plan import DONE_AGAIN, SplitPlan
 from .choose import Step
 from .rewrite import BACKWARD, FORWARD, PLACED, RESIDUAL, apply_split
 
 __all__ = [
     "BACKWARD",
     "COTANGENT",
+    "DONE_AGAIN",
     "FORWARD",
     "GRADIENT",
     "PLACED",

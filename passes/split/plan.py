@@ -15,6 +15,9 @@ from ..framework.text import percent, pluralize, size
 from .boundary import Boundary
 from .scans import LoopsAgain
 
+DONE_AGAIN = "products done again"
+"""The fact that is the share of the step's products that both programs do."""
+
 
 @dataclass(frozen=True)
 class SplitPlan(PlanBase):
@@ -70,7 +73,7 @@ class SplitPlan(PlanBase):
             Fact("bytes of residuals", self.boundary.bytes, Kind.BYTES),
             Fact("arguments read again", len(read)),
             Fact("bytes of arguments read again", sum(map(program.bytes_of, read)), Kind.BYTES),
-            Fact("products done again", self.added_work, Kind.SHARE),
+            Fact(DONE_AGAIN, self.added_work, Kind.SHARE),
         )
 
     def tables(self) -> tuple[Table, ...]:
