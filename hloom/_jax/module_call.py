@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
+from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.custom_calls import TYPED_ATTRIBUTES, is_python_callback, target_of
 
 
 def abstract(value: Any) -> Any:
@@ -46,8 +49,17 @@ def is_traced(leaves: Sequence[Any]) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
+@dataclass(frozen=True, eq=False)
+class _Code:
+    """A module, with the callbacks to Python that its custom calls number, and what they need."""
+
+    bytecode: bytes
+    callbacks: tuple[Any, ...]
+    keepalive: Any
+
+
 def module_function(
-    module: ir.Module, results: Sequence[Any], name: str
+    module: ir.Module, results: Sequence[Any], name: str, callbacks: tuple[Any, Any] = ((), None)
 ) -> Callable[..., list[jax.Array]]:
     """The function of arrays that the ``main`` of a module is.
 
@@ -55,13 +67,16 @@ def module_function(
       module: its arguments and results are tensors; copied here.
       results: the abstract values of the results.
       name: of the function.
+      callbacks: those of the program that the module is from, as `callbacks_of` has them.
     """
-    bytecode = io.BytesIO()
-    module.operation.write_bytecode(bytecode)
-    content, avals = bytecode.getvalue(), tuple(results)
+    content = io.BytesIO()
+    module.operation.write_bytecode(content)
+    calls_python = any(_calls_python(op) for op in walk.operations(module.operation))
+    code = _Code(content.getvalue(), *(callbacks if calls_python else ((), None)))
+    avals = tuple(results)
 
     def function(*args: Any) -> list[jax.Array]:
-        found: list[jax.Array] = _primitive().bind(*args, module=content, results=avals)
+        found: list[jax.Array] = _primitive().bind(*args, code=code, results=avals)
         return found
 
     function.__name__ = function.__qualname__ = name
@@ -72,15 +87,19 @@ def module_function(
 def _primitive() -> Primitive:
     primitive = Primitive("hloom_module")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(lambda *args, module, results: list(results))
+    primitive.def_abstract_eval(lambda *args, code, results: list(results))
     mlir.register_lowering(primitive, _lower)
     return primitive
 
 
-def _lower(ctx: Any, *args: ir.Value, module: bytes, results: Any) -> list[ir.Value]:
+def _lower(ctx: Any, *args: ir.Value, code: _Code, results: Any) -> list[ir.Value]:
     """Puts copies of the module's operations where the call is."""
     context, around = ctx.module_context.context, ctx.module_context.module
-    parsed = ir.Module.parse(module, context)
+    parsed = ir.Module.parse(code.bytecode, context)
+    if code.callbacks:
+        _renumber_callbacks(parsed, len(ctx.module_context.host_callbacks))
+        ctx.module_context.host_callbacks.extend(code.callbacks)
+        ctx.module_context.add_keepalive(code)
     main = _take_symbols(parsed, around)
     *ops, returned = (view.operation for view in main.regions[0].blocks[0].operations)
     known: dict[ir.Value, ir.Value] = dict(
@@ -91,6 +110,24 @@ def _lower(ctx: Any, *args: ir.Value, module: bytes, results: Any) -> list[ir.Va
         remap_operands(copy, known)
         known.update(zip(op.results, copy.results, strict=True))
     return [known[value] for value in returned.operands]
+
+
+def _calls_python(op: ir.Operation) -> bool:
+    return is_python_callback(target_of(op) or "")
+
+
+def _renumber_callbacks(module: ir.Module, first: int) -> None:
+    """Has a module's callbacks be numbered from ``first``: those before are another one's."""
+    for op in walk.operations(module.operation):
+        if not first or not _calls_python(op):
+            continue
+        for name in (TYPED_ATTRIBUTES, "backend_config"):
+            given = walk.readable_attributes(op).get(name)
+            if isinstance(given, ir.DictAttr) and "index" in given:
+                known = {entry.name: entry.attr for entry in given}
+                index = ir.IntegerAttr(known["index"])
+                known["index"] = ir.IntegerAttr.get(index.type, index.value + first)
+                op.attributes[name] = ir.DictAttr.get(known)
 
 
 def _take_symbols(parsed: ir.Module, around: ir.Module) -> ir.Operation:
@@ -131,6 +168,10 @@ def _dtypes() -> dict[str, Any]:
     """JAX's dtypes by the name of the element type that each becomes in MLIR."""
     from jax._src.interpreters.mlir import _dtype_to_ir_type
 
+    known: dict[str, Any] = {}
     with mlir.make_ir_context(), ir.Location.unknown():
-        made = {dtype: str(make()) for dtype, make in _dtype_to_ir_type.items()}
-    return {name: dtype for dtype, name in made.items() if dtype != jax.dtypes.float0}
+        for dtype, make in _dtype_to_ir_type.items():
+            if dtype != jax.dtypes.float0:
+                # Of those of one type the first: an i1 is a boolean.
+                known.setdefault(str(make()), dtype)
+    return known

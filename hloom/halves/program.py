@@ -10,7 +10,7 @@ import jax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom._jax.lowered import devices_of
+from hloom._jax.lowered import callbacks_of, devices_of
 from hloom._jax.module_call import abstract, abstract_of_type, module_function
 from hloom.halves.planned import planned
 from hloom.passes.framework.pipeline import Pipeline
@@ -106,7 +106,7 @@ def split_program(signature: Signature, pipelines: Sequence[Pipeline]) -> SplitP
     _mark(module, "arg_attrs", len(signature.cotangents), COTANGENT)
     _mark(module, "res_attrs", len(gradients), GRADIENT)
     code = planned(module, backend, devices, pipelines)
-    return _Reader(code, signature, gradients).program()
+    return _Reader(code, signature, gradients, callbacks_of(lowered)).program()
 
 
 def _mark(module: ir.Module, of: str, last: int, name: str) -> None:
@@ -126,8 +126,15 @@ def _mark(module: ir.Module, of: str, last: int, name: str) -> None:
 class _Reader:
     """Reads the two programs off a module that `split` has written."""
 
-    def __init__(self, code: ir.Module, signature: Signature, gradients: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        code: ir.Module,
+        signature: Signature,
+        gradients: Sequence[Any],
+        callbacks: tuple[Any, Any],
+    ) -> None:
         self._code, self._signature, self._gradients = code, signature, gradients
+        self._callbacks = callbacks
         main = walk.entry_function(code)
         ops = [view.operation for view in main.regions[0].blocks[0].operations]
         self._first, self._second, self._returned = ops
@@ -140,25 +147,30 @@ class _Reader:
         forward = walk.functions(self._code)[_callee(self._first)]
         backward = walk.functions(self._code)[_callee(self._second)]
         residuals = self._residuals(forward)
-        names, shapes = list(residuals), list(residuals.values())
-        avals = [*map(abstract, signature.outputs), *map(abstract, shapes)]
-        function = module_function(_alone(self._code, forward), avals, f"{signature.name}_{FORWARD}")
-        run = jax.jit(function, out_shardings=[None] * outputs + [s.sharding for s in shapes])
-        reads = self._read(self._first)
-        of_step = [number for number in self._read(self._second) if number < len(signature.arguments)]
-        avals = [*map(abstract, self._gradients)]
-        function = module_function(
-            _alone(self._code, backward), avals, f"{signature.name}_{BACKWARD}"
-        )
-        count = len(signature.arguments)
-        donated = range(len(of_step), len(of_step) + len(names))
+        shapes = list(residuals.values())
+        function = self._function(forward, [*signature.outputs, *shapes], FORWARD)
+        placed = [None] * outputs + [shape.sharding for shape in shapes]
+        run, reads = jax.jit(function, out_shardings=placed), self._read(self._first)
+        count, of_backward = len(signature.arguments), self._read(self._second)
+        again = tuple(number for number in of_backward if number < count)
+        function = self._function(backward, self._gradients, BACKWARD)
+        donated = tuple(range(len(again), len(again) + len(shapes)))
         return SplitProgram(
             Half(run, tuple(reads)),
-            Half(jax.jit(function), tuple(of_step)),
-            Half(jax.jit(function, donate_argnums=tuple(donated)), tuple(of_step)),
+            Half(jax.jit(function), again),
+            Half(jax.jit(function, donate_argnums=donated), again),
             residuals,
-            tuple(number - count for number in self._read(self._second) if number >= count),
+            tuple(number - count for number in of_backward if number >= count),
             outputs,
+        )
+
+    def _function(self, half: ir.Operation, results: Sequence[Any], name: str) -> Any:
+        """A half as a function of JAX; results are given by their shapes."""
+        return module_function(
+            _alone(self._code, half),
+            [abstract(each) for each in results],
+            f"{self._signature.name}_{name}",
+            self._callbacks,
         )
 
     def _read(self, call: ir.Operation) -> list[int]:

@@ -324,12 +324,9 @@ def _makers(program: Program, values: Iterable[int], of: Collection[int]) -> set
 
 
 def _effect_in(node: Node) -> ir.Operation | None:
-    """An operation that must run once, which is this one or in its code; None without one."""
+    """An operation with an effect, which is this one or in its code; None without one."""
     for each in (node.op, *walk.operations(node.op)):
-        target = target_of(each)
-        if target is not None and is_python_callback(target):
-            return each
-        if has_effects(each) and mark_name(each) is None and target != PLACEMENT:
+        if has_effects(each) and mark_name(each) is None and target_of(each) != PLACEMENT:
             return each
     unknown = node.effects and node.is_call and not node.blocks
     inner = (_effect_in(each) for block in node.blocks if node.is_call for each in block.nodes)
