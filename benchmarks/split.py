@@ -45,7 +45,8 @@ def main() -> None:
 
 def _jax(program: Gpt, sharding: Any) -> dict[str, Any]:
     arguments = program.parameters(sharding), program.tokens(sharding)
-    fwd, bwd = jax.fwd_and_bwd(program.loss, argnums=0)
+    halves: Any = jax.fwd_and_bwd(program.loss, argnums=0)
+    fwd, bwd = halves
     y, residuals = jax.eval_shape(fwd, *arguments)
     placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
                           (residuals, y))  # fmt: skip

@@ -24,6 +24,6 @@ def devices_of(lowered: Any) -> tuple[Any, Any]:
 
 
 def callbacks_of(lowered: Any) -> tuple[Any, Any]:
-    """The callbacks to Python that a `jax.stages.Lowered` numbers, and what has to live for them."""
+    """The callbacks to Python that a `jax.stages.Lowered` numbers, and what must live for them."""
     described = lowered._lowering.compile_args
     return tuple(described["host_callbacks"]), described["keepalive"]

@@ -124,7 +124,7 @@ def _renumber_callbacks(module: ir.Module, first: int) -> None:
         for name in (TYPED_ATTRIBUTES, "backend_config"):
             given = walk.readable_attributes(op).get(name)
             if isinstance(given, ir.DictAttr) and "index" in given:
-                known = {entry.name: entry.attr for entry in given}
+                known = walk.named(given)
                 index = ir.IntegerAttr(known["index"])
                 known["index"] = ir.IntegerAttr.get(index.type, index.value + first)
                 op.attributes[name] = ir.DictAttr.get(known)

@@ -100,7 +100,9 @@ def split_program(signature: Signature, pipelines: Sequence[Pipeline]) -> SplitP
     lowered = jax.jit(joint, keep_unused=True).lower(
         list(signature.arguments), list(signature.cotangents)
     )
-    module = clone_module(lowered.compiler_ir())
+    lowered_ir = lowered.compiler_ir()
+    assert isinstance(lowered_ir, ir.Module)
+    module = clone_module(lowered_ir)
     backend, devices = devices_of(lowered)
     gradients: Sequence[Any] = jax.tree.leaves(lowered.out_info[1])
     _mark(module, "arg_attrs", len(signature.cotangents), COTANGENT)
@@ -116,9 +118,11 @@ def _mark(module: ir.Module, of: str, last: int, name: str) -> None:
     count = len(type_.inputs if of == "arg_attrs" else type_.results)
     given = walk.readable_attributes(main).get(of)
     with module.context:
-        described = list(given) if isinstance(given, ir.ArrayAttr) else [ir.DictAttr.get({})] * count
+        described = (
+            list(given) if isinstance(given, ir.ArrayAttr) else [ir.DictAttr.get({})] * count
+        )
         for number in range(count - last, count):
-            known = {entry.name: entry.attr for entry in ir.DictAttr(described[number])}
+            known = walk.named(described[number])
             described[number] = ir.DictAttr.get(known | {name: ir.UnitAttr.get()})
         main.attributes[of] = ir.ArrayAttr.get(described)
 
@@ -195,8 +199,9 @@ class _Reader:
     def _residuals(self, forward: ir.Operation) -> dict[str, jax.ShapeDtypeStruct]:
         type_ = ir.FunctionType(ir.TypeAttr(forward.attributes["function_type"]).value)
         found = {}
-        for result, attributes in zip(type_.results, forward.attributes["res_attrs"], strict=True):
-            described = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
+        every = ir.ArrayAttr(forward.attributes["res_attrs"])
+        for result, attributes in zip(type_.results, every, strict=True):
+            described = walk.named(attributes)
             if RESIDUAL not in described:
                 continue
             aval = abstract_of_type(result)
@@ -250,4 +255,3 @@ def _alone(code: ir.Module, function: ir.Operation) -> ir.Module:
 
 def _callee(call: ir.Operation) -> str:
     return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from hloom.show.units import size
-
-if TYPE_CHECKING:
-    from hloom.halves.program import SplitProgram
 
 _TITLES = ("takes", "values", "type", "made by")
 
@@ -26,15 +23,14 @@ class Residuals:
       values: by name the arrays that the forward program made. A name is an operation with the
         user's line, "dot_general model.py:25".
       arguments: by name the caller's own arrays that the backward program reads. Nothing is copied.
-      program: the two programs that these are between; None where `fwd` was traced as a part of
-        another program, which has no boundary there.
+      program: what they belong to, for `bwd`.
     """
 
     def __init__(
         self,
         values: Mapping[str, Any],
         arguments: Mapping[str, Any],
-        program: SplitProgram | None = None,
+        program: Any = None,
         owner: object = None,
     ) -> None:
         self.values, self.arguments = dict(values), dict(arguments)

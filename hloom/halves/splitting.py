@@ -494,7 +494,8 @@ def _checked_leaf(leaf: Any, wanted: jax.ShapeDtypeStruct, name: str) -> Any:
         aval = abstract(leaf)
     if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
         raise ValueError(
-            f"hloom.split: {name} is {_described(aval)}; wanted {_described(wanted)}, as the output."
+            f"hloom.split: {name} is {_described(aval)}; wanted {_described(wanted)}, as the "
+            "output."
         )
     return leaf
 
@@ -506,17 +507,15 @@ def _described(shape: Any) -> str:
 def _parameters(f: Callable[..., Any], count: int) -> list[str]:
     """The names of a function's positional arguments; "args[2]" of what has none."""
     try:
-        parameters = inspect.signature(f).parameters.values()
+        parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
-        parameters = ()
+        parameters = []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [each.name for each in parameters if each.kind in positional][:count]
     return [*names, *(f"args[{number}]" for number in range(len(names), count))]
 
 
-def _paths(
-    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[str]:
+def _paths(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """The name of each leaf of a call's arguments, in the order of `jax.tree.leaves`."""
     found = [
         f"{name}{jax.tree_util.keystr(path)}"

@@ -76,8 +76,8 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from .boundary import COTANGENT, GRADIENT, SplitError
-from .plan import DONE_AGAIN, SplitPlan
 from .choose import Step
+from .plan import DONE_AGAIN, SplitPlan
 from .rewrite import BACKWARD, FORWARD, PLACED, RESIDUAL, apply_split
 
 __all__ = [

@@ -278,9 +278,7 @@ def _weight(program: Program, value: int, unstorable: int) -> int:
     return size_bytes
 
 
-def _needed(
-    program: Program, wanted: Iterable[int], may_run: Callable[[int], bool]
-) -> set[int]:
+def _needed(program: Program, wanted: Iterable[int], may_run: Callable[[int], bool]) -> set[int]:
     """The operations that these values are made by, of those that may run."""
     needed = set[int]()
     waiting = [program.producers[value] for value in wanted]
@@ -359,8 +357,9 @@ def about_floor(limit_bytes: int, least: Boundary) -> str:
         for value in largest
     )
     more = len(least.residuals) - len(largest)
+    listed += f"; and {more} more" if more else ""
     return (
-        f"residuals={size(limit_bytes)} is less than the least that can cross: {size(least.bytes)} "
-        f"on a device, whatever is computed again ({listed}{f'; and {more} more' if more > 0 else ''}"
-        "): these may not be run twice"
+        f"residuals={size(limit_bytes)} is less than the least that can cross: "
+        f"{size(least.bytes)} on a device, whatever is computed again ({listed}): these may not be "
+        "run twice"
     )

@@ -16,7 +16,8 @@ from ..analysis.program import FROM_OUTSIDE, Program
 from ..cse import Cse
 from ..framework.target import Target
 from ..ir import walk
-from ..ir.clone import clone_module
+from ..ir.clone import clone_module, rebuilt
+from ..ir.erase import erase
 
 _BARRIER = "stablehlo.optimization_barrier"
 
@@ -53,8 +54,23 @@ def merged(
     for position, number in around:
         op = ops[position]
         op.results[number].replace_all_uses_with(op.operands[number])
+    for position in sorted({position for position, _ in around}):
+        _without_unread(ops[position])
     Cse().apply(Cse().plan(copy, target))
     return copy
+
+
+def _without_unread(barrier: ir.Operation) -> None:
+    """Leaves what nothing reads behind a barrier out of it: it would be computed for that alone."""
+    read = [
+        number for number, result in enumerate(barrier.results) if any(True for _ in result.uses)
+    ]
+    operands = [barrier.operands[number] for number in read]
+    if read:
+        narrow = rebuilt(barrier, operands, [operand.type for operand in operands])
+        for number, result in zip(read, narrow.results, strict=True):
+            barrier.results[number].replace_all_uses_with(result)
+    erase(barrier)
 
 
 def _sources(program: Program, value: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -34,7 +34,7 @@ class SplitPlan(PlanBase):
     boundary: Boundary | None = None
     module: ir.Module | None = None
     code: ir.Module | None = None
-    loops: LoopsAgain = LoopsAgain()
+    loops: LoopsAgain = field(default_factory=LoopsAgain)
     refusal: str = ""
 
     @property

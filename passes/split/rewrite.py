@@ -29,11 +29,13 @@ PLACED = "hloom.placed"
 def apply_split(plan: SplitPlan) -> None:
     """Writes a plan into the module that it is of."""
     boundary = plan.boundary
-    assert boundary is not None and plan.module is not None and plan.code is not None
+    assert boundary is not None
+    assert plan.module is not None
+    assert plan.code is not None
     halves = boundary.halves
     program = halves.program
     values, last = program.values, len(program.ops) - 1
-    module, entry = plan.code.body, program.block
+    module = plan.code.body
     terminator = program.ops[last]
     names = _unused(plan.code)
     residuals = [values[value] for value in boundary.residuals]
@@ -63,7 +65,6 @@ def apply_split(plan: SplitPlan) -> None:
     for number in range(len(terminator.operands)):
         terminator.operands[number] = next(of_backward if number in gradients else of_forward)
     erase(*program.ops[:last])
-    del entry
     if plan.code is not plan.module:
         replace_body(plan.module, plan.code)
 
@@ -77,7 +78,7 @@ def _function(
 ) -> ir.Operation:
     """A private function of copies of operations."""
     body = private_function(module, name, [v.type for v in inputs], [v.type for v in outputs])
-    known = dict(zip(inputs, body.arguments, strict=True))
+    known: dict[ir.Value, ir.Value] = dict(zip(inputs, body.arguments, strict=True))
     with ir.InsertionPoint(body):
         for op in ops:
             copy = op.clone().operation
@@ -98,7 +99,7 @@ def _described(plan: SplitPlan, residuals: Sequence[ir.Value]) -> list[ir.Attrib
     shardings = plan.boundary.halves.program.device.shardings
     found: list[ir.Attribute] = []
     for value, name in zip(residuals, residual_names(residuals), strict=True):
-        attributes = {RESIDUAL: ir.StringAttr.get(name)}
+        attributes: dict[str, ir.Attribute] = {RESIDUAL: ir.StringAttr.get(name)}
         placement = None if shardings.trivial else shardings.placement(value)
         if placement is not None and placement.mesh:
             sharding = str(sharding_of(placement, value.context))

@@ -58,7 +58,9 @@ def with_stacks(
     plans = plan_scans_budgeted(BlockScans(block, _MIN_BYTES, device), pricing, cap_bytes)
     if not plans:
         return None
-    runs = [(op, times) for plan in plans for op, times in plan.runs if facts_of(op.name).is_product]
+    runs = [
+        (op, times) for plan in plans for op, times in plan.runs if facts_of(op.name).is_product
+    ]
     again = LoopsAgain(
         sum(pricing.repeat_seconds(op) * times for op, times in runs),
         sum(operation_flops(op, device.sizes) * times for op, times in runs),
