@@ -17,7 +17,16 @@ import jax
 import hloom
 from benchmarks.common.flops import executed_flops
 from benchmarks.common.h100 import placement
-from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
+from benchmarks.common.measure import (
+    Benchmark,
+    Columns,
+    figure,
+    mebi,
+    section,
+    table_of,
+    text,
+    without_cache,
+)
 from benchmarks.common.products import executed_products
 from benchmarks.programs.gpt import Gpt
 from hloom._jax.executables import memory_figures
@@ -103,6 +112,20 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
         "FLOPs of products": figure("work", ".3f"),
     }
     return section(f"## jax {version}, Python {entry['python']}", columns, entry["rows"], names=2)
+
+
+def summary(entry: dict[str, Any]) -> list[str]:
+    """The table of what crosses, and what that costs, for a page of the documentation."""
+    rows = [row for row in entry["rows"] if "crosses" in row]
+    columns: Columns = {
+        "layers": text("layers"),
+        "": text("way"),
+        "crosses": mebi("crosses"),
+        "temporaries of backward": mebi("backward_temp"),
+        "backward in all": mebi("backward_step"),
+        "products": figure("work", ".3f"),
+    }
+    return table_of(columns, rows, names=2)
 
 
 def _known(cell: Any, key: str) -> Any:

@@ -263,9 +263,11 @@ class _Call:
 
     def _pullback(self, leaves: Sequence[Any]) -> tuple[Any, Any, Callable[[Any], Any]]:
         """Output, auxiliary output and pullback, in JAX."""
-        args, kwargs = jax.tree.unflatten(self.tree, leaves)
+        args, _ = jax.tree.unflatten(self.tree, leaves)
 
         def of_differentiated(*values: Any) -> Any:
+            # Made here: objects of Flax remember the trace that they are made in.
+            args, kwargs = jax.tree.unflatten(self.tree, leaves)
             all_ = list(args)
             for number, value in zip(self.numbers, values, strict=True):
                 all_[number] = value

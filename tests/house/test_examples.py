@@ -50,3 +50,16 @@ def test_flax_train() -> None:
     assert plain.losses[-1] < plain.losses[0]
     assert smaller.losses == pytest.approx(plain.losses, rel=1e-4)
     assert smaller.temp_mib <= 0.6 * plain.temp_mib
+
+
+@pytest.mark.once
+def test_two_programs() -> None:
+    script = EXAMPLES / "two_programs.py"
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == 0, result.stderr
+    losses = [float(loss) for loss in re.findall(r"losses (\S+)", result.stdout)]
+    assert losses == sorted(losses, reverse=True)
+    assert "dot_general two_programs.py:" in result.stdout
+    assert re.search(r"% of the products done again$", result.stdout.strip())
