@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 from jax.extend.mlir import ir
-from jax.interpreters import mlir
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
@@ -85,6 +84,8 @@ def module_function(
 
 @functools.cache
 def _primitive() -> Primitive:
+    from jax.interpreters import mlir
+
     primitive = Primitive("hloom_module")
     primitive.multiple_results = True
     primitive.def_abstract_eval(lambda *args, code, results: list(results))
@@ -167,6 +168,7 @@ def _symbol(op: ir.Operation) -> str:
 def _dtypes() -> dict[str, Any]:
     """JAX's dtypes by the name of the element type that each becomes in MLIR."""
     from jax._src.interpreters.mlir import _dtype_to_ir_type
+    from jax.interpreters import mlir
 
     known: dict[str, Any] = {}
     with mlir.make_ir_context(), ir.Location.unknown():
