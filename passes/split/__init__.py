@@ -25,14 +25,14 @@ After::
       %1 = call @backward(%x, %0#1, %ct)
       return %0#0, %1
     }
-    func.func private @forward(%w, %x) -> (..., ... {hloom.residual = "tanh model.py:3"}) {
+    func.func private @forward(%w, %x) -> (..., ... {hloom.residual = "subtract model.py:3"}) {
       %0 = stablehlo.dot_general %x, %w
       %1 = stablehlo.tanh %0
-      return %1, %1
-    }
-    func.func private @backward(%x, %1 {hloom.residual = "tanh model.py:3"}, %ct) -> ... {
       %2 = stablehlo.multiply %1, %1
       %3 = stablehlo.subtract %one, %2
+      return %1, %3
+    }
+    func.func private @backward(%x, %3 {hloom.residual = "subtract model.py:3"}, %ct) -> ... {
       %4 = stablehlo.multiply %ct, %3
       %5 = stablehlo.dot_general %x, %4
       return %5
