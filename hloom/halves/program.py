@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
 
 from hloom._jax.lowered import callbacks_of, devices_of
 from hloom._jax.module_call import abstract, abstract_of_type, module_function
@@ -206,23 +205,20 @@ class _Reader:
                 continue
             aval = abstract_of_type(result)
             placed = described.get(PLACED)
-            sharding = None if placed is None else self._sharding(ir.StringAttr(placed).value)
+            sharding = None if placed is None else self._sharding(placed)
             found[ir.StringAttr(described[RESIDUAL]).value] = jax.ShapeDtypeStruct(
                 aval.shape, aval.dtype, sharding=sharding
             )
         return found
 
-    def _sharding(self, text: str) -> jax.sharding.NamedSharding | None:
-        """The sharding of JAX that one of Shardy is; None where JAX has no word for it."""
+    def _sharding(self, placed: ir.Attribute) -> jax.sharding.NamedSharding | None:
+        """The sharding that the axes of each dimension give; None without a mesh that has them."""
         if self._mesh is None:
             return None
-        given = sdy.TensorShardingAttr(ir.Attribute.parse(text, self._code.context))
-        dimensions: list[tuple[str, ...]] = []
-        for each in given.dimension_shardings:
-            axes = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(each).axes]
-            if any(axis.sub_axis_info is not None for axis in axes):
-                return None
-            dimensions.append(tuple(axis.name for axis in axes))
+        dimensions = [
+            tuple(ir.StringAttr(axis).value for axis in ir.ArrayAttr(axes))
+            for axes in ir.ArrayAttr(placed)
+        ]
         if not self._mesh.shape.keys() >= {name for names in dimensions for name in names}:
             return None
         spec = jax.sharding.PartitionSpec(*(names or None for names in dimensions))

@@ -12,7 +12,6 @@ from ..ir import walk
 from ..ir.clone import remap_operands, replace_body
 from ..ir.erase import erase
 from ..ir.outline import private_function
-from ..ir.shardings import sharding_of
 from .plan import SplitPlan, residual_names
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -23,7 +22,7 @@ RESIDUAL = "hloom.residual"
 name of the residual that it is."""
 
 PLACED = "hloom.placed"
-"""Attribute beside that: how the residual is split over devices, a sharding of Shardy as text."""
+"""Attribute beside that: for each dimension the axes of the mesh that split the residual."""
 
 
 def apply_split(plan: SplitPlan) -> None:
@@ -101,9 +100,13 @@ def _described(plan: SplitPlan, residuals: Sequence[ir.Value]) -> list[ir.Attrib
     for value, name in zip(residuals, residual_names(residuals), strict=True):
         attributes: dict[str, ir.Attribute] = {RESIDUAL: ir.StringAttr.get(name)}
         placement = None if shardings.trivial else shardings.placement(value)
-        if placement is not None and placement.mesh:
-            sharding = str(sharding_of(placement, value.context))
-            attributes[PLACED] = ir.StringAttr.get(sharding)
+        if placement is not None and not any(axis.part for axes in placement.axes for axis in axes):
+            attributes[PLACED] = ir.ArrayAttr.get(
+                [
+                    ir.ArrayAttr.get([ir.StringAttr.get(axis.name) for axis in axes])
+                    for axes in placement.axes
+                ]
+            )
         found.append(ir.DictAttr.get(attributes))
     return found
 
