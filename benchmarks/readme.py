@@ -25,6 +25,7 @@ from benchmarks.frontier.report import FLOOR_POLICY, Frontier
 from benchmarks.frontier.store import PASSES, drawing, frontiers
 from benchmarks.frontier.yardsticks import H100
 from benchmarks.gpu.tables import results_section
+from benchmarks.split import summary as split_summary
 
 ROOT = Path(__file__).parents[1]
 
@@ -299,6 +300,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "frontier": _budgets,
         "errors": lambda: summary(_oldest("budgets_h100.json")[1]),
     },
+    "docs/split.md": {"split": lambda: split_summary(_oldest("split_h100.json")[1])},
     "docs/system.md": {"packages": _packages},
     "docs/results.md": {
         "figures": _figures,

@@ -53,6 +53,7 @@ __all__ = [
     "passes",
     "print_summary",
     "records",
+    "split",
     "step",
     "strict",
 ]
@@ -79,12 +80,14 @@ _LAZY = {
     "estimate": ("hloom.budgets.ask", "estimate"),
     "fits": ("hloom.budgets.ask", "fits"),
     "print_summary": ("hloom.log.summary", "print_summary"),
+    "split": ("hloom.halves.splitting", "split"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
     from hloom.budgets.ask import estimate as estimate
     from hloom.budgets.ask import fits as fits
+    from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement

@@ -189,7 +189,7 @@ def _compile(
     is_own, source = not _is_unset(spec), _OPTION_SOURCE
     if not is_own:
         # Every other way to set the flag has checked the spec: a mistake comes from there.
-        spec, source = _flag_value(), "JAX_HLOOM"
+        spec, source = flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     waits_for_steps = dumped is not None and dumped.steps is not None
     is_on = _acts(pipeline)
@@ -311,7 +311,8 @@ def _kept_entry(origin: Origin, pipeline: Pipeline, target: Target) -> CacheEntr
     )
 
 
-def _flag_value() -> Any:
+def flag_value() -> Any:
+    """The spec of `jax_hloom` in this thread; None or empty where it is not set."""
     return None if _flags is None else _flags.spec.value
 
 

@@ -21,3 +21,9 @@ def devices_of(lowered: Any) -> tuple[Any, Any]:
             return ordered[0].client, np.array(ordered, dtype=object)
     devices = backend.local_devices()[: described["num_devices"]]
     return backend, np.array(devices, dtype=object)
+
+
+def callbacks_of(lowered: Any) -> tuple[Any, Any]:
+    """The callbacks to Python that a `jax.stages.Lowered` numbers, and what must live for them."""
+    described = lowered._lowering.compile_args
+    return tuple(described["host_callbacks"]), described["keepalive"]

@@ -41,6 +41,7 @@ _OWN = {
     "one-hot": "hloom.passes.one_hot:OneHot",
     "ragged": "hloom.passes.ragged:Ragged",
     "remat": "hloom.passes.remat:Remat",
+    "split": "hloom.passes.split:Split",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",
     "uninitialized-stacks": "hloom.passes.uninitialized_stacks:UninitializedStacks",

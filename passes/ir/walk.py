@@ -146,6 +146,12 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     return found
 
 
+def named(attributes: ir.Attribute) -> dict[str, ir.Attribute]:
+    """The entries of a dictionary, as of an argument of a function, by name, sorted."""
+    given = ir.DictAttr(attributes)
+    return {given[number].name: given[number].attr for number in range(len(given))}
+
+
 def key(op: ir.Operation) -> Hashable:
     """A key for an operation in dicts and sets that are read for each carry of a loop.
 

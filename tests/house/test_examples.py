@@ -57,3 +57,16 @@ def test_the_first_hour(tmp_path: Path) -> None:
     assert "hloom.SpecError: JAX_HLOOM='fit{budgt=60GiB}'" in mistake
     assert "Did you mean 'budget'?" in mistake
     assert "\nremat  " in passes
+
+
+@pytest.mark.once
+def test_two_programs() -> None:
+    script = EXAMPLES / "two_programs.py"
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == 0, result.stderr
+    losses = [float(loss) for loss in re.findall(r"losses (\S+)", result.stdout)]
+    assert losses == sorted(losses, reverse=True)
+    assert "dot_general two_programs.py:" in result.stdout
+    assert re.search(r"% of the products done again$", result.stdout.strip())

@@ -123,6 +123,7 @@ ELSEWHERE = {
     "drop-constraints": "a program on one device has no sharding",
     "fit": "fit/test_random_programs draws its moves",
     "offload": "the interpreter knows no memory of a host",
+    "split": "these programs have no cotangent: its own draws",
     "one-hot": "these programs have no labels: its own draws",
     "ragged": "these programs have no groups: its own draws",
     "uninitialized-stacks": "the interpreter has no garbage: test_garbage puts it in",

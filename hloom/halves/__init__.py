@@ -1,0 +1,1 @@
+"""The two halves of a step as functions: `hloom.split`."""

@@ -1,0 +1,119 @@
+"""Plans the split of a step: runs the passes, and keeps what they say, as a compile does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.options import compile_options_for
+from hloom.compiling.origin import Origin
+from hloom.dumps.collect.program import ProgramDump
+from hloom.dumps.select import settings as dump_settings
+from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.tables import facts_of
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.split import DONE_AGAIN
+from hloom.policy import is_strict, warn
+from hloom.record import CompileRecord, add_record
+from hloom.targets.devices import target_of
+
+
+def planned(
+    module: ir.Module, backend: Any, devices: Any, pipelines: Sequence[Pipeline]
+) -> ir.Module:
+    """A copy of a module behind a pipeline, of which there is a record, and a dump if asked for.
+
+    Of several pipelines it is the one behind which least is done again, the first where they are
+    alike. Where a pass before the last one fails outside strict mode, there is one warning and only
+    the last one runs. Raises PassError where that fails.
+
+    Args:
+      module: the step with its gradients, marked for `split`; not edited.
+      backend, devices: what it is for.
+      pipelines: the last pass of each is `split`.
+    """
+    target = target_of(platform_of(backend), device_facts(backend, devices))
+    origin = Origin(module, backend, devices, compile_options_for(list(devices.flat), {}))
+    chosen: _Planned | None = None
+    failure: PassError | None = None
+    for pipeline in pipelines:
+        if chosen is not None and not chosen.done_again:
+            break
+        try:
+            found = _run(origin, target, pipeline)
+        except PassError as error:
+            failure = failure or error
+            continue
+        if chosen is None or found.done_again < chosen.done_again:
+            chosen = found
+    if chosen is None:
+        assert failure is not None
+        raise failure
+    _keep(origin, target, chosen)
+    return chosen.code
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What a pipeline made of a step."""
+
+    pipeline: Pipeline
+    code: ir.Module
+    result: PipelineResult
+    dump: ProgramDump
+    fell_back: str | None
+
+    @property
+    def done_again(self) -> float:
+        """The share of the products that both programs do."""
+        return float(facts_of(self.result.runs[-1].plan).get(DONE_AGAIN, 0.0))
+
+
+def _run(origin: Origin, target: Target, pipeline: Pipeline) -> _Planned:
+    fell_back = None
+    while True:
+        dumped = dump_settings.current()
+        dump = ProgramDump(origin, None if dumped is None or dumped.steps is not None else dumped)
+        code = clone_module(origin.module)
+        try:
+            result = pipeline.run(code, target=target, observers=[dump])
+        except PassError as failure:
+            dump.close()
+            last = pipeline.passes[-1]
+            if is_strict() or failure.pass_name == last.name:
+                raise
+            fell_back = str(failure)
+            warn(f"hloom.split: {origin.name}: {failure}. The step is split without {pipeline}.")
+            pipeline = Pipeline((last,))
+        else:
+            return _Planned(pipeline, code, result, dump, fell_back)
+
+
+def _keep(origin: Origin, target: Target, chosen: _Planned) -> None:
+    record = CompileRecord(
+        module=origin.name,
+        spec=str(chosen.pipeline),
+        platform=target.platform,
+        changed=True,
+        runs=chosen.result.runs,
+        pass_s=chosen.result.seconds,
+        compile_s=0.0,
+        cache_hit=None,
+        temp_bytes=None,
+        argument_bytes=None,
+        output_bytes=None,
+        alias_bytes=None,
+        fell_back=chosen.fell_back,
+        dump_dir=None,
+        compiles=0,
+    )
+    dump_dir = chosen.dump.compiled(chosen.pipeline, target, record, None)
+    chosen.dump.close()
+    add_record(dataclasses.replace(record, dump_dir=dump_dir))

@@ -1,0 +1,276 @@
+"""`hloom.split`: what it takes, what it gives, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.programs import normal
+
+import hloom
+
+W, X = normal(16, 16) / 4, normal(8, 16, seed=1)
+
+
+def loss(w: Any, x: Any) -> Any:
+    return jnp.tanh(jnp.tanh(x @ w) @ w).sum()
+
+
+def assert_close(got: Any, wanted: Any, tolerance: float = 1e-6) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        scale = float(jnp.abs(other).max()) if other.size else 0.0
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+
+
+def several(params: Any, x: Any, flag: Any, *, scale: Any = 1.0) -> Any:
+    hidden = jnp.tanh(x @ params["w"]) * jnp.where(flag > 0, 2.0, 1.0) * scale
+    return {"a": (hidden**2).sum(0), "b": hidden.mean()}, {"norm": jnp.linalg.norm(hidden)}
+
+
+@pytest.mark.parametrize("argnums", [0, 1, (0, 1), (1, 0), -2])
+def test_trees_auxiliary_outputs_and_keyword_arguments(argnums: Any) -> None:
+    args = ({"w": W, "unused": jnp.ones(3)}, X, jnp.int32(1))
+    fwd, bwd = hloom.split(several, argnums, has_aux=True)
+    y, residuals, aux = fwd(*args, scale=3.0)
+    cotangent = jax.tree.map(jnp.cos, y)
+    gradients = bwd(residuals, cotangent)
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
+
+    @jax.jit
+    def reference(args: Any, cotangent: Any) -> Any:
+        def f(*given: Any) -> Any:
+            known = list(args)
+            for number, value in zip(numbers, given, strict=True):
+                known[number] = value
+            return several(*known, scale=3.0)
+
+        y, pullback, aux = jax.vjp(f, *[args[number] for number in numbers], has_aux=True)
+        found = pullback(cotangent)
+        return y, aux, found[0] if isinstance(argnums, int) else found
+
+    assert_close((y, aux, gradients), reference(args, cotangent))
+    # Two of an output: the same residuals serve for another cotangent.
+    assert_close(bwd(residuals, jax.tree.map(jnp.zeros_like, y)),
+                 jax.tree.map(jnp.zeros_like, gradients))  # fmt: skip
+
+
+def test_residuals_are_named_and_arguments_are_the_callers_own() -> None:
+    fwd, _ = hloom.split(loss)
+    _, residuals = fwd(W, X)
+    assert all(re.fullmatch(r"\w+ test_split\.py:\d+( #\d)?", name) for name in residuals.values)
+    assert residuals.arguments["w"] is W
+    assert residuals.arguments["x"] is X
+    assert residuals.nbytes == sum(value.nbytes for value in residuals.values.values())
+    title, head, *rows = repr(residuals).splitlines()
+    assert title.startswith(f"{len(residuals.values)} residuals, ")
+    assert head.split() == ["takes", "values", "type", "made", "by"]
+    assert rows
+    assert all("float32[8,16]" in row for row in rows)
+    leaves, tree = jax.tree.flatten(residuals)
+    assert len(leaves) == len(residuals.values) + 2
+    assert repr(jax.tree.unflatten(tree, leaves)) == repr(residuals)
+
+
+def test_the_forward_program_gives_what_the_plan_says() -> None:
+    fwd, bwd = hloom.split(loss)
+    y, residuals = fwd.eval_shape(W, X)
+    figures = fwd.lower(W, X).compile().memory_analysis()
+    pointers = 8 * (1 + len(residuals.values))  # of a tuple of results, on a CPU
+    assert figures.output_size_in_bytes == residuals.nbytes + 4 + pointers
+    assert bwd.lower(residuals, y).compile().memory_analysis().output_size_in_bytes == W.nbytes
+
+
+def test_inside_a_jit_it_is_the_joint_program() -> None:
+    fwd, bwd = hloom.split(loss)
+
+    @jax.jit
+    def step(w: Any, x: Any) -> Any:
+        y, residuals = fwd(w, x)
+        return y, bwd(residuals, 1.0)
+
+    wanted = jax.jit(jax.value_and_grad(loss))
+    assert_close(step(W, X), wanted(W, X))
+    count = step.lower(W, X).as_text().count("dot_general")
+    assert count == wanted.lower(W, X).as_text().count("dot_general")
+    assert_close(
+        jax.vmap(step, (None, 0))(W, jnp.stack([X, X]))[0], jnp.stack([wanted(W, X)[0]] * 2)
+    )
+
+
+def test_residuals_that_leave_a_jit_are_told_of() -> None:
+    fwd, bwd = hloom.split(functools.partial(loss))
+    _, residuals = jax.jit(fwd)(W, X)
+    with pytest.warns(hloom.HloomWarning, match="traced inside a jit"):
+        gradient = bwd(residuals, 1.0)
+    assert_close(gradient, jax.jit(jax.grad(loss))(W, X))
+
+
+def test_backward_inside_a_jit_reads_residuals_of_outside() -> None:
+    fwd, bwd = hloom.split(loss)
+    _, residuals = fwd(W, X)
+    assert_close(jax.jit(bwd)(residuals, jnp.float32(1)), jax.jit(jax.grad(loss))(W, X))
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_donated_residuals_are_gone_and_arguments_stay() -> None:
+    def square(w: Any, x: Any) -> Any:
+        return (jnp.tanh(w @ x) ** 2).sum()
+
+    x = normal(16, 16, seed=3)
+    fwd, bwd = hloom.split(square)
+    _, residuals = fwd(W, x)
+    gradient = bwd(residuals, 1.0, donate=True)
+    assert_close(gradient, jax.jit(jax.grad(square))(W, x))
+    assert all(value.is_deleted() for value in residuals.values.values())
+    assert not W.is_deleted()
+    assert not x.is_deleted()
+
+
+def test_a_bound_and_passes() -> None:
+    _, residuals = hloom.split(loss, residuals="512B")[0](W, X)
+    assert residuals.nbytes == 512
+    assert hloom.records("loss")[-1].spec == "remat,split{residuals=512}"
+    hloom.split(loss, passes="off")[0](W, X)
+    assert hloom.records("loss")[-1].spec == "split"
+    with hloom.passes("cse"):
+        hloom.split(loss)[0](W, X)
+    assert "cse,split" in [record.spec for record in hloom.records("loss")]
+
+
+def test_a_dump_has_the_step_and_its_report_the_residuals(tmp_path: Path) -> None:
+    with hloom.dump(to=tmp_path):
+        hloom.split(loss)[0](W, X)
+    folder = hloom.records("loss")[-1].dump_dir
+    assert folder is not None
+    assert "hloom.residual" in next(folder.glob("*after-split.mlir")).read_text()
+    assert any(folder.glob("plan-*-split.json"))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_sharded_arguments(kind: AxisType) -> None:
+    def layers(ws: Any, x: Any) -> Any:
+        return (jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, ws)[0] ** 2).mean()
+
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+    with jax.set_mesh(mesh):
+        split_over = PartitionSpec(None, None, "model")
+        if kind is AxisType.Explicit:
+            split_over = PartitionSpec()
+        ws = jax.device_put(normal(4, 16, 16) / 4, NamedSharding(mesh, split_over))
+        x = jax.device_put(X, NamedSharding(mesh, PartitionSpec("data")))
+        fwd, bwd = hloom.split(layers, (0, 1))
+        y, residuals = fwd(ws, x)
+        assert_close((y, bwd(residuals, 1.0)), jax.jit(jax.value_and_grad(layers, (0, 1)))(ws, x))
+        compiled = fwd.lower(ws, x).compile()
+    held = sum(value.addressable_shards[0].data.nbytes for value in residuals.values.values())
+    pointers = 8 * (1 + len(residuals.values))
+    assert compiled.memory_analysis().output_size_in_bytes == held + 4 + pointers
+    assert held < residuals.nbytes
+    facts = hloom.records("layers")[-1].runs[-1].plan["facts"]
+    assert {fact["title"]: fact["value"] for fact in facts}["bytes of residuals"] == held
+
+
+def test_pure_callbacks_stay_in_their_half() -> None:
+    def doubled(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(lambda a: 2 * np.asarray(a), shape, jax.lax.stop_gradient(x))
+
+    fwd, bwd = hloom.split(lambda w, x: loss(w, doubled(x)))
+    y, residuals = fwd(W, X)
+    wanted = jax.jit(jax.value_and_grad(loss))(W, 2 * X)
+    assert_close((y, bwd(residuals, 1.0)), wanted)
+
+    @jax.jit
+    def with_another(residuals: Any, x: Any) -> Any:
+        return doubled(doubled(x)), bwd(residuals, 1.0)
+
+    assert_close(with_another(residuals, X), (4 * X, wanted[1]))
+
+
+def with_print(w: Any, x: Any) -> Any:
+    jax.debug.print("{}", x.sum())
+    return loss(w, x)
+
+
+def with_io(w: Any, x: Any) -> Any:
+    io_callback(lambda a: None, None, x, ordered=True)
+    return loss(w, x)
+
+
+def with_state(w: Any, x: Any) -> Any:
+    return loss(w, x + jax.lax.rng_uniform(0.0, 1.0, x.shape))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "error", "text"),
+    [
+        (lambda: hloom.split(3), TypeError, "wanted a function, got int"),
+        (lambda: hloom.split(loss, "w"), TypeError, "argnums='w': wanted the number"),
+        (lambda: hloom.split(loss, 5)[0](W, X), TypeError, "called with 2 positional"),
+        (lambda: hloom.split(loss, (0, -2))[0](W, X), ValueError, "names an argument twice"),
+        (lambda: hloom.split(loss, residuals="many"), hloom.SpecError, "residuals='many': wanted"),
+        (lambda: hloom.split(loss, passes="rmat"), hloom.SpecError, "Did you mean 'remat'"),
+        (lambda: hloom.split(loss, passes="split"), hloom.SpecError, "comes last by itself"),
+        (lambda: hloom.split(loss)[0](W, "x"), TypeError, "argument x of loss is a str"),
+        (lambda: hloom.split(lambda n: n * 2.0)[0](jnp.int32(1)), TypeError, "n is int32"),
+        (
+            lambda: hloom.split(lambda p: p["w"].sum())[0]({"w": W, "step": jnp.int32(1)}),
+            TypeError,
+            r"p\['step'\] is int32",
+        ),
+        (
+            lambda: hloom.split(lambda w: (w.sum(), jnp.int32(3)))[0](W),
+            TypeError,
+            r"output\[1\] of lambda is int32, which has no cotangent",
+        ),
+        (lambda: hloom.split(loss, has_aux=True)[0](W, X), TypeError, "has_aux=True loss has to"),
+        (lambda: hloom.split(with_print)[0](W, X), ValueError, r"debug_print.*test_split.py:\d+"),
+        (lambda: hloom.split(with_io)[0](W, X), ValueError, r"io_callback.*test_split.py:\d+"),
+        (lambda: hloom.split(with_state)[0](W, X), ValueError, r"rng_uniform.*test_split.py:\d+"),
+        (
+            lambda: hloom.split(lambda w, x: ((x @ w) ** 2).mean(),
+                                passes="accumulate{microbatches=2}")[0](W, X),
+            ValueError,
+            "output 0 of lambda depends on the cotangents",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_an_error_in_a_line(attempt: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text) as raised:
+        attempt()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cotangent", "error", "text"),
+    [
+        ((1.0,), TypeError, r"has the structure PyTreeDef\(\(\*,\)\); wanted that of its output"),
+        (jnp.ones(3), ValueError, r"is float32\[3\]; wanted float32\[\], as the output"),
+        (jnp.ones((), jnp.int32), ValueError, r"is int32\[\]; wanted float32"),
+        ("one", TypeError, "is a str; wanted an array"),
+    ],
+)
+def test_a_cotangent_that_does_not_fit(cotangent: Any, error: type[Exception], text: str) -> None:
+    fwd, bwd = hloom.split(loss)
+    _, residuals = fwd(W, X)
+    with pytest.raises(error, match=text):
+        bwd(residuals, cotangent)
+
+
+def test_residuals_of_another_function() -> None:
+    _, residuals = hloom.split(loss)[0](W, X)
+    _, bwd = hloom.split(loss)
+    with pytest.raises(ValueError, match="loss_backward got residuals of another fwd"):
+        bwd(residuals, 1.0)
+    with pytest.raises(TypeError, match="wants the residuals that its fwd gave, got int"):
+        bwd(3, 1.0)  # type: ignore[arg-type]
