@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
@@ -70,6 +70,25 @@ def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr 
 def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:
     """The sizes of a mesh's axes by name, in order."""
     return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+
+
+def groups_along(sizes: Mapping[str, int], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The devices of a mesh in groups that differ along some axes only, the first one the major.
+
+    ``sizes`` are those of the mesh's axes by name; its devices are numbered along them.
+    """
+    strides, stride = {}, 1
+    for name, size in reversed(sizes.items()):
+        strides[name] = stride
+        stride *= size
+    inside = [0]
+    for name in names:
+        inside = [at + step * strides[name] for at in inside for step in range(sizes[name])]
+    return tuple(
+        tuple(first + step for step in inside)
+        for first in range(stride)
+        if all(first // strides[name] % sizes[name] == 0 for name in names)
+    )
 
 
 def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:

@@ -19,6 +19,7 @@ from ..analysis.program import Node
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
 from ..ir.build import Box, converted, integer_like, typed
+from ..ir.build_collectives import across
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -265,28 +266,7 @@ def reduced(
     Each device gets all of it, or its part along the axis that it is ``scattered`` along.
     """
     own = element_of(value)
-    value = converted(value, element)
-    devices = list(range(parts.count))
-    groups = ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>")
-    channel = ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
-    made: ir.OpView
-    if scattered is None:
-        made = stablehlo.AllReduceOp(
-            [value.type], [value], groups, channel_handle=channel, use_global_device_ids=True
-        )
-    else:
-        made = stablehlo.ReduceScatterOp(
-            parts.part(value.type, scattered),
-            value,
-            scattered,
-            groups,
-            channel_handle=channel,
-            use_global_device_ids=True,
-        )
-    scalar = ir.RankedTensorType.get([], element)
-    location = made.operation.location
-    block = made.operation.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
-    with ir.InsertionPoint(block):
-        stablehlo.ReturnOp([COMBINES[combine](*block.arguments)])
-    [result] = made.operation.results
-    return converted(result, own)
+    groups = (tuple(range(parts.count)),)
+    combined = COMBINES[combine]
+    made = across(converted(value, element), groups, 1, combined, scattered=scattered)
+    return converted(made, own)
