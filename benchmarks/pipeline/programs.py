@@ -241,9 +241,7 @@ def unrolled(p: Tree, tok: jax.Array) -> jax.Array:
 
 
 def unrolled_by_two(p: Tree, tok: jax.Array) -> jax.Array:
-    x, _ = lax.scan(
-        lambda x, w: (layer(w, x), None), embedded(p, tok), p["layers"], unroll=2
-    )
+    x, _ = lax.scan(lambda x, w: (layer(w, x), None), embedded(p, tok), p["layers"], unroll=2)
     return head(p, x, tok)
 
 
@@ -300,9 +298,7 @@ def _names(path: Any) -> list[str]:
     return [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
 
 
-def placed(
-    tree: Tree, mesh: jax.sharding.Mesh, rule: Callable[[Any, Any], PartitionSpec]
-) -> Tree:
+def placed(tree: Tree, mesh: jax.sharding.Mesh, rule: Callable[[Any, Any], PartitionSpec]) -> Tree:
     """The shardings of arguments."""
     return jax.tree_util.tree_map_with_path(
         lambda path, value: NamedSharding(mesh, rule(path, value)), tree
@@ -314,9 +310,7 @@ def worst(wanted: Tree, got: Tree) -> float:
     pairs = zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True)
     return max(
         float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
-        for a, b in (
-            (np.asarray(a, "float64"), np.asarray(b, "float64")) for a, b in pairs
-        )
+        for a, b in ((np.asarray(a, "float64"), np.asarray(b, "float64")) for a, b in pairs)
     )
 
 

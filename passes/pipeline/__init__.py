@@ -61,3 +61,4 @@ class Pipeline(Pass):
         writer = PipelineWriter(plan.axis, itertools.count(plan.first_channel))
         for each in plan.decided:
             writer.write(each)
+        writer.clear()

@@ -1,9 +1,9 @@
 """The dimension that a loop over layers is cut along into microbatches.
 
 Each iteration of the loop on a microbatch has to give that microbatch of what it carries, and
-nothing may need all of it: `analysis/dimension_flow` proves that in one phase. The dimension of each
-loop is found by itself. What another loop makes is there in full when this one begins, so that they
-need not be cut alike.
+nothing may need all of it: `analysis/dimension_flow` proves that in one phase. The dimension of
+each loop is found by itself. What another loop makes is there in full when this one begins, so that
+they need not be cut alike.
 """
 
 from __future__ import annotations

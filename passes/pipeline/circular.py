@@ -1,9 +1,9 @@
 """Layers in the order in which a circular schedule wants them.
 
-With R repeats a device has R segments of K layers, S·K layers apart. A stack lies on the devices in
-contiguous parts. So its layers, which are [R, S, K], are dealt out as [S, R, K] before the loop, and
-what the loop makes is put in order again behind it. Between a forward and a backward loop the two
-cancel.
+With R repeats a device has R segments of K layers, S·K layers apart. A stack lies on the devices
+in contiguous parts. So its layers, which are [R, S, K], are dealt out as [S, R, K] before the loop,
+and what the loop makes is put in order again behind it. Between a forward and a backward loop the
+two cancel.
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import site
 from ..analysis.loops.counted import StackedOutput, upward_count
 from ..analysis.program import Node
+from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..framework.errors import NotPossibleError
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT
+from ..ir.shardings import CONSTRAINT, Placement
 from ..ir.types import tensor_bytes
 from ..ir.values import constant_int, element_of
 from ..phase_loops.contents import Form, Read
@@ -72,6 +73,7 @@ class WrittenStack:
       layout: where the batch is in it; None where a slice is for all microbatches.
       combine: how the terms of microbatches are combined; None where they have none.
       element: the element type that it is written in.
+      placement: where it is wanted behind the loop; None where that is not known.
     """
 
     number: int
@@ -80,6 +82,7 @@ class WrittenStack:
     layout: AxisLayout | None
     combine: Combine | None
     element: ir.Type
+    placement: Placement | None
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ def pipelined_loop(
     batch: LoopBatch,
     schedule: PipelineSchedule,
     rule: AccumulatorRule,
+    shardings: Shardings,
 ) -> PipelinedLoop:
     """The loop as a pipeline. Raises NotPossibleError where it cannot be written as one."""
     check_body(found.node)
@@ -183,7 +187,8 @@ def pipelined_loop(
     results = found.node.results
     carries = tuple(_carry(found, each, of(results[each]), rule) for each in found.carried)
     written = tuple(
-        _written(each, found, of(results[each.number]), rule) for each in found.loop.stacks
+        _written(each, found, of(results[each.number]), rule, shardings)
+        for each in found.loop.stacks
     )
     read = tuple(of(index[each.inside]).layout for each in found.read)
     reads = _reads(plan, found)
@@ -223,7 +228,11 @@ def _carry(found: LayerLoop, number: int, flow: Flow, rule: AccumulatorRule) -> 
 
 
 def _written(
-    stack: StackedOutput, found: LayerLoop, flow: Flow, rule: AccumulatorRule
+    stack: StackedOutput,
+    found: LayerLoop,
+    flow: Flow,
+    rule: AccumulatorRule,
+    shardings: Shardings,
 ) -> WrittenStack:
     result = found.loop.op.results[stack.number]
     own = element_of(result)
@@ -232,7 +241,15 @@ def _written(
             f"a {flow.combine} of {own} has no value to start with", stack.update
         )
     element = rule(result) if flow.combine is Combine.SUM else own
-    return WrittenStack(stack.number, result.type, stack.update, flow.layout, flow.combine, element)
+    return WrittenStack(
+        stack.number,
+        result.type,
+        stack.update,
+        flow.layout,
+        flow.combine,
+        element,
+        shardings.placement(result),
+    )
 
 
 def _reads(plan: LoopsPlan, found: LayerLoop) -> tuple[Read, ...]:

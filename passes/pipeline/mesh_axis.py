@@ -1,7 +1,8 @@
-"""The axis of a mesh that a pipeline is along: its devices, shardings over it, and who sends whom."""
+"""The axis of a mesh that a pipeline is along: its devices, shardings over it, who sends whom."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,10 +74,10 @@ class StageAxis:
     def hops(self, slope: int, *, as_ring: bool) -> list[tuple[int, int]]:
         """Who sends to whom: each device to its successor, with the last one's, where a ring is
         wanted, the first one. With a slope of -1 the other way."""
-        pairs = []
+        pairs: list[tuple[int, int]] = []
         for group in self.groups([self.name]):
             order = group[::slope]
-            pairs += list(zip(order, order[1:], strict=False))
+            pairs += itertools.pairwise(order)
             if as_ring:
                 pairs.append((order[-1], order[0]))
         return pairs

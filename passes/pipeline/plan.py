@@ -1,4 +1,4 @@
-"""The plan of `pipeline` for a module: which loops become pipelines, in which schedule, or why not."""
+"""The plan of `pipeline` for a module: the loops that become pipelines, in which schedule."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.target import Speed, Target
 from ..framework.text import percent, pluralize, size
+from ..framework.text import seconds as shown_seconds
 from ..ir import walk
 from ..ir.marks import next_channel
 from ..ir.types import tensor_bytes
 from ..ir.values import is_read, shape_of
 from ..phase_loops.exits import AccumulatorRule
 from .batch import LoopBatch, batch_of
-from .loop import Moves, PipelinedLoop, check_body, pipelined_loop
+from .cost import LoopWork, best_repeats, link_rate, pipeline_seconds, sharded_seconds
+from .loop import PipelinedLoop, check_body, pipelined_loop
 from .mesh_axis import StageAxis
 from .schedule import PipelineSchedule
 from .segments import LayerLoop, layer_loop, odd_reader, stacks_read
-
-_MOST_SENT = 0.05
-"""What a tick may take longer for what it sends, for repeats that nobody asked for."""
 
 _MOST_DRAWN = 64
 """Ticks of a schedule that is drawn."""
@@ -53,12 +52,14 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
     Attributes:
       axis: along which axis of the mesh.
       first_channel: a number that collectives of the module have no higher one than.
+      instead: what would be as fast by the cost model; empty where nothing is.
       reason: why there are none; empty where there are.
       refusal: the same, where somebody who asked for them has to know.
     """
 
     axis: StageAxis | None = None
     first_channel: int = 1
+    instead: str = ""
     reason: str = ""
     refusal: str = ""
 
@@ -81,7 +82,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
         return (
             f"pipeline over {self.axis.name}: {pluralize(layers, 'layer')} on "
             f"{self.axis.count} devices{circular}, "
-            f"{pluralize(self.schedule.microbatches, 'microbatch')}, "
+            f"{self.schedule.microbatches} microbatches, "
             f"bubble {percent(self.schedule.bubble)}"
         )
 
@@ -97,6 +98,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
             Fact("repeats", schedule.repeats),
             Fact("sent a tick", max(each.tick_bytes for each in self.decided), Kind.BYTES),
             Fact("batch", batch, Kind.TEXT),
+            *((Fact("instead", self.instead, Kind.TEXT),) if self.instead else ()),
         )
 
     def tables(self) -> tuple[Table, ...]:
@@ -150,13 +152,15 @@ def plan_pipeline(module: ir.Module, settings: PipelineSettings, target: Target)
         axis = StageAxis.of(module, settings.axis)
         if axis is None or axis.count < 2:
             return PipelinePlan((), reason="there is one device to run the layers on")
-        loops = PipelinePlanner(module, axis, settings, target.speed).loops()
+        planner = PipelinePlanner(module, axis, settings, target.speed)
+        loops = planner.loops()
     except (_NothingToDoError, walk.NoEntryError) as error:
         return PipelinePlan((), reason=str(error))
     except NotPossibleError as error:
         why = error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
         return PipelinePlan((), reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")
-    return PipelinePlan(loops, axis=axis, first_channel=next_channel(module))
+    instead = planner.beside_sharding(loops)
+    return PipelinePlan(loops, axis=axis, first_channel=next_channel(module), instead=instead)
 
 
 class PipelinePlanner:
@@ -188,8 +192,9 @@ class PipelinePlanner:
         if not found:
             raise self._no_loop()
         schedule = self._schedule(*zip(*found, strict=True))
+        rule = self._settings.accumulate_in
         return tuple(
-            pipelined_loop(number, layers, batch, schedule, self._settings.accumulate_in)
+            pipelined_loop(number, layers, batch, schedule, rule, self._shardings)
             for number, (layers, batch) in enumerate(found)
         )
 
@@ -329,7 +334,53 @@ class PipelinePlanner:
                     f"there are {microbatches}"
                 )
             return wanted
-        return 1
+        layers = math.gcd(*(each.layers for each in loops))
+        rate = link_rate(self._speed, self._axis.devices)
+        if rate is None or microbatches < stages:
+            return 1
+        possible = [
+            PipelineSchedule(stages, microbatches, repeats)
+            for repeats in range(1, layers // stages + 1)
+            if layers % (stages * repeats) == 0
+        ]
+        works = list(map(self._work, loops, batches))
+        return best_repeats(works, possible, rate).repeats if possible else 1
+
+    def _work(self, found: LayerLoop, batch: LoopBatch) -> LoopWork:
+        index = batch.flow.program.index
+        travelling = [
+            found.loop.op.operands[number]
+            for number in found.carried
+            if batch.flow.of(index[found.loop.op.results[number]]).is_split
+        ]
+        weights = [each.value for each in found.read if each.value not in self._made]
+        return LoopWork(
+            seconds(found.loop.op, self._speed) / self._axis.devices,
+            sum(tensor_bytes(value.type) or 0 for value in travelling) // batch.devices,
+            sum(map(self._weight_bytes, weights)),
+        )
+
+    def _weight_bytes(self, value: ir.Value) -> int:
+        """Of all layers, what one device of each stage has together."""
+        placement = self._shardings.placement(value)
+        counts = {} if placement is None else placement.counts
+        parts = math.prod(count for axis, count in counts.items() if axis)
+        return (tensor_bytes(value.type) or 0) // parts
+
+    def beside_sharding(self, loops: Sequence[PipelinedLoop]) -> str:
+        """What FSDP over the same devices would take, where it would be as fast."""
+        rate = link_rate(self._speed, self._axis.devices)
+        if rate is None:
+            return ""
+        works = [self._work(each.found, each.batch) for each in loops]
+        own_s = pipeline_seconds(works, loops[0].schedule, rate)
+        sharded_s = sharded_seconds(works, self._axis.count, rate)
+        if sharded_s > own_s:
+            return ""
+        return (
+            f"FSDP over the same {self._axis.count} devices is as fast: "
+            f"{shown_seconds(sharded_s)} in these loops against {shown_seconds(own_s)}"
+        )
 
 
 class _NothingToDoError(Exception):
