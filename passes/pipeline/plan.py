@@ -176,6 +176,8 @@ class PipelinePlanner:
         self._shardings = Shardings.of(module)
         self._made: set[ir.Value] = set()
         """Stacks that loops over layers make."""
+        self._odd: NotPossibleError | None = None
+        """Why the first loop that reads stacks on the axis is none over layers."""
 
     def loops(self) -> tuple[PipelinedLoop, ...]:
         found: list[tuple[LayerLoop, LoopBatch]] = []
@@ -246,16 +248,23 @@ class PipelinePlanner:
             for value in (program.values[number] for number in node.captures)
             if value not in stacks
         ]
+        is_over_layers = any(self._is_on_axis(each.value) for each in read)
         for argument, value in given:
             reader = odd_reader(loop, argument)
-            if self._is_on_axis(value) and reader is not None:
-                raise NotPossibleError(
-                    f"{site(reader)} reads {value.type}, which is sharded along its layers over "
-                    f"{self._axis.name}, otherwise than the layer of the loop's iteration: a "
-                    "stack is read by the number of the iteration alone (no scan with unroll)",
-                    reader,
-                )
-        if not any(self._is_on_axis(each.value) for each in read):
+            if not self._is_on_axis(value) or reader is None:
+                continue
+            error = NotPossibleError(
+                f"it reads {value.type}, which is sharded along its layers over "
+                f"{self._axis.name}, otherwise than the layer of the loop's iteration: a stack is "
+                "read by the number of the iteration alone (no scan with unroll)",
+                reader,
+            )
+            if is_over_layers:
+                raise error
+            # A loop around one over layers, as that over microbatches, gives it the stack.
+            if reader.name != "stablehlo.while":
+                self._odd = self._odd or error
+        if not is_over_layers:
             return None
         return layer_loop(loop, node, read)
 
@@ -276,6 +285,8 @@ class PipelinePlanner:
 
     def _no_loop(self) -> NotPossibleError:
         """Why there is no loop over layers that lie on the axis."""
+        if self._odd is not None:
+            return self._odd
         name = self._axis.name
         for program in self._programs():
             for loop, node in _loops_of(program):
