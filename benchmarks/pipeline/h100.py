@@ -61,14 +61,14 @@ def _cases() -> Iterator[Case]:
             held = PartitionSpec("data")
             yield Case({"data": count}, policy, before or "off", sharded, held)
             pipeline = f"{before}," if before else ""
-            for options in ("", " repeats=2"):
-                spec = f"{pipeline}pipeline{{microbatches=16{options} dtype=keep}}"
+            for repeats in (1, 2):
+                spec = f"{pipeline}pipeline{{microbatches=16 repeats={repeats} dtype=keep}}"
                 yield Case({"stage": count}, policy, spec, stages, None)
-    spec = "pipeline{microbatches=16}"
+    spec = "pipeline{microbatches=16 repeats=1}"
     yield Case({"stage": 8}, "", spec, stages, None)
     yield Case({"stage": 8}, "nothing_saveable", spec, stages, None)
     for sizes in ({"data": 2, "stage": 4},):
-        spec = "pipeline{microbatches=8 dtype=keep}"
+        spec = "pipeline{microbatches=8 repeats=1 dtype=keep}"
         yield Case(sizes, "nothing_saveable", spec, stages, PartitionSpec("data"))
         both = PartitionSpec("stage", "data")
         yield Case(sizes, "nothing_saveable", spec, both, PartitionSpec("data"))

@@ -255,8 +255,8 @@ class PipelinePlanner:
                 continue
             error = NotPossibleError(
                 f"it reads {value.type}, which is sharded along its layers over "
-                f"{self._axis.name}, otherwise than the layer of the loop's iteration: a stack is "
-                "read by the number of the iteration alone (no scan with unroll)",
+                f"{self._axis.name}, otherwise than the layer of the loop's iteration: a pipeline "
+                "takes a scan that reads one layer in each iteration",
                 reader,
             )
             if is_over_layers:
