@@ -1,9 +1,10 @@
 """Pipelines compiled for H100s without one: memory, collectives, loops, beside FSDP.
 
-    python -m benchmarks.pipeline.h100   (needs the extra cuda13; no GPU; about half an hour)
+    python -m benchmarks.pipeline.h100 [NUMBER ...]   (the extra cuda13; no GPU; about half an hour)
 
-Writes benchmarks/results/pipeline_h100.json, which keeps one entry for each version of JAX it was
-run with, and pipeline_h100.md, the same as tables.
+Numbers are those of rows, to measure some of them again. Writes
+benchmarks/results/pipeline_h100.json, which keeps one entry for each version of JAX it was run
+with, and pipeline_h100.md, the same as tables.
 """
 
 from __future__ import annotations
@@ -173,14 +174,12 @@ def main() -> None:
     """Compiles everything with the JAX that runs this, and writes the files after each row."""
     deviceless.prepare()
     without_cache()
-    rows: list[dict[str, Any]] = []
-    wanted = [int(each) for each in sys.argv[1:]]
-    for number, case in enumerate(_cases()):
-        if wanted and number not in wanted:
-            continue
-        rows.append(measured(case))
-        print(number, rows[-1], flush=True)
-        BENCHMARK.write(rows=rows)
+    cases = tuple(_cases())
+    rows = {int(number): row for number, row in BENCHMARK.before().get("rows", {}).items()}
+    for number in [int(each) for each in sys.argv[1:]] or range(len(cases)):
+        rows[number] = measured(cases[number])
+        print(number, rows[number], flush=True)
+        BENCHMARK.write(rows=dict(sorted(rows.items())))
 
 
 def _of(table: str, kind: str) -> Callable[[Any], str]:
@@ -205,7 +204,7 @@ _COLUMNS = {
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     yield from ("", f"## jax {version}, Python {entry['python']}")
-    yield from section("", _COLUMNS, entry["rows"], names=4)
+    yield from section("", _COLUMNS, entry["rows"].values(), names=4)
 
 
 _WHAT_IT_IS = """\

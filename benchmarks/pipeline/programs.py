@@ -257,18 +257,18 @@ def forward(p: Tree, tok: jax.Array) -> jax.Array:
 
 
 def by_layers(path: Any, _: Any) -> PartitionSpec:
-    return PartitionSpec("stage") if "layers" in _names(path) else PartitionSpec()
+    return PartitionSpec("stage") if "layers" in names_of(path) else PartitionSpec()
 
 
 def by_layers_and_data(path: Any, value: Any) -> PartitionSpec:
-    if "layers" in _names(path):
+    if "layers" in names_of(path):
         return PartitionSpec("stage")
     return PartitionSpec("data") if value.dtype == jnp.int32 else PartitionSpec()
 
 
 def fully_sharded(path: Any, value: Any) -> PartitionSpec:
     """Layers over `stage`, and each weight over the devices of the batch."""
-    if "layers" in _names(path):
+    if "layers" in names_of(path):
         return PartitionSpec("stage", "data")
     return PartitionSpec("data")
 
@@ -282,19 +282,19 @@ _TENSOR = {
 
 
 def by_layers_and_tensor(path: Any, value: Any) -> PartitionSpec:
-    names = _names(path)
+    names = names_of(path)
     if "layers" in names:
         return _TENSOR.get(names[-1], PartitionSpec("stage"))
     return PartitionSpec()
 
 
 def on_three_axes(path: Any, value: Any) -> PartitionSpec:
-    if "layers" in _names(path):
+    if "layers" in names_of(path):
         return by_layers_and_tensor(path, value)
     return by_layers_and_data(path, value)
 
 
-def _names(path: Any) -> list[str]:
+def names_of(path: Any) -> list[str]:
     return [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
 
 
