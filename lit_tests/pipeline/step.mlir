@@ -1,3 +1,67 @@
+// A forward loop that stacks residuals, and a backward loop that reads them and stacks gradients.
+// RUN: hloom-opt %s -p "pipeline{microbatches=4}" -o %t && filecheck %s < %t
+// Twice is once: the loops are none over layers on the axis any more.
+// RUN: hloom-opt %t -p "pipeline{microbatches=4}" 2>/dev/null | diff %t -
+// RUN: hloom-opt %s -p "pipeline{microbatches=4}" --print-plan=json -o %t 2>&1 | filecheck %s --check-prefix=PLAN
+// RUN: hloom-opt %s -p "pipeline{microbatches=4 repeats=2}" | filecheck %s --check-prefix=CIRCULAR
+
+// PLAN: "summary": "pipeline over stage: 4 layers on 2 devices, 4 microbatches, bubble 20 %; 32 B sent a tick"
+
+// Every device has its two layers, and all of the batch.
+// CHECK-LABEL: func.func public @step
+// CHECK:         %[[F:.*]]:2 = sdy.manual_computation(%{{.*}}, %arg1, %arg0)
+// CHECK-SAME:      in_shardings=[<@mesh, [{"stage"}]>, <@mesh, [{"stage"}, {}, {}]>, <@mesh, [{}, {}]>]
+// CHECK-SAME:      out_shardings=[<@mesh, [{"stage"}, {}]>, <@mesh, [{"stage"}, {}, {}]>]
+// CHECK-SAME:      (%{{.*}}: tensor<1xi32>, %[[W:.*]]: tensor<2x4x4xf32>, %[[X:.*]]: tensor<8x4xf32>)
+// CHECK:           %[[PLACE:.*]] = stablehlo.reshape
+// CHECK:           %[[FIRST:.*]] = stablehlo.compare EQ, %[[PLACE]]
+// CHECK:           %[[LAST:.*]] = stablehlo.compare EQ, %[[PLACE]]
+// Ticks: four microbatches, and one for the second device to begin.
+// CHECK:           stablehlo.while
+// CHECK:             stablehlo.constant dense<5> : tensor<i32>
+// CHECK:             %[[OWN:.*]] = stablehlo.dynamic_slice %{{.*}}, sizes = [2, 4]
+// CHECK:             %[[CAME:.*]] = stablehlo.select %[[FIRST]], %[[OWN]], %{{.*}} : tensor<i1>, tensor<2x4xf32>
+// CHECK:             stablehlo.select %{{.*}}, %{{.*}}, %[[CAME]]
+// The layers of a segment, each read in place.
+// CHECK:             stablehlo.while
+// CHECK:               stablehlo.dynamic_slice %[[W]], %{{.*}}, sizes = [1, 4, 4]
+// CHECK:               stablehlo.dot_general {{.*}} -> tensor<2x4xf32>
+// A residual goes to its layer and microbatch.
+// CHECK:               stablehlo.dynamic_update_slice {{.*}} (tensor<2x8x4xf32>, tensor<1x2x4xf32>,
+// CHECK:             stablehlo.select %[[LAST]]
+// CHECK:             "stablehlo.collective_permute"
+// CHECK-SAME:          source_target_pairs = dense<{{\[\[}}0, 1]]>
+// CHECK:           "stablehlo.reduce_scatter"
+// CHECK-SAME:        scatter_dimension = 0
+
+// The backward loop counts its layers down: its first device is the last one.
+// CHECK:         sdy.manual_computation(%{{.*}}, %arg1, %[[F]]#1, %[[F]]#0)
+// CHECK:           %[[DEVICE:.*]] = stablehlo.reshape
+// CHECK:           stablehlo.subtract %{{.*}}, %[[DEVICE]]
+// CHECK:             stablehlo.while
+// CHECK:               stablehlo.dot_general {{.*}} contracting_dims = [0] x [0] {{.*}} -> tensor<4x4xf32>
+// A gradient is added, unless the device is idle.
+// CHECK:               %[[TERM:.*]] = stablehlo.select {{.*}} tensor<1x4x4xf32>
+// CHECK:               %[[SUM:.*]] = stablehlo.add %{{.*}}, %[[TERM]]
+// CHECK:               stablehlo.dynamic_update_slice %{{.*}}, %[[SUM]]
+// CHECK:             "stablehlo.collective_permute"
+// CHECK-SAME:          source_target_pairs = dense<{{\[\[}}1, 0]]>
+// CHECK:         return
+
+// Layers are dealt out before the loop, four of one as [2, 2] the other way round. What the forward
+// loop stacks is read as it is, and gradients are put in order again.
+// CIRCULAR-LABEL: func.func public @step
+// CIRCULAR:         %[[SPLIT:.*]] = stablehlo.reshape %arg1 : (tensor<4x4x4xf32>) -> tensor<2x2x1x4x4xf32>
+// CIRCULAR:         %[[DEALT:.*]] = stablehlo.transpose %[[SPLIT]], dims = [1, 0, 2, 3, 4]
+// CIRCULAR:         %[[OUT:.*]] = stablehlo.reshape %[[DEALT]]
+// CIRCULAR:         %[[C:.*]]:2 = sdy.manual_computation(%{{.*}}, %[[OUT]], %arg0)
+// CIRCULAR:             stablehlo.constant dense<9> : tensor<i32>
+// CIRCULAR:             source_target_pairs = dense<{{\[\[}}0, 1], [1, 0]]>
+// CIRCULAR:         sdy.manual_computation(%{{.*}}, %[[OUT]], %[[C]]#1, %[[C]]#0)
+// CIRCULAR:         %[[AGAIN:.*]] = stablehlo.transpose {{.*}} (tensor<2x2x1x4x4xf32>)
+// CIRCULAR:         %[[G:.*]] = stablehlo.reshape %[[AGAIN]]
+// CIRCULAR:         return %{{.*}}, %[[G]]
+
 sdy.mesh @mesh = <["stage"=2]>
 
 func.func public @step(%x: tensor<8x4xf32>, %w: tensor<4x4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"stage"}, {}, {}]>}) -> (tensor<8x4xf32>, tensor<4x4x4xf32>) {
