@@ -8,7 +8,7 @@ sdy.mesh @mesh = <["data"=2, "stage"=2, "tensor"=2]>
 // CHECK:         sdy.manual_computation(%{{.*}}, %{{.*}}, %arg1, %arg0)
 // CHECK-SAME:      in_shardings=[<@mesh, [{"stage", ?}]>, <@mesh, [{"data", ?}]>, <@mesh, [{"stage", ?}, {?}, {?}]>, <@mesh, [{"data", ?}, {?}]>]
 // CHECK-SAME:      out_shardings=[<@mesh, [{"data", "stage", ?}, {?}]>]
-// CHECK-SAME:      manual_axes={"stage", "data"}
+// CHECK-SAME:      manual_axes={"data", "stage"}
 // CHECK-SAME:      %{{.*}}: tensor<2x4x4xf32>, %{{.*}}: tensor<4x4xf32>)
 // CHECK:           stablehlo.dot_general {{.*}} -> tensor<2x4xf32>
 // A constraint says what it says of the axes that are left.

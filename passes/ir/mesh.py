@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
@@ -95,6 +95,14 @@ def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:
     """Over how many devices an axis, or a part of one, splits; 1 where the mesh has none such."""
     part = axis.sub_axis_info
     return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
+
+
+def manual_axes_attribute(sizes: Mapping[str, int], names: Collection[str]) -> sdy.ManualAxesAttr:
+    """The attribute of a manual computation over some axes of a mesh, in the mesh's order.
+
+    jaxlib 0.12's XLA ends the process on another order. ``sizes`` are of all axes by name.
+    """
+    return sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in sizes if name in names])
 
 
 def manual_axes(computation: ir.Operation) -> frozenset[str]:

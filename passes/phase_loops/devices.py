@@ -37,12 +37,17 @@ class DeviceParts:
     Attributes:
       mesh: the mesh, or the reference to it.
       axes: the axes of the mesh that the dimension is sharded along, the major one first.
-      count: the devices.
+      sizes: of all axes of the mesh, by name.
     """
 
     mesh: ir.Attribute
     axes: tuple[str, ...]
-    count: int
+    sizes: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        """The devices."""
+        return math.prod(self.sizes[name] for name in self.axes)
 
     def sharding(self, type_: ir.Type, axis: int | None) -> sdy.TensorShardingAttr:
         """A sharding of one axis over the devices, or of none."""
@@ -149,7 +154,7 @@ def _of_seeds(program: LoopProgram) -> DeviceParts | None:
     count = math.prod(sizes[name] for name in names)
     if count < 2 or count != math.prod(sizes.values()):
         return None
-    return DeviceParts(reference, names, count)
+    return DeviceParts(reference, names, sizes)
 
 
 def _is_local(
@@ -236,7 +241,7 @@ def compute_by_parts(
         [value for value, _ in operands],
         _shardings(parts, ((value.type, axis) for value, axis in operands)),
         _shardings(parts, results),
-        sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in parts.axes]),
+        mesh.manual_axes_attribute(parts.sizes, parts.axes),
     )
     location = made.operation.location
     types = [parts.part(value.type, axis) for value, axis in operands]

@@ -20,6 +20,7 @@ from ..ir import walk
 from ..ir.build import iota, reshaped
 from ..ir.erase import erase
 from ..ir.locations import scoped
+from ..ir.mesh import manual_axes_attribute
 from ..ir.values import defining_op, is_read
 from ..phase_loops.devices import Share
 from .circular import Dealing
@@ -129,7 +130,7 @@ class _LoopWriter:
             [each.value for each in operands],
             self._shardings([(each.value.type, each.split) for each in operands]),
             self._shardings([(each.type, each.split) for each in results]),
-            sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in self._places.manual]),
+            manual_axes_attribute(self._axis.sizes, self._places.manual),
         )
         types = [self._axis.part(each.value.type, each.split) for each in operands]
         location = made.operation.location

@@ -124,6 +124,7 @@ ELSEWHERE = {
     "fit": "fit/test_random_programs draws its moves",
     "offload": "the interpreter knows no memory of a host",
     "one-hot": "these programs have no labels: its own draws",
+    "pipeline": "a program on one device has no stages: its own draws",
     "ragged": "these programs have no groups: its own draws",
     "uninitialized-stacks": "the interpreter has no garbage: test_garbage puts it in",
 }
