@@ -25,6 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, code, figure, mebi, section, text, without_cache
 from benchmarks.pipeline import programs
+from benchmarks.pipeline.values import shown_mesh
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives_of
 from hloom.xla.hlo_text import array_bytes, computations, entry_name, trips
@@ -132,7 +133,7 @@ def measured(case: Case) -> dict[str, Any]:
             counts[f"{each.kind} in loops"] += each.runs
     copies, loops, unknown = _loops(hlo)
     return {
-        "mesh": " x ".join(f"{name} {size}" for name, size in case.sizes.items()),
+        "mesh": shown_mesh(case.sizes),
         "weights": str(tuple(case.weights)),
         "policy": case.policy or "none",
         "spec": case.spec,

@@ -112,6 +112,11 @@ def _cases() -> Iterator[Case]:
 CASES = tuple(_cases())
 
 
+def shown_mesh(sizes: dict[str, int]) -> str:
+    """E.g. "data 2 x stage 4"."""
+    return " x ".join(f"{name} {size}" for name, size in sizes.items())
+
+
 def mesh_of(sizes: dict[str, int]) -> Mesh:
     """A mesh of automatic axes of the first devices."""
     count = int(np.prod(list(sizes.values())))
@@ -160,7 +165,7 @@ def main() -> None:
             refusal = error.reason
         rows[number] = {
             "name": case.name,
-            "mesh": " x ".join(f"{name} {size}" for name, size in case.sizes.items()),
+            "mesh": shown_mesh(case.sizes),
             "spec": case.spec,
             "off": off,
             "refusal": _without_places(refusal),
