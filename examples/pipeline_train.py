@@ -6,10 +6,11 @@
 The model is not changed. Its layers are stacked and scanned; one rule shards the stacks along the
 layers. It runs on the first 4 devices, on a CPU on 4 virtual ones.
 
-Prints the loss as it falls, and how much temporary memory XLA needs for a training step on a device.
+Prints the loss as it falls, and how much temporary memory a training step takes on a device.
 """
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
@@ -46,7 +47,7 @@ def main():
         optimizer.update(model, gradient)
         return nnx.state((model, optimizer)), value
 
-    text = np.frombuffer(open(__file__, "rb").read(), np.uint8).astype(np.int32)
+    text = np.frombuffer(Path(__file__).read_bytes(), np.uint8).astype(np.int32)
     starts = np.random.default_rng(0).integers(0, len(text) - SEQUENCE, (STEPS, BATCH))
     batches = text[starts[..., None] + np.arange(SEQUENCE + 1)]
     whole = NamedSharding(mesh, PartitionSpec())

@@ -82,15 +82,17 @@ def _lowered(case: Case) -> Any:
     mesh = Mesh(devices, tuple(case.sizes), axis_types=(AxisType.Auto,) * len(case.sizes))
     is_held = case.batch is not None and "stage" not in case.sizes
 
+    rows = NamedSharding(mesh, case.batch or PartitionSpec())
+
     def hold(x: jax.Array) -> jax.Array:
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, case.batch)) if is_held else x
+        return lax.with_sharding_constraint(x, rows) if is_held else x
 
     def body(w: Any, x: jax.Array) -> jax.Array:
         return hold(programs.layer(w, hold(x), HEADS))
 
     if case.policy:
         policy = getattr(jax.checkpoint_policies, case.policy)
-        body = jax.checkpoint(body, policy=policy, prevent_cse=False)  # type: ignore[assignment]
+        body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def loss(p: Any, tok: jax.Array) -> jax.Array:
         return programs.plain(p, tok, body)
@@ -104,7 +106,6 @@ def _lowered(case: Case) -> Any:
         "g2": (LAYERS, WIDTH),
     }
     whole = NamedSharding(mesh, PartitionSpec())
-    rows = NamedSharding(mesh, case.batch or PartitionSpec())
 
     def stack(shape: tuple[int, ...]) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, case.weights))

@@ -90,9 +90,9 @@ def _branch(c: dict[str, Any], w: dict[str, Any], _: dict[str, Any]) -> None:
 
 
 def _inner(c: dict[str, Any], w: dict[str, Any], _: dict[str, Any]) -> None:
-    c["x"], _ = lax.scan(
+    c["x"] = lax.scan(
         lambda x, _: (x + 0.1 * jnp.tanh(x @ w["a"][:, :WIDTH]), None), c["x"], None, length=2
-    )
+    )[0]
 
 
 def _summed(c: dict[str, Any], _: dict[str, Any], __: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def groups_along(sizes: Mapping[str, int], names: Sequence[str]) -> tuple[tuple[
     ``sizes`` are those of the mesh's axes by name; its devices are numbered along them.
     """
     strides, stride = {}, 1
-    for name, size in reversed(sizes.items()):
+    for name, size in reversed(list(sizes.items())):
         strides[name] = stride
         stride *= size
     inside = [0]

@@ -8,7 +8,9 @@ it carries travels from device to device. Nothing is known of forward and backwa
 backward loop is one that counts its layers down, whose segments run from the last device to the
 first.
 
-Before, with the layers of w on 2 devices of `stage`::
+Here the layers of w are on 2 devices of `stage`, and there are 4 microbatches.
+
+Before::
 
     %0:2 = stablehlo.while(%i = %zero, %c = %x) cond { %i < 8 } do {
       %1 = stablehlo.dynamic_slice %w, %i            : tensor<1x64x64xf32>
@@ -16,7 +18,7 @@ Before, with the layers of w on 2 devices of `stage`::
       stablehlo.return %i + 1, %2
     }
 
-After, with 4 microbatches::
+After::
 
     %0 = sdy.manual_computation(%w, %x) manual_axes={"stage"} (%own: tensor<4x64x64xf32>, %start) {
       %1:3 = stablehlo.while(%t = %zero, %arrived = %start[0], %all = %start) cond { %t < 5 } do {

@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import walk
 from ..ir.build import Box, converted, counted_while, counter, reshaped
-from ..ir.shardings import CONSTRAINT
+from ..ir.shardings import CONSTRAINT, without_axes
 from ..ir.values import element_of, shape_of
 from ..phase_loops.contents import Form, OperationCopy
 from ..phase_loops.exits import COMBINES, identity
@@ -196,30 +196,10 @@ class SegmentWriter(ChunkWriter):
 
     def _constrained(self, constraint: ir.Operation, value: ir.Value) -> ir.Value:
         """The value, with what a constraint says of axes that XLA's partitioner divides."""
-        sharding = _without(
+        sharding = without_axes(
             sdy.TensorShardingAttr(constraint.attributes["sharding"]), self._places.manual
         )
         return value if sharding is None else sdy.ShardingConstraintOp(value, sharding).result
-
-
-def _without(
-    sharding: sdy.TensorShardingAttr, names: Sequence[str]
-) -> sdy.TensorShardingAttr | None:
-    """A sharding without some axes of the mesh; None where it says nothing then."""
-    dimensions = [sdy.DimensionShardingAttr(each) for each in sharding.dimension_shardings]
-    kept = [
-        [axis for axis in each.axes if sdy.AxisRefAttr(axis).name not in names]
-        for each in dimensions
-    ]
-    if not any(kept):
-        return None
-    return sdy.TensorShardingAttr.get(
-        sharding.mesh_or_ref,
-        [
-            sdy.DimensionShardingAttr.get(axes, is_closed=each.is_closed)
-            for axes, each in zip(kept, dimensions, strict=True)
-        ],
-    )
 
 
 def grouped(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:
