@@ -23,6 +23,7 @@ from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import MeshAxis
+from .mesh_axis import StageAxis
 from .segments import LayerLoop
 
 _MOST_TRIED = 8
@@ -35,8 +36,9 @@ class LoopBatch:
 
     Attributes:
       flow: of it through the loop, and the constants behind that.
-      axes: the axes of the mesh beside that of the pipeline that it is sharded along.
-      devices: over how many devices these shard it.
+      axes: the axes of the mesh beside that of the pipeline that it is sharded along; none where
+        it is sharded along a part of one.
+      devices: over how many devices it is sharded so.
       text: the dimension for people.
     """
 
@@ -86,7 +88,11 @@ def _divided(layout: AxisLayout, count: int) -> AxisLayout:
 
 
 def batch_of(
-    found: LayerLoop, program: Program, shardings: Shardings, axis: str, made: Collection[object]
+    found: LayerLoop,
+    program: Program,
+    shardings: Shardings,
+    axis: StageAxis,
+    made: Collection[object],
 ) -> LoopBatch:
     """The dimension to cut a loop along. Raises NotPossibleError where there is none.
 
@@ -104,7 +110,7 @@ def batch_of(
     for dimension in ProgramDimensions(part).found():
         of_carries = [seed for seed in dimension.seeds if seed.value in carried]
         places = of_carries or dimension.seeds
-        sharded = (_axes_along(seed, shardings, axis) for seed in places)
+        sharded = (_axes_along(seed, shardings, axis.name) for seed in places)
         candidates.append(
             _Candidate(
                 dimension,
@@ -124,8 +130,9 @@ def batch_of(
         except TooManyPhasesError:
             continue
         if _is_cut(flow, found):
-            names = tuple(axis.name for axis in each.axes)
-            return LoopBatch(flow, names, each.devices, _text(each, found))
+            names = tuple(along.name for along in each.axes)
+            is_whole = all(along.name in axis.sizes and not along.part for along in each.axes)
+            return LoopBatch(flow, names if is_whole else (), each.devices, _text(each, found))
     raise _no_batch(part, candidates, found)
 
 

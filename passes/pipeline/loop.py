@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -19,13 +20,14 @@ from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, Placement
+from ..ir.shardings import CONSTRAINT, Placement, constraint_placement
 from ..ir.types import tensor_bytes
 from ..ir.values import constant_int, element_of
 from ..phase_loops.contents import Form, Read
 from ..phase_loops.exits import AccumulatorRule, has_identity
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .batch import LoopBatch
+from .mesh_axis import StageAxis
 from .schedule import PipelineSchedule
 from .segments import LayerLoop, additions
 
@@ -172,9 +174,9 @@ def pipelined_loop(
     schedule: PipelineSchedule,
     rule: AccumulatorRule,
     shardings: Shardings,
+    axis: StageAxis,
 ) -> PipelinedLoop:
     """The loop as a pipeline. Raises NotPossibleError where it cannot be written as one."""
-    check_body(found.node)
     layers, per_turn = found.layers, schedule.stages * schedule.repeats
     if layers % per_turn:
         raise NotPossibleError(
@@ -198,7 +200,10 @@ def pipelined_loop(
         raise NotPossibleError("its layers would be divided into microbatches", found.loop.op)
     layouts = [*stacked, *(each.layout for each in carries), *(form for _, form in cut)]
     # Else some of its values would not lie in whole parts on the devices, and XLA divides the work.
-    by_parts = all(each.outer == batch.devices for each in layouts if isinstance(each, AxisLayout))
+    by_parts = bool(batch.axes) and all(
+        each.outer == batch.devices for each in layouts if isinstance(each, AxisLayout)
+    )
+    _check_branches(found.node, axis, batch.axes if by_parts else ())
     return PipelinedLoop(
         f"loop-{number}",
         found,
@@ -307,7 +312,7 @@ def check_body(node: Node) -> None:
             raise NotPossibleError("a function that is called is not cut", op)
         if each.effects and not each.blocks:
             raise NotPossibleError("it has side effects, which microbatches would repeat", op)
-        if op.name == CONSTRAINT:
+        if op.name == CONSTRAINT and not constraint_placement(op).unreduced:
             continue
         if op.name.startswith("sdy.") or not _SHARDINGS.isdisjoint(walk.attribute_names(op)):
             raise NotPossibleError("it has a sharding that is no constraint, in a layer", op)
@@ -316,6 +321,22 @@ def check_body(node: Node) -> None:
                 "how often it runs is known at run time only: a device that is idle in a tick, and "
                 "computes all the same, might never end",
                 op,
+            )
+
+
+def _check_branches(node: Node, axis: StageAxis, axes: Collection[str]) -> None:
+    """Raises NotPossibleError where devices that the partitioner has meet may branch otherwise.
+
+    It may put a collective of all devices into a branch, which those in another one never get to.
+    """
+    if math.prod(axis.sizes[name] for name in (axis.name, *axes)) == axis.devices:
+        return
+    for each in _inside(node):
+        if each.category is Category.CONDITIONAL:
+            raise NotPossibleError(
+                "it branches in a layer, where XLA divides work over an axis of the mesh beside "
+                "the pipeline's, and devices of other layers may take another branch",
+                each.op,
             )
 
 

@@ -41,6 +41,7 @@ class StageAxis:
         Raises NotPossibleError where its meshes have none such.
         """
         known: dict[str, int] = {}
+        taken: StageAxis | None = None
         for symbol, op in mesh.mesh_ops(module.operation).items():
             found = mesh.mesh_of(op)
             sizes = mesh.axis_sizes(found)
@@ -49,8 +50,12 @@ class StageAxis:
                 continue
             if len(found.device_ids):
                 raise NotPossibleError("the mesh has its devices in an order of its own")
-            reference = ir.FlatSymbolRefAttr.get(symbol, module.context)
-            return cls(name, reference, sizes)
+            if taken is None:
+                taken = cls(name, ir.FlatSymbolRefAttr.get(symbol, module.context), sizes)
+            elif list(taken.sizes.items()) != list(sizes.items()):
+                raise NotPossibleError(f"there are several meshes with an axis {echo(name)}")
+        if taken is not None:
+            return taken
         if math.prod(known.values()) < 2:
             return None
         listed = ", ".join(f"{axis} of {size}" for axis, size in known.items())

@@ -187,7 +187,7 @@ class PipelinePlanner:
                 if layers is None:
                     continue
                 check_body(node)
-                batch = batch_of(layers, program, self._shardings, self._axis.name, self._made)
+                batch = batch_of(layers, program, self._shardings, self._axis, self._made)
                 self._check_carried(layers, batch)
                 found.append((layers, batch))
                 self._made.update(loop.op.results[stack.number] for stack in loop.stacks)
@@ -196,7 +196,7 @@ class PipelinePlanner:
         schedule = self._schedule(*zip(*found, strict=True))
         rule = self._settings.accumulate_in
         return tuple(
-            pipelined_loop(number, layers, batch, schedule, rule, self._shardings)
+            pipelined_loop(number, layers, batch, schedule, rule, self._shardings, self._axis)
             for number, (layers, batch) in enumerate(found)
         )
 

@@ -235,6 +235,20 @@ def test_shard_map_in_a_layer_is_refused() -> None:
     assert "jax.shard_map stands in a layer" in told
 
 
+def test_branches_are_refused_beside_axes_that_xla_divides() -> None:
+    """XLA may put a collective of all devices into a branch that some of them do not take."""
+
+    @scanned
+    def branching(x: jax.Array, w: jax.Array) -> Any:
+        return lax.cond(w[0, 0] > 0, lambda x: x @ w, lambda x: x, x), None
+
+    told = refusal(branching, gradient=False, stage=2, tensor=2)
+    assert "it branches in a layer, where XLA divides work over an axis of the mesh" in told
+    assert "test_plan.py:" in told
+    run, _ = run_of(branching, gradient=False, stage=2)
+    assert not run.empty
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
