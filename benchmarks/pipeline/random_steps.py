@@ -19,7 +19,15 @@ import jax
 
 import hloom
 from benchmarks.common.measure import Benchmark, figure, section, text
-from benchmarks.pipeline.values import DEVICES, MOST_OFF, QUICK, compared, random_case, shown_mesh
+from benchmarks.pipeline.values import (
+    DEVICES,
+    MOST_OFF,
+    QUICK,
+    compared,
+    random_case,
+    shown_mesh,
+    without_places,
+)
 
 
 def main() -> None:
@@ -31,7 +39,7 @@ def main() -> None:
         try:
             row["off"], _ = compared(case)
         except hloom.PassError as error:
-            row["refusal"] = error.reason
+            row["refusal"] = without_places(error.reason)
         found[number] = row
         print(number, case.spec, case.name, row, flush=True)
         BENCHMARK.write(steps=dict(sorted(found.items())))

@@ -146,9 +146,12 @@ def random_case(number: int) -> Case:
     return Case(name, step.function, step.arguments, step.sizes, rule, step.spec)
 
 
-def _without_places(refusal: str) -> str:
+def without_places(refusal: str) -> str:
     """A refusal without the name of the program and places in it."""
-    return re.sub(r" \([^()]*(\([^()]*\)[^()]*)*\)", "", refusal.partition(": ")[2])
+    text = refusal.partition(": ")[2]
+    while text != (shorter := re.sub(r" ?\([^()]*\)", "", text)):
+        text = shorter
+    return text
 
 
 def main() -> None:
@@ -168,7 +171,7 @@ def main() -> None:
             "mesh": shown_mesh(case.sizes),
             "spec": case.spec,
             "off": off,
-            "refusal": _without_places(refusal),
+            "refusal": without_places(refusal),
         }
         print(number, rows[number], flush=True)
         BENCHMARK.write(rows=dict(sorted(rows.items())))
