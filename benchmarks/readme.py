@@ -243,6 +243,26 @@ def _capture() -> Iterator[str]:
     yield from table(columns, ([title, *_captured(rows)] for title, rows in by_name.items()))
 
 
+def _pipeline() -> Iterator[str]:
+    """Of the oldest JAX that was measured: pipelines beside FSDP, on one device."""
+    version, entry = _oldest("pipeline_h100.json")
+    columns = [f"H100, jax {version}", "checkpoint", "spec"]
+    columns += ["temporaries, MiB", "collectives, MiB", "permutes in loops", "gathers in loops"]
+    rows = (
+        [
+            row["mesh"] + (", FSDP" if "data" in row["weights"] else ""),
+            row["policy"],
+            f"`{row['spec']}`",
+            _mebi(row["temp_bytes"]),
+            _mebi(row["all"]),
+            str(row["counts"].get("collective-permute in loops", 0)),
+            str(row["counts"].get("all-gather in loops", 0)),
+        ]
+        for row in entry["rows"].values()
+    )
+    yield from table(columns, rows, names=3)
+
+
 def _dump_cost() -> Iterator[str]:
     """Of the oldest JAX that was measured: what it costs where no step is chosen."""
     version, entry = _oldest("dump_cost.json")
@@ -301,6 +321,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "errors": lambda: summary(_oldest("budgets_h100.json")[1]),
     },
     "docs/split.md": {"split": lambda: split_summary(_oldest("split_h100.json")[1])},
+    "docs/pipeline.md": {"pipeline": _pipeline},
     "docs/system.md": {"packages": _packages},
     "docs/results.md": {
         "figures": _figures,

@@ -14,6 +14,7 @@ A field's type decides its spelling:
 | `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
 | `Axes`     | tokens, batch['x']:1;7         | the same way             |
 | `Cuts`     | 4, 4:8                         | the same way             |
+| `AxisName` | stage                          | itself                   |
 
 KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
@@ -35,6 +36,7 @@ from .errors import did_you_mean
 from .spellings import (
     LARGEST,
     Axes,
+    AxisName,
     Budget,
     Bytes,
     Cuts,
@@ -48,6 +50,7 @@ from .spellings import (
 
 __all__ = [
     "Axes",
+    "AxisName",
     "Budget",
     "Bytes",
     "Cuts",
@@ -130,6 +133,8 @@ class OptionInfo:
             return spellings.are_axes(value)
         if self.type is Cuts:
             return spellings.are_cuts(value)
+        if self.type is AxisName:
+            return spellings.is_axis_name(value)
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
@@ -263,6 +268,9 @@ _KINDS: dict[Any, _Kind] = {
         (Axes,),
         spellings.parse_axes,
         spellings.print_axes,
+    ),
+    AxisName: _Kind(
+        "the name of an axis of the mesh, such as stage", (str,), spellings.parse_axis_name, str
     ),
     Cuts: _Kind(
         "ascending numbers from 1, parted by ':', such as 4 or 4:8",

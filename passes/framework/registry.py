@@ -39,6 +39,7 @@ _OWN = {
     "inline": "hloom.passes.inline:Inline",
     "offload": "hloom.passes.offload:Offload",
     "one-hot": "hloom.passes.one_hot:OneHot",
+    "pipeline": "hloom.passes.pipeline:Pipeline",
     "ragged": "hloom.passes.ragged:Ragged",
     "remat": "hloom.passes.remat:Remat",
     "split": "hloom.passes.split:Split",

@@ -18,6 +18,9 @@ Duration = NewType("Duration", int)
 Words = NewType("Words", tuple[str, ...])
 """Some of an option's choices, at least one, each once and in their order."""
 
+AxisName = NewType("AxisName", str)
+"""The name of an axis of a mesh: a text with none of the characters that specs are made of."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
@@ -51,6 +54,9 @@ class Cuts:
     """Where parts of something begin, the first one left out: at least one number, ascending."""
 
     positions: tuple[int, ...]
+
+
+_AXIS_NAME = re.compile(r"[^\s,;:={}]+")
 
 
 class SpellingError(ValueError):
@@ -186,6 +192,17 @@ def is_possible_budget(budget: Budget) -> bool:
     if budget.percent is not None:
         return type(budget.percent) in (int, float) and 0 <= budget.percent <= 100
     return True
+
+
+def parse_axis_name(text: str) -> str:
+    if not is_axis_name(text):
+        raise SpellingError("")
+    return text
+
+
+def is_axis_name(value: Any) -> bool:
+    """Whether a value is a name that a spec can hold."""
+    return isinstance(value, str) and bool(_AXIS_NAME.fullmatch(value))
 
 
 def parse_axes(text: str) -> Axes:

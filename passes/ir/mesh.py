@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
@@ -72,10 +72,37 @@ def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:
     return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
 
 
+def groups_along(sizes: Mapping[str, int], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The devices of a mesh in groups that differ along some axes only, the first one the major.
+
+    ``sizes`` are those of the mesh's axes by name; its devices are numbered along them.
+    """
+    strides, stride = {}, 1
+    for name, size in reversed(list(sizes.items())):
+        strides[name] = stride
+        stride *= size
+    inside = [0]
+    for name in names:
+        inside = [at + step * strides[name] for at in inside for step in range(sizes[name])]
+    return tuple(
+        tuple(first + step for step in inside)
+        for first in range(stride)
+        if all(first // strides[name] % sizes[name] == 0 for name in names)
+    )
+
+
 def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:
     """Over how many devices an axis, or a part of one, splits; 1 where the mesh has none such."""
     part = axis.sub_axis_info
     return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
+
+
+def manual_axes_attribute(sizes: Mapping[str, int], names: Collection[str]) -> sdy.ManualAxesAttr:
+    """The attribute of a manual computation over some axes of a mesh, in the mesh's order.
+
+    jaxlib 0.12's XLA ends the process on another order. ``sizes`` are of all axes by name.
+    """
+    return sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in sizes if name in names])
 
 
 def manual_axes(computation: ir.Operation) -> frozenset[str]:

@@ -138,6 +138,26 @@ def constraint_placement(constraint: ir.Operation) -> Placement:
     return placement_of(constraint.attributes["sharding"], constraint)
 
 
+def without_axes(
+    sharding: sdy.TensorShardingAttr, names: Sequence[str]
+) -> sdy.TensorShardingAttr | None:
+    """A sharding without some axes of the mesh; None where it says nothing then."""
+    dimensions = [sdy.DimensionShardingAttr(each) for each in sharding.dimension_shardings]
+    kept = [
+        [axis for axis in each.axes if sdy.AxisRefAttr(axis).name not in names]
+        for each in dimensions
+    ]
+    if not any(kept):
+        return None
+    return sdy.TensorShardingAttr.get(
+        sharding.mesh_or_ref,
+        [
+            sdy.DimensionShardingAttr.get(axes, is_closed=each.is_closed)
+            for axes, each in zip(kept, dimensions, strict=True)
+        ],
+    )
+
+
 def argument_placement(value: ir.Value) -> Placement | None:
     """The placement of a function's argument; None of other values, and without a sharding."""
     if not isinstance(value.owner, ir.Block):

@@ -19,6 +19,7 @@ from ..analysis.program import Node
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
 from ..ir.build import Box, converted, integer_like, typed
+from ..ir.build_collectives import across
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -36,12 +37,17 @@ class DeviceParts:
     Attributes:
       mesh: the mesh, or the reference to it.
       axes: the axes of the mesh that the dimension is sharded along, the major one first.
-      count: the devices.
+      sizes: of all axes of the mesh, by name.
     """
 
     mesh: ir.Attribute
     axes: tuple[str, ...]
-    count: int
+    sizes: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        """The devices."""
+        return math.prod(self.sizes[name] for name in self.axes)
 
     def sharding(self, type_: ir.Type, axis: int | None) -> sdy.TensorShardingAttr:
         """A sharding of one axis over the devices, or of none."""
@@ -148,7 +154,7 @@ def _of_seeds(program: LoopProgram) -> DeviceParts | None:
     count = math.prod(sizes[name] for name in names)
     if count < 2 or count != math.prod(sizes.values()):
         return None
-    return DeviceParts(reference, names, count)
+    return DeviceParts(reference, names, sizes)
 
 
 def _is_local(
@@ -235,7 +241,7 @@ def compute_by_parts(
         [value for value, _ in operands],
         _shardings(parts, ((value.type, axis) for value, axis in operands)),
         _shardings(parts, results),
-        sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in parts.axes]),
+        mesh.manual_axes_attribute(parts.sizes, parts.axes),
     )
     location = made.operation.location
     types = [parts.part(value.type, axis) for value, axis in operands]
@@ -265,28 +271,7 @@ def reduced(
     Each device gets all of it, or its part along the axis that it is ``scattered`` along.
     """
     own = element_of(value)
-    value = converted(value, element)
-    devices = list(range(parts.count))
-    groups = ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>")
-    channel = ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
-    made: ir.OpView
-    if scattered is None:
-        made = stablehlo.AllReduceOp(
-            [value.type], [value], groups, channel_handle=channel, use_global_device_ids=True
-        )
-    else:
-        made = stablehlo.ReduceScatterOp(
-            parts.part(value.type, scattered),
-            value,
-            scattered,
-            groups,
-            channel_handle=channel,
-            use_global_device_ids=True,
-        )
-    scalar = ir.RankedTensorType.get([], element)
-    location = made.operation.location
-    block = made.operation.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
-    with ir.InsertionPoint(block):
-        stablehlo.ReturnOp([COMBINES[combine](*block.arguments)])
-    [result] = made.operation.results
-    return converted(result, own)
+    groups = (tuple(range(parts.count)),)
+    combined = COMBINES[combine]
+    made = across(converted(value, element), groups, 1, combined, scattered=scattered)
+    return converted(made, own)

@@ -66,12 +66,12 @@ def read_own_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir
     """A chunk of the part of a value that a device has."""
     made = resized(value.type, layout, chunk.length)
     stack = reshaped(value, shape_of(stack_type(value.type, layout)))
-    return reshaped(_box(layout, chunk).slice(stack), shape_of(made))
+    return reshaped(chunk_box(layout, chunk).slice(stack), shape_of(made))
 
 
 def write_chunk(stack: ir.Value, part: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A stack with a chunk of a value written into it."""
-    box = _box(layout, chunk)
+    box = chunk_box(layout, chunk)
     return box.update(stack, reshaped(part, box.type_in(stack.type).shape))
 
 
@@ -82,7 +82,7 @@ def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value
     return broadcast(cut, shape_of(chunk_type(type_, layout, chunk)), [layout.axis])
 
 
-def _box(layout: AxisLayout, chunk: ChunkStart) -> Box:
+def chunk_box(layout: AxisLayout, chunk: ChunkStart) -> Box:
     """Where a chunk is in a stack."""
     if layout.outer > 1:
         return Box({layout.axis + 1: (chunk.index, chunk.length)}, chunk.zero)

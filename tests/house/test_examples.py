@@ -25,6 +25,19 @@ def temporaries_mib(output: str) -> float:
     return float(memory)
 
 
+@pytest.mark.once
+def test_pipeline_train() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    plain = run_example("pipeline_train.py", JAX_HLOOM="off", **flags)
+    pipeline = run_example(
+        "pipeline_train.py", JAX_HLOOM="pipeline{axis=stage microbatches=8}", **flags
+    )
+    assert len(plain.losses) == 20
+    assert plain.losses[-1] < plain.losses[0]
+    assert pipeline.losses == pytest.approx(plain.losses, rel=1e-4)
+    assert pipeline.temp_mib <= 0.4 * plain.temp_mib
+
+
 # On the newest version tests of the demo train a model of Flax with and without hloom.
 @pytest.mark.once
 def test_the_first_hour(tmp_path: Path) -> None:

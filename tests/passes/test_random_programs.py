@@ -125,6 +125,7 @@ ELSEWHERE = {
     "offload": "the interpreter knows no memory of a host",
     "split": "these programs have no cotangent: its own draws",
     "one-hot": "these programs have no labels: its own draws",
+    "pipeline": "a program on one device has no stages: its own draws",
     "ragged": "these programs have no groups: its own draws",
     "uninitialized-stacks": "the interpreter has no garbage: test_garbage puts it in",
 }

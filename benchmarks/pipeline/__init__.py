@@ -1,0 +1,1 @@
+"""Pipelines of scanned steps: values, memory and collectives."""

@@ -1,0 +1,69 @@
+"""Writes collectives at the insertion point, inside of a manual computation.
+
+Devices are named by their numbers in the mesh. A channel is a number that no other collective has
+that may run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from .build import Combiner, typed
+from .marks import Groups, dense
+from .values import element_of, shape_of
+
+
+def across(
+    value: ir.Value,
+    groups: Groups,
+    channel: int,
+    combine: Combiner,
+    *,
+    scattered: int | None = None,
+) -> ir.Value:
+    """The value combined over the devices of each group.
+
+    Each device gets all of it, or its part along the axis that it is ``scattered`` along.
+    """
+    replicas = ir.Attribute.parse(dense(groups))
+    made: ir.OpView
+    if scattered is None:
+        made = stablehlo.AllReduceOp(
+            [value.type],
+            [value],
+            replicas,
+            channel_handle=_handle(channel),
+            use_global_device_ids=True,
+        )
+    else:
+        shape = shape_of(value)
+        shape[scattered] //= len(groups[0])
+        made = stablehlo.ReduceScatterOp(
+            typed(value, shape),
+            value,
+            scattered,
+            replicas,
+            channel_handle=_handle(channel),
+            use_global_device_ids=True,
+        )
+    scalar = ir.RankedTensorType.get([], element_of(value))
+    location = made.operation.location
+    block = made.operation.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
+    with ir.InsertionPoint(block):
+        stablehlo.ReturnOp([combine(*block.arguments)])
+    result: ir.Value = made.operation.results[0]
+    return result
+
+
+def sent(value: ir.Value, pairs: Sequence[tuple[int, int]], channel: int) -> ir.Value:
+    """What a device gets that is the second of a pair from the first one; zeros for others."""
+    return stablehlo.CollectivePermuteOp(
+        value, ir.Attribute.parse(dense(tuple(pairs))), channel_handle=_handle(channel)
+    ).result
+
+
+def _handle(channel: int) -> ir.Attribute:
+    return ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {channel}, type = 1>")

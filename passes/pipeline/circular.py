@@ -1,0 +1,70 @@
+"""Layers in the order in which a circular schedule wants them.
+
+With R repeats a device has R segments of K layers, S·K layers apart. A stack lies on the devices
+in contiguous parts. So its layers, which are [R, S, K], are dealt out as [S, R, K] before the loop,
+and what the loop makes is put in order again behind it. Between a forward and a backward loop the
+two cancel.
+"""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ..ir import walk
+from ..ir.build import reshaped
+from ..ir.values import shape_of
+
+
+class Dealing:
+    """The stacks of one module that are dealt out to some number of devices."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._known: dict[ir.Value, ir.Value] = {}
+        """By stack what it is when it is dealt out."""
+
+    def dealt(self, stack: ir.Value, repeats: int) -> ir.Value:
+        """A stack dealt out; before the loops around that do not change it."""
+        if repeats == 1:
+            return stack
+        source, around = stack, None
+        while (outer := _unchanged(source)) is not None:
+            source, around = outer
+        if source not in self._known:
+            if around is None:
+                self._known[source] = self._moved(source, repeats, self._stages)
+            else:
+                with ir.InsertionPoint(around):
+                    self._known[source] = self._moved(source, repeats, self._stages)
+        return self._known[source]
+
+    def in_order(self, dealt: ir.Value, repeats: int) -> ir.Value:
+        """What a loop made, in the order of the layers."""
+        if repeats == 1:
+            return dealt
+        made = self._moved(dealt, self._stages, repeats)
+        self._known[made] = dealt
+        return made
+
+    @staticmethod
+    def _moved(stack: ir.Value, major: int, minor: int) -> ir.Value:
+        """Layers [major, minor, K] as [minor, major, K]."""
+        length, *shape = shape_of(stack)
+        split = reshaped(stack, [major, minor, length // (major * minor), *shape])
+        order = [1, 0, *range(2, 3 + len(shape))]
+        moved = stablehlo.transpose(split, ir.DenseI64ArrayAttr.get(order))
+        return reshaped(moved, [length, *shape])
+
+
+def _unchanged(value: ir.Value) -> tuple[ir.Value, ir.Operation] | None:
+    """What a loop begins with for an argument of its body that it never changes, and the loop."""
+    if not isinstance(value.owner, ir.Block):
+        return None
+    loop = value.owner.owner.operation
+    if loop.name != "stablehlo.while":
+        return None
+    number = ir.BlockArgument(value).arg_number
+    if walk.terminator(value.owner).operands[number] != value:
+        return None
+    return loop.operands[number], loop

@@ -1,0 +1,85 @@
+"""How the values of a pipeline lie on the devices: along its axis by layers, and by batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+
+from ..analysis.signatures.signature import AxisLayout, Combine
+from ..ir.values import shape_of
+from .loop import PipelineCarry, PipelinedLoop, WrittenStack
+from .mesh_axis import AxesByDimension, StageAxis
+
+
+@dataclass(frozen=True)
+class Places:
+    """See the module."""
+
+    pipeline: PipelinedLoop
+    axis: StageAxis
+
+    @property
+    def manual(self) -> tuple[str, ...]:
+        """The axes of the mesh along which devices have values of their own."""
+        return (self.axis.name, *self.pipeline.axes)
+
+    def own(self, layout: AxisLayout) -> AxisLayout:
+        """A layout in the part of a value that a device has."""
+        return replace(layout, outer=layout.outer // self.pipeline.parts)
+
+    def by_batch(self, layout: AxisLayout | None) -> dict[int, Sequence[str]]:
+        """Where a value is split that has the batch so."""
+        axes = self.pipeline.axes
+        return {layout.axis: axes} if layout is not None and axes else {}
+
+    def of_stack(self, layout: AxisLayout | None) -> AxesByDimension:
+        """Where a stack of layers is split that has the batch so."""
+        return {0: (self.axis.name,), **self.by_batch(layout)}
+
+    def scattered(self, stack: WrittenStack) -> tuple[int, tuple[str, ...]] | None:
+        """Along which axis of a stack that is summed over the batch a device wants its part alone.
+
+        With the axes of the mesh that split it there: weights that are sharded over the devices of
+        the batch (FSDP) have gradients that are.
+        """
+        wanted = stack.placement
+        if stack.combine is not Combine.SUM or wanted is None:
+            return None
+        for dimension, axes in enumerate(wanted.axes):
+            names = tuple(each.name for each in axes if not each.part)
+            count = math.prod(self.axis.sizes[name] for name in names)
+            fits = shape_of(stack.type)[dimension] % count == 0
+            if dimension and names and fits and set(names) <= set(self.pipeline.axes):
+                return dimension, names
+        return None
+
+    def of_written(self, stack: WrittenStack) -> AxesByDimension:
+        """Where a stack that the loop makes is split behind it."""
+        split = {**self.of_stack(stack.layout)}
+        if (found := self.scattered(stack)) is not None:
+            split[found[0]] = found[1]
+        return split
+
+    def of_result(self, carry: PipelineCarry) -> AxesByDimension:
+        """Where a carry is split behind the loop."""
+        split = self.by_batch(carry.layout)
+        if carry.layout is not None and self.is_scattered(carry):
+            split[carry.layout.axis] = (*self.pipeline.axes, self.axis.name)
+        return split
+
+    def is_scattered(self, carry: PipelineCarry) -> bool:
+        """Whether each device of the axis gets its part of the batch, for what is behind the loop.
+
+        That is how embedding, head and loss are divided over these devices.
+        """
+        layout = carry.layout
+        if layout is None or self.own(layout).outer != 1:
+            return False
+        return shape_of(carry.type)[layout.axis] % (self.axis.count * self.pipeline.parts) == 0
+
+    def part(self, type_: ir.Type, split: AxesByDimension) -> ir.Type:
+        """The type of a device's part of a value."""
+        return self.axis.part(type_, split)

@@ -1,0 +1,403 @@
+"""The plan of `pipeline` for a module: the loops that become pipelines, in which schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.cost import seconds
+from ..analysis.dimension_flow.result import site
+from ..analysis.loops.counted import CountedLoop, counted_loops
+from ..analysis.program import Node, Program
+from ..analysis.shardings.shardings import Shardings
+from ..framework import base
+from ..framework.errors import NotPossibleError
+from ..framework.tables import Described, Fact, Kind, Table
+from ..framework.target import Speed, Target
+from ..framework.text import percent, pluralize, size
+from ..framework.text import seconds as shown_seconds
+from ..ir import walk
+from ..ir.marks import next_channel
+from ..ir.types import tensor_bytes
+from ..ir.values import is_read, shape_of
+from ..phase_loops.exits import AccumulatorRule
+from .batch import LoopBatch, batch_of
+from .cost import LoopWork, best_repeats, link_rate, pipeline_seconds, sharded_seconds
+from .loop import PipelinedLoop, check_body, pipelined_loop
+from .mesh_axis import StageAxis
+from .schedule import PipelineSchedule
+from .segments import LayerLoop, layer_loop, odd_reader, stacks_read
+
+_MOST_DRAWN = 64
+"""Ticks of a schedule that is drawn."""
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """What is asked for; see the options of the pass."""
+
+    axis: str
+    microbatches: int | None
+    repeats: int | None
+    accumulate_in: AccumulatorRule
+
+
+@dataclass(frozen=True)
+class PipelinePlan(base.ListPlan[PipelinedLoop]):
+    """The loops that become pipelines.
+
+    Attributes:
+      axis: along which axis of the mesh.
+      first_channel: a number that collectives of the module have no higher one than.
+      instead: what would be as fast by the cost model; empty where nothing is.
+      reason: why there are none; empty where there are.
+      refusal: the same, where somebody who asked for them has to know.
+    """
+
+    axis: StageAxis | None = None
+    first_channel: int = 1
+    instead: str = ""
+    reason: str = ""
+    refusal: str = ""
+
+    @property
+    def schedule(self) -> PipelineSchedule | None:
+        return self.decided[0].schedule if self.decided else None
+
+    def summary(self) -> str:
+        if self.schedule is None or self.axis is None:
+            return f"no pipeline: {self.reason or 'it is left out'}"
+        travels = max(each.tick_bytes for each in self.decided)
+        return f"{self.effect()}; {size(travels)} sent a tick"
+
+    def effect(self) -> str:
+        if self.schedule is None or self.axis is None:
+            return ""
+        layers = max(each.found.layers for each in self.decided)
+        repeats = self.schedule.repeats
+        circular = f" in {repeats} repeats" if repeats > 1 else ""
+        return (
+            f"pipeline over {self.axis.name}: {pluralize(layers, 'layer')} on "
+            f"{self.axis.count} devices{circular}, "
+            f"{self.schedule.microbatches} microbatches, "
+            f"bubble {percent(self.schedule.bubble)}"
+        )
+
+    def facts(self) -> tuple[Fact, ...]:
+        schedule = self.schedule
+        if schedule is None:
+            return ()
+        batch = " and ".join(dict.fromkeys(each.batch.text for each in self.decided))
+        return (
+            Fact("bubble", schedule.bubble, Kind.SHARE),
+            Fact("ticks", schedule.ticks),
+            Fact("microbatches", schedule.microbatches),
+            Fact("repeats", schedule.repeats),
+            Fact("sent a tick", max(each.tick_bytes for each in self.decided), Kind.BYTES),
+            Fact("batch", batch, Kind.TEXT),
+            *((Fact("instead", self.instead, Kind.TEXT),) if self.instead else ()),
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        schedule = self.schedule
+        if schedule is None:
+            return (Table("No pipeline", {}, (), self.reason),) if self.reason else ()
+        columns = {
+            "loop": Kind.VALUE,
+            "layers": Kind.COUNT,
+            "of a segment": Kind.COUNT,
+            "begins": Kind.TEXT,
+            "stays on a device": Kind.BYTES,
+            "sent a tick": Kind.BYTES,
+            "of the whole batch": Kind.BYTES,
+            "added up": Kind.COUNT,
+            "each device has its part of": Kind.TEXT,
+        }
+        rows = tuple(
+            (
+                Described.of(each.found.loop.op),
+                each.found.layers,
+                each.segment,
+                "first device" if each.found.slope == 1 else "last device",
+                each.stack_bytes,
+                each.tick_bytes,
+                each.batch_bytes,
+                len(each.added),
+                " and ".join((self.axis.name if self.axis else "", *each.axes)),
+            )
+            for each in self.decided
+        )
+        return (Table("Loops that are pipelines", columns, rows), _drawn(schedule))
+
+
+def _drawn(schedule: PipelineSchedule) -> Table:
+    """The schedule: devices by ticks, each with its microbatch."""
+    text = (
+        f"{pluralize(schedule.ticks, 'tick')}: microbatches in the order in which a device takes "
+        f"them, idle ones as dots. A device is idle in {schedule.stages - 1} of them, "
+        f"{percent(schedule.bubble)}."
+    )
+    if schedule.ticks > _MOST_DRAWN:
+        return Table("Schedule", {}, (), text)
+    columns = {"device, by its place": Kind.COUNT, "microbatch in each tick": Kind.CODE}
+    return Table("Schedule", columns, tuple(schedule.picture()), text)
+
+
+def plan_pipeline(module: ir.Module, settings: PipelineSettings, target: Target) -> PipelinePlan:
+    """The plan for a module; pure."""
+    try:
+        axis = StageAxis.of(module, settings.axis)
+        if axis is None or axis.count < 2:
+            return PipelinePlan((), reason="there is one device to run the layers on")
+        planner = PipelinePlanner(module, axis, settings, target.speed)
+        loops = planner.loops()
+    except (_NothingToDoError, walk.NoEntryError) as error:
+        return PipelinePlan((), reason=str(error))
+    except NotPossibleError as error:
+        why = error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
+        return PipelinePlan((), reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")
+    instead = planner.beside_sharding(loops)
+    return PipelinePlan(loops, axis=axis, first_channel=next_channel(module), instead=instead)
+
+
+class PipelinePlanner:
+    """Plans for one module. Raises NotPossibleError."""
+
+    def __init__(
+        self, module: ir.Module, axis: StageAxis, settings: PipelineSettings, speed: Speed
+    ) -> None:
+        self._module = module
+        self._axis = axis
+        self._settings = settings
+        self._speed = speed
+        self._shardings = Shardings.of(module)
+        self._made: set[ir.Value] = set()
+        """Stacks that loops over layers make."""
+        self._odd: NotPossibleError | None = None
+        """Why the first loop that reads stacks on the axis is none over layers."""
+
+    def loops(self) -> tuple[PipelinedLoop, ...]:
+        found: list[tuple[LayerLoop, LoopBatch]] = []
+        for program in self._programs():
+            for loop, node in _loops_of(program):
+                layers = self._layer_loop(loop, node, program)
+                if layers is None:
+                    continue
+                check_body(node)
+                batch = batch_of(layers, program, self._shardings, self._axis, self._made)
+                self._check_carried(layers, batch)
+                found.append((layers, batch))
+                self._made.update(loop.op.results[stack.number] for stack in loop.stacks)
+        if not found:
+            raise self._no_loop()
+        schedule = self._schedule(*zip(*found, strict=True))
+        rule = self._settings.accumulate_in
+        return tuple(
+            pipelined_loop(number, layers, batch, schedule, rule, self._shardings, self._axis)
+            for number, (layers, batch) in enumerate(found)
+        )
+
+    def _programs(self) -> Iterator[Program]:
+        """The step, and the bodies of its loops, such as that over microbatches.
+
+        Bodies of loops over layers are none.
+        """
+        entry = walk.entry_function(self._module).regions[0].blocks[0]
+        waiting = [entry]
+        while waiting:
+            block = waiting.pop(0)
+            program = Program(block)
+            program.module = self._module
+            yield program
+            waiting += [
+                loop.body
+                for loop, node in _loops_of(program)
+                if node.flops and not self._has_stacks(loop, node, program)
+            ]
+
+    def _has_stacks(self, loop: CountedLoop, node: Node, program: Program) -> bool:
+        return any(self._is_on_axis(each.value) for each in stacks_read(loop, node, program))
+
+    def _is_on_axis(self, value: ir.Value) -> bool:
+        """Whether layers of a stack are on the devices of the axis, or will be."""
+        if value in self._made:
+            return True
+        placement = self._shardings.placement(value)
+        if placement is None or not placement.axes:
+            return False
+        first = placement.axes[0]
+        return bool(first) and first[0].name == self._axis.name and not first[0].part
+
+    def _layer_loop(self, loop: CountedLoop, node: Node, program: Program) -> LayerLoop | None:
+        """The loop as one over layers; None where its layers are not on the axis."""
+        if not any(is_read(result) for result in loop.op.results):
+            return None
+        read = tuple(stacks_read(loop, node, program))
+        stacks = {each.value for each in read}
+        inside = {loop.body.arguments[number]: number for number in loop.invariant}
+        given = [
+            (argument, loop.op.operands[number])
+            for argument, number in inside.items()
+            if loop.op.operands[number] not in stacks
+        ]
+        given += [
+            (value, value)
+            for value in (program.values[number] for number in node.captures)
+            if value not in stacks
+        ]
+        is_over_layers = any(self._is_on_axis(each.value) for each in read)
+        for argument, value in given:
+            reader = odd_reader(loop, argument)
+            if not self._is_on_axis(value) or reader is None:
+                continue
+            error = NotPossibleError(
+                f"it reads {value.type}, which is sharded along its layers over "
+                f"{self._axis.name}, otherwise than the layer of the loop's iteration: a pipeline "
+                "takes a scan that reads one layer in each iteration",
+                reader,
+            )
+            if is_over_layers:
+                raise error
+            # A loop around one over layers, as that over microbatches, gives it the stack.
+            if reader.name != "stablehlo.while":
+                self._odd = self._odd or error
+        if not is_over_layers:
+            return None
+        return layer_loop(loop, node, read)
+
+    def _check_carried(self, found: LayerLoop, batch: LoopBatch) -> None:
+        """Raises NotPossibleError where layers themselves would travel."""
+        index = batch.flow.program.index
+        for number in found.carried:
+            value = found.loop.op.operands[number]
+            layout = batch.flow.of(index[found.loop.op.results[number]]).layout
+            is_batch = layout is not None and layout.axis == 0
+            if shape_of(value)[:1] == [found.layers] and self._is_on_axis(value) and not is_batch:
+                raise NotPossibleError(
+                    f"it carries {value.type}, which is sharded along its layers over "
+                    f"{self._axis.name}, and reads or writes it otherwise than one layer in each "
+                    "iteration",
+                    found.loop.op,
+                )
+
+    def _no_loop(self) -> NotPossibleError:
+        """Why there is no loop over layers that lie on the axis."""
+        if self._odd is not None:
+            return self._odd
+        name = self._axis.name
+        for program in self._programs():
+            for loop, node in _loops_of(program):
+                read = list(stacks_read(loop, node, program))
+                if node.flops and read:
+                    largest = max(read, key=lambda each: tensor_bytes(each.value.type) or 0)
+                    return NotPossibleError(
+                        f"no loop reads stacks that are sharded along their layers over {name}. "
+                        f"This one reads {pluralize(len(read), 'stack')} of {loop.trip_count} "
+                        f"layers, of which every device of {name} has all, such as "
+                        f"{largest.value.type}: shard them along axis 0, as P('{name}')",
+                        loop.op,
+                    )
+        block = walk.entry_function(self._module).regions[0].blocks[0]
+        stacks = [value for value in block.arguments if self._is_on_axis(value)]
+        if stacks:
+            reader = next((use.owner.operation for use in stacks[0].uses), None)
+            return NotPossibleError(
+                f"no loop reads {stacks[0].type}, which is sharded along axis 0 over {name}: are "
+                "the layers unrolled? A pipeline takes a scan over stacked layers",
+                reader,
+            )
+        raise _NothingToDoError(f"no loop is over layers on {name}")
+
+    def _schedule(
+        self, loops: Sequence[LayerLoop], batches: Sequence[LoopBatch]
+    ) -> PipelineSchedule:
+        stages, settings = self._axis.count, self._settings
+        common = math.gcd(*(batch.size for batch in batches))
+        possible = [number for number in range(2, common + 1) if common % number == 0]
+        wanted = settings.microbatches
+        if wanted is None:
+            enough = [number for number in possible if number >= 2 * stages]
+            microbatches = next(iter(enough or reversed(possible)), None)
+            if microbatches is None:
+                raise NotPossibleError("its batch has one element on a device", loops[0].loop.op)
+        elif wanted in possible:
+            microbatches = wanted
+        else:
+            batch = next(each for each in batches if each.size % wanted or wanted < 2)
+            raise NotPossibleError(
+                f"{wanted} microbatches do not divide {batch.text}"
+                + (f", of which a device has {batch.size}" if batch.devices > 1 else "")
+                + f": want one of {', '.join(map(str, possible)) or 'none'}"
+            )
+        return PipelineSchedule(stages, microbatches, self._repeats(loops, batches, microbatches))
+
+    def _repeats(
+        self, loops: Sequence[LayerLoop], batches: Sequence[LoopBatch], microbatches: int
+    ) -> int:
+        stages, wanted = self._axis.count, self._settings.repeats
+        if wanted is not None:
+            if wanted > 1 and microbatches < stages:
+                raise NotPossibleError(
+                    f"{wanted} repeats take a microbatch for each of {stages} devices at least; "
+                    f"there are {microbatches}"
+                )
+            return wanted
+        layers = math.gcd(*(each.layers for each in loops))
+        rate = link_rate(self._speed, self._axis.devices)
+        if rate is None or microbatches < stages:
+            return 1
+        possible = [
+            PipelineSchedule(stages, microbatches, repeats)
+            for repeats in range(1, layers // stages + 1)
+            if layers % (stages * repeats) == 0
+        ]
+        works = list(map(self._work, loops, batches))
+        return best_repeats(works, possible, rate).repeats if possible else 1
+
+    def _work(self, found: LayerLoop, batch: LoopBatch) -> LoopWork:
+        index = batch.flow.program.index
+        travelling = [
+            found.loop.op.operands[number]
+            for number in found.carried
+            if batch.flow.of(index[found.loop.op.results[number]]).is_split
+        ]
+        weights = [each.value for each in found.read if each.value not in self._made]
+        return LoopWork(
+            seconds(found.loop.op, self._speed) / self._axis.devices,
+            sum(tensor_bytes(value.type) or 0 for value in travelling) // batch.devices,
+            sum(map(self._weight_bytes, weights)),
+        )
+
+    def _weight_bytes(self, value: ir.Value) -> int:
+        """Of all layers, what one device of each stage has together."""
+        placement = self._shardings.placement(value)
+        counts = {} if placement is None else placement.counts
+        parts = math.prod(count for axis, count in counts.items() if axis)
+        return (tensor_bytes(value.type) or 0) // parts
+
+    def beside_sharding(self, loops: Sequence[PipelinedLoop]) -> str:
+        """What FSDP over the same devices would take, where it would be as fast."""
+        rate = link_rate(self._speed, self._axis.devices)
+        if rate is None:
+            return ""
+        works = [self._work(each.found, each.batch) for each in loops]
+        own_s = pipeline_seconds(works, loops[0].schedule, rate)
+        sharded_s = sharded_seconds(works, self._axis.count, rate)
+        if sharded_s > own_s:
+            return ""
+        return (
+            f"FSDP over the same {self._axis.count} devices is as fast: "
+            f"{shown_seconds(sharded_s)} in these loops against {shown_seconds(own_s)}"
+        )
+
+
+class _NothingToDoError(Exception):
+    """A program that has no layers: nobody has to know."""
+
+
+def _loops_of(program: Program) -> list[tuple[CountedLoop, Node]]:
+    nodes = {walk.key(node.op): node for node in program.root.nodes}
+    return [(loop, nodes[walk.key(loop.op)]) for loop in counted_loops(program.block)]

@@ -1,0 +1,208 @@
+"""Writes a segment: some iterations of a loop over layers, on one microbatch, on one device.
+
+The body is written by `phase_loops`, as in any loop over chunks. What is written otherwise is the
+loop itself, slices of stacks, which are read and written in place in the device's part of the stack
+at [layer, microbatch], and what is added up over microbatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy, stablehlo
+
+from ..analysis.signatures.signature import AxisLayout, Combine
+from ..ir import walk
+from ..ir.build import Box, converted, counted_while, counter, reshaped
+from ..ir.shardings import CONSTRAINT, without_axes
+from ..ir.values import element_of, shape_of
+from ..phase_loops.contents import Form, OperationCopy
+from ..phase_loops.exits import COMBINES, identity
+from ..phase_loops.slices import ChunkStart, chunk_box, read_chunk, resized
+from ..phase_loops.write import ChunkWriter
+from .loop import PipelineCarry, WrittenStack
+from .places import Places
+
+
+class SegmentWriter(ChunkWriter):
+    """Writes a segment on a microbatch: some iterations of the loop over layers, on one device.
+
+    Args:
+      places: how the values of the pipeline lie on the devices.
+      outside: the device's values from outside, by number.
+      place: the device's place in the order of the segments.
+      chunk: the microbatch.
+      turn: the repeat.
+      is_valid: whether the device is not idle.
+      stacks: the device's part of the stacks that the loop reads.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        outside: Mapping[int, ir.Value],
+        place: ir.Value,
+        chunk: ChunkStart,
+        turn: ir.Value,
+        is_valid: ir.Value,
+        stacks: Sequence[ir.Value],
+    ) -> None:
+        pipeline = places.pipeline
+        copies = pipeline.plan.loops[0].copies
+        super().__init__(pipeline.plan.program, copies, chunk, outside.__getitem__)
+        self._places = places
+        self._place = place
+        self._pipeline = pipeline
+        self._turn = turn
+        self._is_valid = is_valid
+        self._slices = {
+            walk.key(op): (stack, layout)
+            for found, layout, stack in zip(pipeline.found.read, pipeline.read, stacks, strict=True)
+            for op in found.slices
+        }
+        self._updates = {walk.key(each.update): each for each in pipeline.written}
+        self._additions = {
+            walk.key(ir.OpResult(value).owner.operation): (carry, so_far)
+            for carry in pipeline.added
+            for value, so_far in carry.additions.items()
+        }
+        self._written: dict[int, ir.Value] = {}
+        self._starts: Sequence[ir.Value] = ()
+        self._stacks: Sequence[ir.Value] = ()
+        self._sums: Sequence[ir.Value] = ()
+        self._done: list[list[ir.Value]] = []
+
+    def run(
+        self, starts: Sequence[ir.Value], stacks: Sequence[ir.Value], sums: Sequence[ir.Value]
+    ) -> list[list[ir.Value]]:
+        """Writes it; gives what travels, the stacks, and what is added up."""
+        self._starts, self._stacks, self._sums = starts, stacks, sums
+        for read in self._pipeline.cut:
+            self._value(read)
+        self._block(self._program.program.root)
+        return self._done
+
+    def _write(self, copy: OperationCopy) -> None:
+        node = copy.node
+        if node.number == self._pipeline.found.node.number:
+            self._segment(copy)
+            return
+        key = walk.key(node.op)
+        form = Form.LOCAL if copy.layout is None else copy.layout
+        if key in self._slices:
+            made = self._read_layer(copy, *self._slices[key])
+        elif key in self._updates:
+            made = self._write_layer(copy, self._updates[key])
+        elif key in self._additions and copy.layout is None:
+            made = self._add(copy, *self._additions[key])
+        elif node.op.name == CONSTRAINT:
+            made = self._constrained(node.op, self._value(copy.reads[0]))
+        else:
+            super()._write(copy)
+            return
+        self._scopes[-1][node.results[0], form] = made
+
+    def _segment(self, copy: OperationCopy) -> None:
+        pipeline, found = self._pipeline, self._pipeline.found
+        body = copy.node.blocks[1]
+        everywhere = [self._value(copy.reads[number]) for number in found.everywhere]
+        sizes = [len(self._starts), len(self._stacks), len(self._sums)]
+        layers, schedule = counter(pipeline.segment), pipeline.schedule
+        before = stablehlo.multiply(self._place, layers)
+        if schedule.repeats > 1:
+            turns = counter(schedule.stages * pipeline.segment)
+            before = stablehlo.add(before, stablehlo.multiply(self._turn, turns))
+
+        def iteration(count: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            travelling, written, sums = grouped(carried, sizes)
+            self._layer = self._layer_of(count)
+            number = stablehlo.add(before, count)
+            counts = found.loop.body.arguments[found.loop.counter]
+            with self._scope():
+                scope = self._scopes[-1]
+                scope[body.arguments[found.loop.counter], Form.LOCAL] = converted(
+                    number, element_of(counts)
+                )
+                values = [
+                    *zip(pipeline.travelling, travelling, strict=True),
+                    *zip(pipeline.added, sums, strict=True),
+                ]
+                for carry, value in values:
+                    scope[body.arguments[carry.number], Form.LOCAL] = value
+                for place, value in zip(found.everywhere, everywhere, strict=True):
+                    scope[body.arguments[place], Form.LOCAL] = value
+                for stack, value in zip(pipeline.written, written, strict=True):
+                    self._written[stack.number] = value
+                self._block(body)
+                left = [
+                    *(each.number for each in pipeline.travelling),
+                    *(each.number for each in pipeline.written),
+                    *(each.number for each in pipeline.added),
+                ]
+                return [self._value(copy.returned[1][number]) for number in left]
+
+        starting = [counter(0), *self._starts, *self._stacks, *self._sums]
+        self._done = grouped(counted_while(pipeline.segment, starting, iteration), sizes)
+
+    def _layer_of(self, count: ir.Value) -> ir.Value:
+        """The layer of an iteration, by its number among those of the device."""
+        pipeline, layers = self._pipeline, self._pipeline.segment
+        turn, repeats = self._turn, pipeline.schedule.repeats
+        if pipeline.found.slope == -1:
+            count = stablehlo.subtract(counter(layers - 1), count)
+            turn = stablehlo.subtract(counter(repeats - 1), turn)
+        if repeats == 1:
+            return count
+        return stablehlo.add(stablehlo.multiply(turn, counter(layers)), count)
+
+    def _layer_box(self, layout: AxisLayout | None) -> Box:
+        """Where the layer is in a stack, and in that the microbatch."""
+        bounds = {0: (self._layer, 1)}
+        if layout is not None:
+            own = self._places.own(layout)
+            bounds |= chunk_box(own, self._chunk).bounds
+        return Box(bounds, self._chunk.zero)
+
+    def _read_layer(
+        self, copy: OperationCopy, stack: ir.Value, layout: AxisLayout | None
+    ) -> ir.Value:
+        result = copy.node.op.results[0]
+        made = self._layer_box(layout).slice(stack)
+        if layout is None:
+            # A slice that is for all microbatches; of some a microbatch's part is read.
+            return made if copy.layout is None else read_chunk(made, copy.layout, self._chunk)
+        own = self._places.own(layout)
+        return reshaped(made, shape_of(resized(result.type, own, self._chunk.length)))
+
+    def _write_layer(self, copy: OperationCopy, stack: WrittenStack) -> ir.Value:
+        before = self._written[stack.number]
+        box = self._layer_box(stack.layout)
+        part = self._value(copy.reads[1])
+        if stack.combine is not None:
+            term = self._masked(converted(part, stack.element), stack.combine)
+            part = COMBINES[stack.combine](box.slice(before), term)
+        return box.update(before, reshaped(part, box.type_in(before.type).shape))
+
+    def _add(self, copy: OperationCopy, carry: PipelineCarry, so_far: int) -> ir.Value:
+        total, term = (self._value(copy.reads[place]) for place in (so_far, 1 - so_far))
+        term = converted(term, carry.element)
+        return stablehlo.add(total, self._masked(term, Combine.SUM))
+
+    def _masked(self, term: ir.Value, combine: Combine) -> ir.Value:
+        """A term that changes nothing in idle ticks."""
+        nothing = identity(ir.RankedTensorType(term.type), combine)
+        return stablehlo.select(self._is_valid, term, nothing)
+
+    def _constrained(self, constraint: ir.Operation, value: ir.Value) -> ir.Value:
+        """The value, with what a constraint says of axes that XLA's partitioner divides."""
+        sharding = without_axes(
+            sdy.TensorShardingAttr(constraint.attributes["sharding"]), self._places.manual
+        )
+        return value if sharding is None else sdy.ShardingConstraintOp(value, sharding).result
+
+
+def grouped(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:
+    """Consecutive values in groups of these sizes."""
+    taken = iter(values)
+    return [[next(taken) for _ in range(size)] for size in sizes]

@@ -1,0 +1,199 @@
+"""Writes loops over layers as pipelines, in their place.
+
+Each is a manual computation over the pipeline's axis. Its operands are the stacks that the loop
+reads, of which each device has its layers, what the loop begins with, and what it reads beside
+these. Its results are the stacks that the loop makes, and what it carries in the end. `ticks` is
+what each device does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy, stablehlo
+
+from ..analysis.purity import erase_dead, erase_unread
+from ..analysis.signatures.signature import AxisLayout
+from ..ir import walk
+from ..ir.build import iota, reshaped
+from ..ir.erase import erase
+from ..ir.locations import scoped
+from ..ir.mesh import manual_axes_attribute
+from ..ir.values import defining_op, is_read
+from ..phase_loops.devices import Share
+from .circular import Dealing
+from .loop import PipelinedLoop
+from .mesh_axis import AxesByDimension, StageAxis
+from .places import Places
+from .ticks import DeviceWriter
+
+SCOPE = "hloom.pipeline"
+"""Name-stack component of the operations that are added."""
+
+
+class PipelineWriter:
+    """Writes the pipelines of a module, the first one first.
+
+    Args:
+      axis: that they are along.
+      channels: numbers of collectives, one after the other.
+    """
+
+    def __init__(self, axis: StageAxis, channels: Iterator[int]) -> None:
+        self._axis = axis
+        self._channels = channels
+        self._replaced: dict[ir.Value, ir.Value] = {}
+        self._gone: list[ir.Operation] = []
+        self._dealing = Dealing(axis.count)
+
+    def write(self, pipeline: PipelinedLoop) -> None:
+        """Writes one; `clear` then erases what they all replace."""
+        loop = pipeline.found.loop
+        with ir.InsertionPoint(loop.op), scoped(loop.op.location, SCOPE):
+            made = _LoopWriter(
+                pipeline, self._axis, self._channels, self._dealing, self._now
+            ).write()
+            for number, value in made.items():
+                result = loop.op.results[number]
+                self._replaced[result] = value
+                result.replace_all_uses_with(value)
+        self._gone.append(loop.op)
+
+    def clear(self) -> None:
+        """Erases the loops, and what only they read."""
+        read = [defining_op(value) for op in self._gone for value in walk.values_read(op)]
+        erase(*self._gone)
+        erase_unread(op for op in read if op is not None)
+
+    def _now(self, value: ir.Value) -> ir.Value:
+        """What stands for a planned value now."""
+        return self._replaced.get(value, value)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What the manual computation reads: a value, and how the devices have parts of it."""
+
+    value: ir.Value
+    split: AxesByDimension
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What the manual computation makes in the place of a result of the loop."""
+
+    number: int
+    type: ir.Type
+    split: AxesByDimension
+    is_stack: bool = False
+
+
+class _LoopWriter:
+    def __init__(
+        self,
+        pipeline: PipelinedLoop,
+        axis: StageAxis,
+        channels: Iterator[int],
+        dealing: Dealing,
+        now: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        self._pipeline = pipeline
+        self._axis = axis
+        self._channels = channels
+        self._dealing = dealing
+        self._now = now
+        self._loop = pipeline.found.loop
+        self._places = Places(pipeline, axis)
+        self._returned = {
+            number for number, result in enumerate(self._loop.op.results) if is_read(result)
+        }
+
+    def write(self) -> dict[int, ir.Value]:
+        """By number the values that stand for the loop's results."""
+        pipeline, loop = self._pipeline, self._loop
+        operands = self._operands()
+        results = [
+            *(
+                _Result(each.number, each.type, self._places.of_result(each))
+                for each in pipeline.carries
+                if each.number in self._returned
+            ),
+            *(
+                _Result(each.number, each.type, self._places.of_written(each), is_stack=True)
+                for each in pipeline.written
+            ),
+        ]
+        made = sdy.ManualComputationOp(
+            [each.type for each in results],
+            [each.value for each in operands],
+            self._shardings([(each.value.type, each.split) for each in operands]),
+            self._shardings([(each.type, each.split) for each in results]),
+            manual_axes_attribute(self._axis.sizes, self._places.manual),
+        )
+        types = [self._axis.part(each.value.type, each.split) for each in operands]
+        location = made.operation.location
+        block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
+        with ir.InsertionPoint(block):
+            sdy.ReturnOp(self._device(list(block.arguments)))
+        for inner in reversed(list(walk.code_blocks(made.operation))):
+            erase_dead(inner)
+        found = {number: self._now(loop.op.operands[number]) for number in loop.invariant}
+        if loop.counter in self._returned:
+            kind = ir.RankedTensorType(loop.op.results[loop.counter].type)
+            count = ir.IntegerAttr.get(kind.element_type, loop.trip_count)
+            found[loop.counter] = stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, count))
+        for each, value in zip(results, made.operation.results, strict=True):
+            repeats = pipeline.schedule.repeats if each.is_stack else 1
+            found[each.number] = self._dealing.in_order(value, repeats)
+        return {number: value for number, value in found.items() if number in self._returned}
+
+    def _shardings(
+        self, values: Sequence[tuple[ir.Type, AxesByDimension]]
+    ) -> sdy.TensorShardingPerValueAttr:
+        return sdy.TensorShardingPerValueAttr.get(
+            [self._axis.sharding(type_, split, self._places.manual) for type_, split in values]
+        )
+
+    def _operands(self) -> list[_Operand]:
+        pipeline, axis = self._pipeline, self._axis
+        values = pipeline.plan.program.program.values
+        repeats = pipeline.schedule.repeats
+        found = [_Operand(iota([axis.count], 0), {0: (axis.name,)})]
+        if pipeline.axes:
+            found.append(_Operand(iota([pipeline.parts], 0), {0: pipeline.axes}))
+        for each, layout in zip(pipeline.found.read, pipeline.read, strict=True):
+            stack = self._dealing.dealt(self._now(each.value), repeats)
+            found.append(_Operand(stack, self._places.of_stack(layout)))
+        for carry in pipeline.travelling:
+            start = self._now(self._loop.op.operands[carry.number])
+            found.append(_Operand(start, self._places.by_batch(carry.layout)))
+        for number, form in pipeline.cut:
+            assert isinstance(form, AxisLayout)
+            found.append(_Operand(self._now(values[number]), self._places.by_batch(form)))
+        found += [_Operand(self._now(values[number]), {}) for number in pipeline.whole]
+        return found
+
+    def _device(self, arguments: list[ir.Value]) -> list[ir.Value]:
+        """The computation of one device; what it returns."""
+        pipeline = self._pipeline
+        taken = iter(arguments)
+        stage = reshaped(next(taken), [])
+        part = reshaped(next(taken), []) if pipeline.axes else None
+        read = [next(taken) for _ in pipeline.found.read]
+        starts = [next(taken) for _ in pipeline.travelling]
+        cut = {read: next(taken) for read in pipeline.cut}
+        whole = {number: next(taken) for number in pipeline.whole}
+        share = Share(
+            pipeline.parts,
+            {
+                (value, form.axis): made
+                for (value, form), made in cut.items()
+                if isinstance(form, AxisLayout)
+            },
+            part,
+        )
+        outside = {**{value: made for (value, _), made in cut.items()}, **whole}
+        device = DeviceWriter(self._places, self._returned, self._channels, stage, share, outside)
+        return device.run(read, starts)
