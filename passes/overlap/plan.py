@@ -63,7 +63,7 @@ class Ring:
     @property
     def products(self) -> tuple[ir.Operation, ...]:
         """The products that it is beside."""
-        own = () if self.terms is None else (self.terms.product,)
+        own = () if self.terms is None else tuple(each.op for each in self.terms.products)
         return own + (() if self.readers is None else self.readers.products)
 
     @property
@@ -182,7 +182,7 @@ class _Planner:
             raise NotPossibleError(f"it exchanges less than {size(self._limits.min_bytes)}")
         groups = self._groups(op)
         terms, readers = self._around(op, groups)
-        cut = [] if terms is None else [(terms.product, terms.product_axis)]
+        cut = [] if terms is None else [(each.op, each.axis) for each in terms.products]
         if readers is not None:
             cut += [(each, readers.axis_of(each.results[0])) for each in readers.products]
         return Ring(
@@ -238,7 +238,8 @@ class _Planner:
         for axis in range(len(shape_of(op.operands[0]))):
             try:
                 terms = terms_of(op, axis, groups.size, self._taken)
-                self._rows(terms.product, terms.product_axis, groups)
+                for each in terms.products:
+                    self._rows(each.op, each.axis, groups)
                 found.append(terms)
             except NotPossibleError as reason:
                 refusals.append(reason)

@@ -49,7 +49,7 @@ def write_ring(ring: Ring, *, both: bool) -> None:
             freed.append(gather)
             _gather(gather, part, ring, lanes)
     work = ring.readers.work if ring.readers is not None else ()
-    freed += [*work, *(ring.terms.work if ring.terms is not None else ())]
+    freed += [*work, *(each.op for each in (ring.terms.work if ring.terms is not None else ()))]
     exchanges = {walk.key(op) for op in freed}
     erase_unread(freed, lambda op: walk.key(op) in exchanges or may_go(op))
 
@@ -103,36 +103,52 @@ class _Group:
 
 
 def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_Lane]) -> None:
-    """Products read parts as they come, instead of the whole that a gather gives."""
+    """Products read parts as they come, instead of the whole that a gather gives.
+
+    Each piece comes while the products use the one before. A barrier over it, over what is sent
+    and what is used next, and over what the products made holds both from going ahead.
+    """
     readers = ring.readers
     assert readers is not None
-    first = readers.first
     for op in readers.before:
-        op.move_before(first)
-    with gather.location, ir.InsertionPoint(first):
+        op.move_before(readers.first)
+    with gather.location, ir.InsertionPoint(readers.first):
         group = _Group(ring.groups, gather)
         behind = _Behind(gather.results[0], readers, group, ring)
-        parts = _pieces(own, behind.axis, ring.pieces)
-        coming = {lane: [group.moved(part, lane) for part in parts] for lane in lanes}
-        for piece, part in enumerate(parts):
-            behind.use(part, 0, piece)
-        for hop in range(1, 1 + max(lane.hops for lane in lanes)):
-            for lane in lanes:
-                if hop > lane.hops:
-                    continue
-                parts = coming[lane]
-                for piece, part in enumerate(parts):
-                    following = group.moved(part, lane) if hop < lane.hops else None
-                    made = behind.use(part, -hop * lane.step, piece)
-                    if following is not None:
-                        coming[lane][piece] = _after(following, made)
+        pieces = _pieces(own, behind.axis, ring.pieces)
+        places = [(0, piece) for piece in range(ring.pieces)]
+        moves = [(lane, hop, piece) for lane, hop in _turns(lanes) for piece in range(ring.pieces)]
+        places += [(-hop * lane.step, piece) for lane, hop, piece in moves]
+        there = dict(zip(places, pieces, strict=False))
+        for number, (above, piece) in enumerate(places):
+            if number == len(moves):
+                break
+            lane, hop, moved = moves[number]
+            following = there[-(hop - 1) * lane.step, moved]
+            arriving = (-hop * lane.step, moved)
+            coming = group.moved(following, lane)
+            made = behind.use(there[above, piece], above, piece)
+            there[arriving] = coming
+            next_ = {arriving: None, places[number + 1]: None}
+            if number + 1 < len(moves):
+                lane, hop, moved = moves[number + 1]
+                next_[-(hop - 1) * lane.step, moved] = None
+            held = _barrier([*(there[place] for place in next_), *made])
+            there |= dict(zip(next_, held, strict=False))
+        for above, piece in places[len(moves) :]:
+            behind.use(there[above, piece], above, piece)
     behind.finish()
 
 
-def _after(value: ir.Value, others: Sequence[ir.Value]) -> ir.Value:
-    """A value that is there no sooner than others are."""
-    held: ir.Value = stablehlo.OptimizationBarrierOp([value, *others]).results[0]
-    return held
+def _turns(lanes: Sequence[_Lane]) -> Iterator[tuple[_Lane, int]]:
+    """Each lane with each of its hops, from the first on, in turns."""
+    for hop in range(1, 1 + max(lane.hops for lane in lanes)):
+        yield from ((lane, hop) for lane in lanes if hop <= lane.hops)
+
+
+def _barrier(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """The values, none of which is there before all are."""
+    return [*stablehlo.OptimizationBarrierOp(values).results]
 
 
 class _Behind:
@@ -197,65 +213,80 @@ class _Behind:
 def _scatter(
     collective: ir.Operation, terms: Terms, ring: Ring, lanes: Sequence[_Lane]
 ) -> ir.Value:
-    """The sum of this device's part: the terms of each part are made while its sum so far moves."""
+    """The sum of this device's part: each sum so far moves while the next terms are made.
+
+    The terms are made of operands that are there no sooner than what moves, and they are held
+    behind a barrier: inside of the product that makes them, XLA would wait for what comes.
+    """
     group = _Group(ring.groups, collective)
-    length = shape_of(collective.operands[0])[terms.axis] // ring.groups.size
+    summed = collective.operands[0]
+    length = shape_of(summed)[terms.axis] // ring.groups.size
     size = length // ring.pieces
+    turns: list[tuple[_Lane | None, int]] = [
+        (lane, left)
+        for left in range(max(each.hops for each in lanes), 0, -1)
+        for lane in lanes
+        if left <= lane.hops
+    ]
     sums: dict[tuple[_Lane, int], ir.Value] = {}
-    for left in range(max(lane.hops for lane in lanes), 0, -1):
-        for lane in lanes:
-            if left > lane.hops:
-                continue
-            for piece in range(ring.pieces):
-                start = _plus(group.start(left * lane.step, length), piece * size)
-                before = sums.get((lane, piece))
-                moving = {} if before is None else {lane: before}
-                sums[lane, piece] = _with_terms(moving, terms, start, size, group)
+    """What has come to this device, by lane and piece."""
     pieces: list[ir.Value] = []
-    for piece in range(ring.pieces):
-        moving = {lane: sums[lane, piece] for lane in lanes}
-        start = _plus(group.start(0, length), piece * size)
-        pieces.append(_with_terms(moving, terms, start, size, group))
+    moving: tuple[_Lane, int, ir.Value] | None = None
+    for lane, left in [*turns, (None, 0)]:
+        for piece in range(ring.pieces):
+            place = 0 if lane is None else left * lane.step
+            start = _plus(group.start(place, length), piece * size)
+            parts = _operand_parts(terms, start, size)
+            if moving is not None:
+                held = _barrier([moving[2], *sums.values(), *parts.values()])
+                sums = dict(zip(sums, held[1:], strict=False))
+                parts = dict(zip(parts, held[1 + len(sums) :], strict=True))
+                came = group.moved(held[0], moving[0])
+            made = _terms_at(terms, summed, parts, start, size)
+            if moving is not None:
+                [made] = _barrier([made])
+                sums[moving[0], moving[1]] = came
+            arrived = [each for each in lanes if (each, piece) in sums]
+            for each in arrived if lane is None else [lane] if lane in arrived else []:
+                made = stablehlo.add(sums.pop((each, piece)), made)
+            moving = None if lane is None else (lane, piece, made)
+            if lane is None:
+                pieces.append(made)
     return pieces[0] if len(pieces) == 1 else stablehlo.concatenate(pieces, terms.axis)
 
 
-def _with_terms(
-    moving: Mapping[_Lane, ir.Value], terms: Terms, start: ir.Value, size: int, group: _Group
-) -> ir.Value:
-    """The sums that come along lanes, and this device's terms of the part that begins there.
+def _operand_parts(terms: Terms, start: ir.Value, size: int) -> dict[tuple[ir.Value, int], ir.Value]:
+    """The parts of the products' operands, by operand and axis."""
+    found: dict[tuple[ir.Value, int], ir.Value] = {}
+    for each in terms.products:
+        for value, axis in zip(each.op.operands, each.cut.operands, strict=True):
+            if axis is not None and (value, axis) not in found:
+                found[value, axis] = part_at(value, axis, start, size)
+    return found
 
-    The terms are made of an operand that is there no sooner than the sums so far, which move
-    meanwhile, and added as they are: inside of the product, XLA would wait for what comes.
-    """
-    product = terms.product
-    whole = product.operands[terms.side]
-    part = Box({terms.operand_axis: (start, size)}).slice(whole)
-    coming: list[ir.Value] = []
-    if moving:
-        *sent, part = stablehlo.OptimizationBarrierOp([*moving.values(), part]).results
-        coming = [group.moved(sum_, lane) for lane, sum_ in zip(moving, sent, strict=True)]
-    operands = [part if value == whole else value for value in product.operands]
-    made = _on_part(product, operands, terms.product_axis, size)
-    value, axis = product.results[0], terms.product_axis
-    for op in terms.work:
-        number = next(n for n, operand in enumerate(op.operands) if operand == value)
-        cut = cut_operand(op, number, axis)
-        assert cut is not None and cut.result is not None
-        operands = [
-            made
-            if operand == value
-            else operand
-            if place is None
-            else part_at(operand, place, start, size)
-            for operand, place in zip(op.operands, cut.operands, strict=True)
-        ]
-        made = _on_part(op, operands, cut.result, size)
-        value, axis = op.results[0], cut.result
-    if coming:
-        made = stablehlo.OptimizationBarrierOp([made]).results[0]
-    for each in coming:
-        made = stablehlo.add(each, made)
-    return made
+
+def _terms_at(
+    terms: Terms,
+    summed: ir.Value,
+    parts: Mapping[tuple[ir.Value, int], ir.Value],
+    start: ir.Value,
+    size: int,
+) -> ir.Value:
+    """This device's terms of the part that begins there."""
+    made: dict[ir.Value, ir.Value] = {}
+    for each in (*terms.products, *terms.work):
+        operands = []
+        for value, axis in zip(each.op.operands, each.cut.operands, strict=True):
+            if axis is None:
+                operands.append(value)
+            elif value in made:
+                operands.append(made[value])
+            elif (value, axis) in parts:
+                operands.append(parts[value, axis])
+            else:
+                operands.append(part_at(value, axis, start, size))
+        made[each.op.results[0]] = _on_part(each.op, operands, each.axis, size)
+    return made[summed]
 
 
 def _on_part(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
