@@ -157,6 +157,8 @@ class _Planner:
         self._limits, self._speed, self._partitions = limits, speed, partitions
         self._taken: set[ir.Value] = set()
         """Results of products that are in a ring."""
+        self._gathered: set[ir.Value] = set()
+        """Values of exchanges that are in a ring."""
         self.decided: list[Ring] = []
         self.left: list[Left] = []
 
@@ -169,6 +171,7 @@ class _Planner:
         else:
             self.decided.append(ring)
             self._taken.update(product.results[0] for product in ring.products)
+            self._gathered.add(op.results[0])
 
     def _ring(self, op: ir.Operation) -> Ring:
         """The ring that a collective becomes. Raises NotPossibleError."""
@@ -223,7 +226,7 @@ class _Planner:
         """The products that an exchange is beside. Raises NotPossibleError."""
         if op.name == "stablehlo.all_gather":
             axis = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
-            return None, readers_of(op, axis, self._taken)
+            return None, readers_of(op, axis, self._taken, self._gathered)
         if combine_of(OpSite(op, (), ())) is not Combine.SUM:
             raise NotPossibleError("it is no sum")
         if op.name == "stablehlo.reduce_scatter":
@@ -245,7 +248,7 @@ class _Planner:
                 refusals.append(reason)
         for terms in found:
             try:
-                readers = readers_of(op, terms.axis, self._taken)
+                readers = readers_of(op, terms.axis, self._taken, self._gathered)
                 for product in readers.products:
                     self._rows(product, readers.axis_of(product.results[0]), groups)
             except NotPossibleError:

@@ -11,9 +11,11 @@ from ..analysis.axis_cuts import cut_operand
 from ..analysis.purity import is_pure
 from ..framework.errors import NotPossibleError
 from ..ir import walk
+from ..ir.collectives import is_collective
 from ..ir.locations import source_line
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
+from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 
 PRODUCT = "stablehlo.dot_general"
@@ -31,16 +33,22 @@ class Readers:
     Attributes:
       products: matrix products, in the order of the text.
       work: elementwise operations and movements between the gather and these, in their order.
-      axes: by value of the work, and by product's result, the axis along which it has parts.
+      tails: elementwise operations on products that make narrower values of them, in their order.
+      results: what is put together of parts: products, or what tails make of them.
+      axes: by value of all these, the axis along which it has parts.
       whole: what reads all of it: products that contract it, and what stores it.
+      at_once: those of them that can be run right behind the last part.
       first: the first of products and these, before which a ring stands.
       before: operations that are moved before that one, since products read them.
     """
 
     products: tuple[ir.Operation, ...]
     work: tuple[ir.Operation, ...]
+    tails: tuple[ir.Operation, ...]
+    results: tuple[ir.Value, ...]
     axes: tuple[tuple[ir.Value, int], ...]
     whole: tuple[ir.Operation, ...]
+    at_once: tuple[ir.Operation, ...]
     first: ir.Operation
     before: tuple[ir.Operation, ...]
 
@@ -61,25 +69,30 @@ def named(op: ir.Operation) -> str:
     return f"{name} ({line})" if line else name
 
 
-def readers_of(collective: ir.Operation, axis: int, taken: Set[ir.Value]) -> Readers:
+def readers_of(
+    collective: ir.Operation, axis: int, taken: Set[ir.Value], gathered: Set[ir.Value]
+) -> Readers:
     """The readers of a gathered value, of which parts follow each other along an axis.
 
     Args:
       collective: whose result it is.
       axis: of the result.
       taken: results of products that other exchanges are beside.
+      gathered: values that other rings put together, later than they are gathered now.
 
     Raises NotPossibleError where no product can take it a part at a time, or where something else
     than a product waits for all of it.
     """
-    finder = _Finder(collective, taken)
+    finder = _Finder(collective, taken, gathered)
     finder.follow(collective.results[0], axis)
     return finder.found()
 
 
 class _Finder:
-    def __init__(self, collective: ir.Operation, taken: Set[ir.Value]) -> None:
-        self._block, self._taken = collective.block, taken
+    def __init__(
+        self, collective: ir.Operation, taken: Set[ir.Value], others: Set[ir.Value]
+    ) -> None:
+        self._block, self._taken, self._others = collective.block, taken, others
         self._gathered = collective.results[0]
         self._axes: dict[ir.Value, int] = {}
         self._work: list[ir.Operation] = []
@@ -107,9 +120,8 @@ class _Finder:
         elif value == self._gathered and _stores(reader, number):
             self._whole.append(reader)
         else:
-            facts = facts_of(reader.name)
             cut = None
-            if facts.category is Category.ELEMENTWISE or reader.name in _MOVED:
+            if _is_work(reader) or reader.name in _MOVED:
                 cut = cut_operand(reader, number, self._axes[value])
             if cut is None or cut.result is None:
                 raise NotPossibleError(f"{named(reader)} reads it too, which is no product")
@@ -117,6 +129,8 @@ class _Finder:
             self.follow(reader.results[0], cut.result)
 
     def _read_by_product(self, value: ir.Value, reader: ir.Operation, number: int) -> None:
+        if reader.results[0] in self._taken:
+            raise NotPossibleError(f"{named(reader)} is beside another exchange")
         cut = cut_operand(reader, number, self._axes[value])
         is_free = cut is not None and cut.result is not None and cut.operands[1 - number] is None
         reason = ""
@@ -124,8 +138,6 @@ class _Finder:
             is_batch = cut is not None and cut.result is not None
             kind = "is a batch of" if is_batch else "is contracted by"
             reason = f"its axis {kind} {named(reader)}"
-        elif reader.results[0] in self._taken:
-            reason = f"{named(reader)} is beside another exchange"
         if not reason:
             assert cut is not None and cut.result is not None
             self._axes[reader.results[0]] = cut.result
@@ -151,9 +163,68 @@ class _Finder:
         before: dict[int, ir.Operation] = {}
         for op in (*work, *products):
             before |= self._needed_before(op, number, place)
-        moved = tuple(before[each] for each in sorted(before))
-        axes = tuple(self._axes.items())
-        return Readers(tuple(products), tuple(work), axes, tuple(self._whole), first, moved)
+        tails: list[ir.Operation] = []
+        results: list[ir.Value] = []
+        for op in products:
+            tail = self._tail(op)
+            try:
+                needed = [self._needed_before(each, number, place) for each in tail]
+            except NotPossibleError:
+                tail = []
+            else:
+                before |= {key: each for one in needed for key, each in one.items()}
+            tails += tail
+            results.append((tail[-1] if tail else op).results[0])
+        return Readers(
+            tuple(products),
+            tuple(work),
+            tuple(tails),
+            tuple(results),
+            tuple(self._axes.items()),
+            tuple(self._whole),
+            tuple(op for op in self._whole if self._can_run_at(op, number, place)),
+            first,
+            tuple(before[each] for each in sorted(before)),
+        )
+
+    def _can_run_at(
+        self, op: ir.Operation, first: int, place: Mapping[Hashable, int]
+    ) -> bool:
+        """Whether a product can be moved before another place: all that it reads is there, and no
+        other exchange is beside it."""
+        if not is_product(op) or _is_exchanged(op):
+            return False
+        makers = {value: defining_op(value) for value in op.operands if value != self._gathered}
+        return not any(
+            maker is not None
+            and (
+                is_collective(maker)
+                or (maker.block == self._block and place[walk.key(maker)] >= first)
+            )
+            for maker in makers.values()
+        )
+
+    def _tail(self, product: ir.Operation) -> list[ir.Operation]:
+        """Elementwise work on a product, one after the other, as far as it makes less of it."""
+        found: list[ir.Operation] = []
+        narrowest, count = tensor_bytes(product.results[0].type) or 0, 0
+        op = product
+        while len(uses := list(op.results[0].uses)) == 1:
+            reader, number = uses[0].owner.operation, uses[0].operand_number
+            if reader.block != self._block or not _is_work(reader):
+                break
+            cut = cut_operand(reader, number, self._axes[op.results[0]])
+            if cut is None or cut.result is None:
+                break
+            found.append(reader)
+            self._axes[reader.results[0]] = cut.result
+            taken = tensor_bytes(reader.results[0].type) or 0
+            if taken < narrowest:
+                narrowest, count = taken, len(found)
+            op = reader
+        for each in found[count:]:
+            del self._axes[each.results[0]]
+        return found[:count]
 
     def _needed_before(
         self, op: ir.Operation, first: int, place: Mapping[Hashable, int]
@@ -163,6 +234,8 @@ class _Finder:
         waiting = [value for value in op.operands if value not in self._axes]
         while waiting:
             value = waiting.pop()
+            if value in self._others:
+                raise NotPossibleError(f"{named(op)} reads it, and another value of a ring")
             maker = defining_op(value)
             if maker is None or maker.block != self._block:
                 continue
@@ -176,6 +249,19 @@ class _Finder:
             found[number] = maker
             waiting += walk.values_read(maker)
         return found
+
+
+def _is_exchanged(op: ir.Operation) -> bool:
+    """Whether a result, or elementwise work on it, is given to an exchange."""
+    while len(uses := list(op.results[0].uses)) == 1:
+        op = uses[0].owner.operation
+        if is_collective(op) or not _is_work(op):
+            break
+    return is_collective(op)
+
+
+def _is_work(op: ir.Operation) -> bool:
+    return facts_of(op.name).category is Category.ELEMENTWISE
 
 
 def _place(op: ir.Operation, place: Mapping[Hashable, int]) -> int:

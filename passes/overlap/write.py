@@ -20,7 +20,7 @@ from ..analysis.axis_cuts import cut_operand
 from ..analysis.device_groups import DeviceGroups
 from ..analysis.purity import erase_unread, may_go
 from ..ir import walk
-from ..ir.build import Box, counter, counter_type, zeros
+from ..ir.build import Box, broadcast, counter, counter_type, reshaped
 from ..ir.collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
 from ..ir.values import shape_of
@@ -48,7 +48,7 @@ def write_ring(ring: Ring, *, both: bool) -> None:
             gather = whole.owner.operation
             freed.append(gather)
             _gather(gather, part, ring, lanes)
-    work = ring.readers.work if ring.readers is not None else ()
+    work = (*ring.readers.work, *ring.readers.tails) if ring.readers is not None else ()
     freed += [*work, *(each.op for each in (ring.terms.work if ring.terms is not None else ()))]
     exchanges = {walk.key(op) for op in freed}
     erase_unread(freed, lambda op: walk.key(op) in exchanges or may_go(op))
@@ -126,18 +126,18 @@ def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_La
             lane, hop, moved = moves[number]
             following = there[-(hop - 1) * lane.step, moved]
             arriving = (-hop * lane.step, moved)
-            coming = group.moved(following, lane)
-            made = behind.use(there[above, piece], above, piece)
-            there[arriving] = coming
+            there[arriving] = group.moved(following, lane)
+            behind.use(there[above, piece], above, piece)
             next_ = {arriving: None, places[number + 1]: None}
             if number + 1 < len(moves):
                 lane, hop, moved = moves[number + 1]
                 next_[-(hop - 1) * lane.step, moved] = None
-            held = _barrier([*(there[place] for place in next_), *made])
+            held = _barrier([*(there[place] for place in next_), *behind.made])
             there |= dict(zip(next_, held, strict=False))
+            behind.made = held[len(next_) :]
         for above, piece in places[len(moves) :]:
             behind.use(there[above, piece], above, piece)
-    behind.finish()
+        behind.finish()
 
 
 def _turns(lanes: Sequence[_Lane]) -> Iterator[tuple[_Lane, int]]:
@@ -151,6 +151,16 @@ def _barrier(values: Sequence[ir.Value]) -> list[ir.Value]:
     return [*stablehlo.OptimizationBarrierOp(values).results]
 
 
+def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
+    """A value that is written over part by part, made no sooner than the first part.
+
+    XLA would fill buffers with a constant in one kernel for all rings, at the program's start.
+    """
+    rank = len(shape_of(part))
+    corner = stablehlo.slice(part, [0] * rank, [1] * rank, [1] * rank)
+    return broadcast(reshaped(corner, ()), shape_of(type_), ())
+
+
 class _Behind:
     """Work and products behind a gather, a part at a time, and what they make in all."""
 
@@ -162,26 +172,41 @@ class _Behind:
         self._axes = dict(readers.axes) | {gathered: self.axis}
         self._steps = ring.groups.size * ring.pieces
         self._pieces = ring.pieces
-        self._made = {op.results[0]: zeros(op.results[0].type) for op in readers.products}
+        self._wholes = [*readers.results]
         if readers.whole:
-            self._made[gathered] = zeros(gathered.type)
+            self._wholes.append(gathered)
+        self.made: list[ir.Value] = []
+        """What was made so far of the products' results, and of the gathered value."""
 
-    def use(self, part: ir.Value, above: int, piece: int) -> list[ir.Value]:
-        """Uses a piece of the part of the device so many places above; gives the products."""
+    def use(self, part: ir.Value, above: int, piece: int) -> None:
+        """Uses a piece of the part of the device so many places above."""
         parts = {self._gathered: part}
-        for op in (*self._readers.work, *self._readers.products):
+        for op in (*self._readers.work, *self._readers.products, *self._readers.tails):
             parts[op.results[0]] = self._on_part(op, parts, above, piece)
-        for value, whole in self._made.items():
+        if not self.made:
+            self.made = [_filled(value.type, parts[value]) for value in self._wholes]
+        for number, value in enumerate(self._wholes):
             start = self._start(value, above, piece)
-            self._made[value] = Box({self._axes[value]: (start, self._size(value))}).update(
-                whole, parts[value]
-            )
-        return [parts[op.results[0]] for op in self._readers.products]
+            box = Box({self._axes[value]: (start, self._size(value))})
+            self.made[number] = box.update(self.made[number], parts[value])
 
     def finish(self) -> None:
-        """Puts what was made in the place of what the program made."""
-        for value, whole in self._made.items():
-            value.replace_all_uses_with(whole)
+        """Puts what was made in the place of what the program made, at the insertion point.
+
+        Products of all of the gathered value come first: it lies in memory until they have ended.
+        """
+        made = dict(zip(self._wholes, self.made, strict=True))
+        whole = made.pop(self._gathered, None)
+        if whole is not None:
+            self._gathered.replace_all_uses_with(whole)
+        if self._readers.at_once:
+            ended = [op.results[0] for op in self._readers.at_once]
+            barrier = stablehlo.OptimizationBarrierOp([*made.values(), *ended]).operation
+            for op in self._readers.at_once:
+                op.move_before(barrier)
+            made = dict(zip(made, barrier.results, strict=False))
+        for value, each in made.items():
+            value.replace_all_uses_with(each)
 
     def _on_part(
         self, op: ir.Operation, parts: Mapping[ir.Value, ir.Value], above: int, piece: int
@@ -230,19 +255,25 @@ def _scatter(
     ]
     sums: dict[tuple[_Lane, int], ir.Value] = {}
     """What has come to this device, by lane and piece."""
+    wholes = {
+        value: value
+        for each in terms.products
+        for value, axis in zip(each.op.operands, each.cut.operands, strict=True)
+        if axis is not None
+    }
+    """The products' operands that are cut, as they are there behind what moves."""
     pieces: list[ir.Value] = []
     moving: tuple[_Lane, int, ir.Value] | None = None
     for lane, left in [*turns, (None, 0)]:
         for piece in range(ring.pieces):
             place = 0 if lane is None else left * lane.step
             start = _plus(group.start(place, length), piece * size)
-            parts = _operand_parts(terms, start, size)
             if moving is not None:
-                held = _barrier([moving[2], *sums.values(), *parts.values()])
+                held = _barrier([moving[2], *sums.values(), *wholes.values()])
                 sums = dict(zip(sums, held[1:], strict=False))
-                parts = dict(zip(parts, held[1 + len(sums) :], strict=True))
+                wholes = dict(zip(wholes, held[1 + len(sums) :], strict=True))
                 came = group.moved(held[0], moving[0])
-            made = _terms_at(terms, summed, parts, start, size)
+            made = _terms_at(terms, summed, wholes, start, size)
             if moving is not None:
                 [made] = _barrier([made])
                 sums[moving[0], moving[1]] = came
@@ -255,20 +286,10 @@ def _scatter(
     return pieces[0] if len(pieces) == 1 else stablehlo.concatenate(pieces, terms.axis)
 
 
-def _operand_parts(terms: Terms, start: ir.Value, size: int) -> dict[tuple[ir.Value, int], ir.Value]:
-    """The parts of the products' operands, by operand and axis."""
-    found: dict[tuple[ir.Value, int], ir.Value] = {}
-    for each in terms.products:
-        for value, axis in zip(each.op.operands, each.cut.operands, strict=True):
-            if axis is not None and (value, axis) not in found:
-                found[value, axis] = part_at(value, axis, start, size)
-    return found
-
-
 def _terms_at(
     terms: Terms,
     summed: ir.Value,
-    parts: Mapping[tuple[ir.Value, int], ir.Value],
+    wholes: Mapping[ir.Value, ir.Value],
     start: ir.Value,
     size: int,
 ) -> ir.Value:
@@ -281,10 +302,8 @@ def _terms_at(
                 operands.append(value)
             elif value in made:
                 operands.append(made[value])
-            elif (value, axis) in parts:
-                operands.append(parts[value, axis])
             else:
-                operands.append(part_at(value, axis, start, size))
+                operands.append(part_at(wholes.get(value, value), axis, start, size))
         made[each.op.results[0]] = _on_part(each.op, operands, each.axis, size)
     return made[summed]
 
