@@ -196,13 +196,16 @@ class _Behind:
         Products of all of the gathered value come first: it lies in memory until they have ended.
         """
         made = dict(zip(self._wholes, self.made, strict=True))
-        whole = made.pop(self._gathered, None)
-        if whole is not None:
-            self._gathered.replace_all_uses_with(whole)
-        if self._readers.at_once:
-            ended = [op.results[0] for op in self._readers.at_once]
-            barrier = stablehlo.OptimizationBarrierOp([*made.values(), *ended]).operation
-            for op in self._readers.at_once:
+        at_once = self._readers.at_once
+        for op in at_once:
+            for number, value in enumerate(op.operands):
+                if value == self._gathered:
+                    op.operands[number] = made[value]
+        if len(made) + len(at_once) > 1:
+            # XLA would put together late what is read late, and hold its last part until then.
+            ended = [op.results[0] for op in at_once]
+            barrier = stablehlo.OptimizationBarrierOp([*self.made, *ended]).operation
+            for op in at_once:
                 op.move_before(barrier)
             made = dict(zip(made, barrier.results, strict=False))
         for value, each in made.items():
