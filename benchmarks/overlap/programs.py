@@ -1,4 +1,4 @@
-"""Blocks of tensor parallelism in `shard_map`: an MLP and attention, gathered before, summed after."""
+"""Blocks of tensor parallelism in `shard_map`: gathered before, summed and scattered after."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def attention(x: jax.Array, qkv: jax.Array, out: jax.Array) -> jax.Array:
 
 
 def _heads(x: jax.Array) -> jax.Array:
-    size = WIDTH // HEADS
+    size = min(WIDTH // HEADS, x.shape[1])
     return x.reshape(-1, min(SEQUENCE, x.shape[0]), x.shape[1] // size, size)
 
 
@@ -95,9 +95,7 @@ class Program:
 
     def function(self, mesh: Mesh) -> Callable[..., Any]:
         """What is run."""
-        block = jax.shard_map(
-            self.block, mesh=mesh, in_specs=self.specs, out_specs=self.specs[0]
-        )
+        block = jax.shard_map(self.block, mesh=mesh, in_specs=self.specs, out_specs=self.specs[0])
         if not self.gradient:
             return block
 
@@ -107,9 +105,7 @@ class Program:
         return jax.value_and_grad(loss, argnums=tuple(range(len(self.specs))))
 
 
-def programs(
-    tokens: int = TOKENS, width: int = WIDTH, hidden: int = HIDDEN
-) -> dict[str, Program]:
+def programs(tokens: int = TOKENS, width: int = WIDTH, hidden: int = HIDDEN) -> dict[str, Program]:
     """The blocks by name."""
     of_mlp = ((tokens, width), (width, hidden), (hidden, width))
     of_attention = ((tokens, width), (3, width, width), (width, width))

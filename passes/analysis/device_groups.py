@@ -21,7 +21,6 @@ from ..ir.collectives import is_collective, replica_groups
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import MeshAxis, placement_of
-from ..ir.values import defining_op
 from .purity import is_pure
 
 _GIVES_ALL_THE_SAME = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce"})
@@ -174,16 +173,14 @@ class SameInGroups:
             if kept == same:
                 break
             same = kept
-        for index, (result, argument) in enumerate(
-            zip(loop.results, body.arguments, strict=True)
-        ):
+        for index, (result, argument) in enumerate(zip(loop.results, body.arguments, strict=True)):
             self._known[result] = self._known[argument] = index in same
         return number in same
 
 
 def _owner(value: ir.Value) -> ir.Operation:
-    op = defining_op(value)
-    return value.owner.owner.operation if op is None else op
+    owner = value.owner
+    return owner.owner.operation if isinstance(owner, ir.Block) else owner.operation
 
 
 def _number(value: ir.Value) -> int:

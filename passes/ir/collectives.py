@@ -305,7 +305,9 @@ def permuted(value: ir.Value, pairs: Sequence[tuple[int, int]], like: ir.Operati
         [value.type],
         [value],
         {
-            "source_target_pairs": ir.DenseElementsAttr.get(np.asarray(pairs, np.int64)),
+            "source_target_pairs": ir.Attribute.parse(
+                f"dense<{[[*pair] for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+            ),
             "channel_handle": like.attributes["channel_handle"],
         },
     )

@@ -53,9 +53,7 @@ def part_of_same(value: ir.Value, axis: int, size: int) -> ir.Value:
     if op.name == "stablehlo.broadcast_in_dim":
         axes = walk.integers(op, "broadcast_dimensions")
         return stablehlo.broadcast_in_dim(type_, op.operands[0], axes)
-    parts = [
-        part_of_same(read, axis, size) if shape_of(read) else read for read in op.operands
-    ]
+    parts = [part_of_same(read, axis, size) if shape_of(read) else read for read in op.operands]
     return on_parts(op, parts, axis, size)
 
 

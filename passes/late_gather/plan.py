@@ -236,7 +236,9 @@ class _Region:
         number = {value: index for index, value in enumerate(inside)}
         weights = [self._gathered_bytes(value) for value in inside]
         edges = [
-            (number[read], number[value]) for value in inside for read in self.made_of.get(value, ())
+            (number[read], number[value])
+            for value in inside
+            for read in self.made_of.get(value, ())
         ]
         needed = [v for v in inside if v in self.stops or (v in self.maxima and is_read(v))]
         if not needed:
@@ -251,7 +253,9 @@ class _Region:
             return None
         done = self._made_before(gathered)
         work = tuple(self.order[value] for value in inside if value in done)
-        if after == before and all(op.name in _MOVED for op in work):
+        if after == before and all(
+            op.name in _MOVED or op.results[0] in self.maxima for op in work
+        ):
             return None
         return LateGather(
             id_,

@@ -10,7 +10,7 @@ from ..ir import walk
 from ..ir.build import reshaped
 from ..ir.collectives import all_gathered
 from ..ir.parts import cloned_on, on_parts, part_of_same
-from ..ir.values import shape_of
+from ..ir.values import defining_op, shape_of
 from .plan import LateGather
 
 
@@ -32,9 +32,7 @@ def gather_late(found: LateGather) -> None:
     for value, whole in wholes.items():
         value.replace_all_uses_with(whole)
     gathers = {walk.key(op) for op in found.gathers}
-    erase_unread(
-        [*found.work, *found.gathers], lambda op: walk.key(op) in gathers or may_go(op)
-    )
+    erase_unread([*found.work, *found.gathers], lambda op: walk.key(op) in gathers or may_go(op))
 
 
 def _on_parts(
@@ -58,15 +56,15 @@ def _on_parts(
     return on_parts(op, operands, cut.result, size)
 
 
-def _extreme_of_all(
-    op: ir.Operation, own: ir.Value, like: ir.Operation, devices: int
-) -> ir.Value:
+def _extreme_of_all(op: ir.Operation, own: ir.Value, like: ir.Operation, devices: int) -> ir.Value:
     """The maximum or minimum of all devices, each of which has its own.
 
     They are gathered and combined as the elements were: NCCL's maximum drops NaNs.
     """
     rows = reshaped(own, [1, *shape_of(own)])
     terms = all_gathered(rows, 0, devices, like)
-    reduction = cloned_on(op, [terms, op.operands[1]], own.type)
-    reduction.owner.operation.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([0])
-    return reduction
+    combined = cloned_on(op, [terms, op.operands[1]], own.type)
+    reduction = defining_op(combined)
+    assert reduction is not None
+    reduction.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([0])
+    return combined

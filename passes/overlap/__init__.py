@@ -72,8 +72,8 @@ class Overlap(Pass):
     )
     min_rows: int = option(
         512,
-        doc="an exchange is left whole where a step's product would have fewer rows: small products "
-        "lose more than is hidden",
+        doc="an exchange is left whole where a step's product would have fewer rows: small "
+        "products lose more than is hidden",
         minimum=1,
     )
     steps: int | None = option(

@@ -1,8 +1,7 @@
-"""Which exchanges are done in steps beside the products that wait for them, or that they wait for."""
+"""Which exchanges are done in steps beside products, and why the others are not."""
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 
@@ -35,6 +34,7 @@ _KINDS = {
     "stablehlo.all_reduce": "all-reduce",
 }
 """By name of the operation XLA's name of the collective."""
+
 
 @dataclass(frozen=True)
 class Ring:
@@ -204,8 +204,10 @@ class _Planner:
         """Who exchanges. Raises NotPossibleError."""
         told = walk.readable_attributes(op).get("mhlo.frontend_attributes")
         if isinstance(told, ir.DictAttr) and len(told):
-            names = ", ".join(sorted(each.name for each in told))
-            raise NotPossibleError(f"its attributes tell XLA how to schedule or pipeline it: {names}")
+            names = ", ".join(told[number].name for number in range(len(told)))
+            raise NotPossibleError(
+                f"its attributes tell XLA how to schedule or pipeline it: {names}"
+            )
         groups = DeviceGroups.of(op, self._partitions)
         if self._speed.link_bytes_per_s is None:
             raise NotPossibleError("it is not known which devices fast links join on this target")

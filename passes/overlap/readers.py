@@ -139,7 +139,8 @@ class _Finder:
             kind = "is a batch of" if is_batch else "is contracted by"
             reason = f"its axis {kind} {named(reader)}"
         if not reason:
-            assert cut is not None and cut.result is not None
+            assert cut is not None
+            assert cut.result is not None
             self._axes[reader.results[0]] = cut.result
             self._products.append(reader)
         elif value == self._gathered:
@@ -187,9 +188,7 @@ class _Finder:
             tuple(before[each] for each in sorted(before)),
         )
 
-    def _can_run_at(
-        self, op: ir.Operation, first: int, place: Mapping[Hashable, int]
-    ) -> bool:
+    def _can_run_at(self, op: ir.Operation, first: int, place: Mapping[Hashable, int]) -> bool:
         """Whether a product can be moved before another place: all that it reads is there, and no
         other exchange is beside it."""
         if not is_product(op) or _is_exchanged(op):

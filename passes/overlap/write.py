@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
@@ -23,7 +22,7 @@ from ..ir import walk
 from ..ir.build import Box, broadcast, counter, counter_type, reshaped
 from ..ir.collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
-from ..ir.values import shape_of
+from ..ir.values import defining_op, shape_of
 from .plan import Ring
 from .readers import Readers
 from .terms import Terms
@@ -45,7 +44,8 @@ def write_ring(ring: Ring, *, both: bool) -> None:
                 whole = all_gathered(part, ring.terms.axis, devices.size, collective)
         collective.results[0].replace_all_uses_with(whole)
         if ring.readers is not None:
-            gather = whole.owner.operation
+            gather = defining_op(whole)
+            assert gather is not None
             freed.append(gather)
             _gather(gather, part, ring, lanes)
     work = (*ring.readers.work, *ring.readers.tails) if ring.readers is not None else ()
@@ -76,10 +76,10 @@ class _Group:
 
     def __init__(self, groups: DeviceGroups, like: ir.Operation) -> None:
         self._groups, self._like = groups, like
-        places = np.zeros(groups.partitions, np.int32)
-        for row in groups.rows:
-            places[list(row)] = range(groups.size)
-        table = stablehlo.constant(ir.DenseElementsAttr.get(places))
+        places = {each: place for row in groups.rows for place, each in enumerate(row)}
+        listed = [places[partition] for partition in sorted(places)]
+        table_type = counter_type([len(listed)])
+        table = stablehlo.constant(ir.Attribute.parse(f"dense<{listed}> : {table_type}"))
         own = stablehlo.partition_id()
         own = stablehlo.convert(counter_type(), own)
         found = stablehlo.dynamic_slice(table, [own], [1])
@@ -164,9 +164,7 @@ def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
 class _Behind:
     """Work and products behind a gather, a part at a time, and what they make in all."""
 
-    def __init__(
-        self, gathered: ir.Value, readers: Readers, group: _Group, ring: Ring
-    ) -> None:
+    def __init__(self, gathered: ir.Value, readers: Readers, group: _Group, ring: Ring) -> None:
         self._gathered, self._readers, self._group = gathered, readers, group
         self.axis = readers.axis_of(ring.collective.results[0])
         self._axes = dict(readers.axes) | {gathered: self.axis}
@@ -216,7 +214,8 @@ class _Behind:
     ) -> ir.Value:
         number = next(n for n, value in enumerate(op.operands) if value in parts)
         cut = cut_operand(op, number, self._axes[op.operands[number]])
-        assert cut is not None and cut.result is not None
+        assert cut is not None
+        assert cut.result is not None
         size = self._size(op.results[0])
         operands = []
         for value, axis in zip(op.operands, cut.operands, strict=True):
@@ -326,9 +325,12 @@ def _pieces(value: ir.Value, axis: int, count: int) -> list[ir.Value]:
         return [value]
     shape = shape_of(value)
     size = shape[axis] // count
-    cut = []
+    cut: list[ir.Value] = []
     for piece in range(count):
         starts = [piece * size if place == axis else 0 for place in range(len(shape))]
-        ends = [start + (size if place == axis else n) for place, (start, n) in enumerate(zip(starts, shape, strict=True))]
+        ends = [
+            start + (size if place == axis else n)
+            for place, (start, n) in enumerate(zip(starts, shape, strict=True))
+        ]
         cut.append(stablehlo.slice(value, starts, ends, [1] * len(shape)))
     return cut
