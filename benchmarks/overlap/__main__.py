@@ -3,12 +3,14 @@
     python -m benchmarks.overlap        (needs the extra cuda13; no GPU; about 10 minutes)
 
 Writes benchmarks/results/overlap_h100.json, which keeps one entry for each version of JAX it was
-run with, and overlap_h100.md, the same as tables.
+run with, and overlap_h100.md, the same as tables. Names of programs on the command line choose
+them; others stay.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from benchmarks.overlap.programs import programs
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
 from hloom.xla.collectives import sent_bytes_by_kind
+from hloom.xla.hlo_text import computations, entry_name
 from hloom.xla.scheduled import ScheduledCollective, is_product, scheduled_collectives
 
 DEVICES = 8
@@ -48,9 +51,12 @@ def main() -> None:
     deviceless.prepare()
     without_cache()
     mesh = deviceless.mesh(TARGET, DEVICES)
-    found: dict[str, dict[str, Any]] = {}
-    lines: list[str] = []
+    before = BENCHMARK.before()
+    found: dict[str, dict[str, Any]] = before.get("programs", {})
+    lines: list[str] = before.get("schedule", [])
     for name, program in programs().items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         lowered = program.lower(mesh)
         found[name] = {}
         for column, options in COLUMNS.items():
@@ -79,7 +85,7 @@ def measured(module: str) -> dict[str, Any]:
 def schedule(module: str) -> list[str]:
     """The exchanges and products of a schedule, a line for each, in its order."""
     found = []
-    for line in module.splitlines():
+    for line in computations(module)[entry_name(module)]:
         name = _NAME.match(line)
         if name is not None and (is_product(line) or name[1].startswith("collective-permute-")):
             found.append(name[1])

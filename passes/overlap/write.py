@@ -87,8 +87,10 @@ class _Group:
 
     def start(self, places: int, size: int) -> ir.Value:
         """Where the part begins of the device so many places above this one."""
-        above = stablehlo.add(self._place, counter(places % self._groups.size))
-        place = stablehlo.remainder(above, counter(self._groups.size))
+        place, devices = self._place, self._groups.size
+        if places % devices:
+            above = stablehlo.add(place, counter(places % devices))
+            place = stablehlo.remainder(above, counter(devices))
         return stablehlo.multiply(place, counter(size))
 
     def moved(self, value: ir.Value, lane: _Lane) -> ir.Value:

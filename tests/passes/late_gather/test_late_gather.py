@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support.devices.planned_for_h100 import AXIS, mesh_of, placed
+from support.devices.planned_for_h100 import AXIS, mesh_of, placed, planned_for_h100
 from support.programs import normal
 
 import hloom
@@ -30,7 +30,7 @@ def run(block: Callable[..., Any], spec: str, *more: tuple[np.ndarray, P]) -> tu
     mapped = jax.shard_map(
         block, mesh=mesh, in_specs=tuple(s for _, s in given), out_specs=P(AXIS), check_vma=False
     )
-    with hloom.strict():
+    with planned_for_h100(), hloom.strict():
         results = jax.jit(mapped, compiler_options={"hloom": spec})(
             *(placed(value, mesh, s) for value, s in given)
         )

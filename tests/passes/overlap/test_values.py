@@ -17,8 +17,8 @@ from support.devices.planned_for_h100 import AXIS, both_ways, mesh_of, placed
 from support.examples import drawn
 from support.programs import normal
 
-from benchmarks.overlap.programs import programs
 from benchmarks.overlap.programs import AXIS as BENCHMARK_AXIS
+from benchmarks.overlap.programs import programs
 
 ALL = "min_bytes=1B min_rows=1"
 TOLERANCE = 1e-6

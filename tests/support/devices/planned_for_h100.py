@@ -16,13 +16,13 @@ import hloom
 from hloom import targets
 
 AXIS = "t"
-SHOWN = P(AXIS)
 
 
 @contextmanager
 def planned_for_h100() -> Iterator[None]:
     """Programs that are compiled inside are planned for H100s, whatever they run on."""
-    with mock.patch("hloom.targets.devices.target_of", lambda *_: targets.load("h100_sxm")):
+    h100 = targets.load("h100_sxm")
+    with mock.patch("hloom.targets.devices.target_of", return_value=h100):
         yield
 
 
