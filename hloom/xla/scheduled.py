@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hloom.passes.framework.tables import Described, Kind, Table
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.collectives import COLLECTIVE, group_devices, result_bytes
 from hloom.xla.hlo_text import Computations, computations, entry_name, trips
@@ -24,8 +25,11 @@ _RUNS = re.compile(r" (?:fusion|custom-call|dot)\(")
 _STRATEGY = re.compile(r'"kernel_strategy":"KERNEL_STRATEGY_(\w+)"')
 _MEMORY = re.compile(r"S\((\d+)\)")
 
-_KERNELS = {"DEFAULT": "", "TRITON_ONE_SHOT": "one-shot", "TRITON_TWO_SHOT": "two-shot"}
-"""By name of XLA's strategy what its own kernel is called; NCCL's has no name."""
+_KERNELS = {"DEFAULT": "NCCL", "TRITON_ONE_SHOT": "one-shot", "TRITON_TWO_SHOT": "two-shot"}
+"""By name of XLA's strategy, which kernel it is: NCCL's, or one of XLA's own."""
+
+_ORDINARY = 0
+"""The memory space of a device's memory."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class ScheduledCollective:
       runs: how often a run of the program does it.
       is_asynchronous: other work may run beside it.
       products: matrix products between its start and its end.
-      kernel: "one-shot" or "two-shot" of a kernel of XLA's own; empty where NCCL's runs.
-      memory: the memory space of its result; 0 for ordinary device memory. Others are for buffers
-        that NCCL has registered, or that lie at the same place on all devices.
+      kernel: "NCCL", "one-shot" or "two-shot"; empty where the text does not tell.
+      memory: the memory space of its result; 0 for ordinary device memory. Others hold buffers that
+        are registered with NCCL, or symmetric: at the same place on all devices.
       source: the line of the user's program.
     """
 
@@ -57,7 +61,7 @@ class ScheduledCollective:
 
 
 def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
-    """The collectives of a module in XLA's text, in the order of the schedule."""
+    """The collectives of a module in XLA's text, each computation's in the order of its schedule."""
     found = computations(text)
     stacks = CallStacks(text)
     for lines, runs in _scheduled(found, entry_name(text), 1):
@@ -80,6 +84,45 @@ def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
                 int(memory[1]) if memory else 0,
                 stacks.source(line),
             )
+
+
+def collectives_table(text: str) -> Table | None:
+    """What XLA made of a module's exchanges, those alike in a row; None without any."""
+    alike: dict[tuple[object, ...], list[ScheduledCollective]] = {}
+    for each in scheduled_collectives(text):
+        key = (each.source.line, each.kind, each.bytes, each.kernel, each.memory)
+        alike.setdefault(key, []).append(each)
+    groups = sorted(
+        alike.values(), key=lambda group: -sum(each.bytes * each.runs for each in group)
+    )
+    rows = tuple(
+        (
+            group[0].bytes,
+            sum(each.runs for each in group),
+            sum(each.runs for each in group if each.is_asynchronous and each.products),
+            group[0].kernel,
+            "" if group[0].memory == _ORDINARY else f"S({group[0].memory})",
+            Described(source=group[0].source, operation=group[0].kind, times=len(group)),
+        )
+        for group in groups
+    )
+    columns = {
+        "gives": Kind.BYTES,
+        "times": Kind.COUNT,
+        "beside products": Kind.COUNT,
+        "kernel": Kind.TEXT,
+        "memory": Kind.TEXT,
+        "collective": Kind.VALUE,
+    }
+    return Table("Collectives in XLA's schedule", columns, rows, _TEXT) if rows else None
+
+
+_TEXT = (
+    "A collective is beside products where it is asynchronous and a matrix product is scheduled "
+    "between its start and its end. One-shot and two-shot are XLA's own kernels, which read peers' "
+    "memory; others are NCCL's, which chooses between rings, trees and NVLS when it runs. Memory "
+    "other than ordinary, as S(1), holds buffers that are symmetric or registered with NCCL."
+)
 
 
 def is_product(line: str) -> bool:

@@ -27,10 +27,10 @@ TOLERANCE = 1e-6
 OPTIONS = ["", "directions=both", "steps=16 directions=both"]
 
 
-def assert_close(wanted: list[Any], got: list[Any]) -> None:
+def assert_close(wanted: list[Any], got: list[Any], tolerance: float = TOLERANCE) -> None:
     for one, other in zip(wanted, got, strict=True):
         largest = float(np.max(np.abs(one))) or 1.0
-        np.testing.assert_allclose(other, one, rtol=0, atol=TOLERANCE * largest)
+        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * largest)
 
 
 BLOCKS = {
@@ -115,7 +115,7 @@ def test_groups_along_an_axis_of_a_larger_mesh() -> None:
 UNARY: list[Callable[[Any], Any]] = [
     jnp.tanh,
     lambda x: 2 * x,
-    lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    lambda x: jnp.clip(x, -0.5, 0.5),
     lambda x: x + jnp.arange(x.shape[-1], dtype=x.dtype),
     lambda x: jnp.maximum(x, 0.0),
     lambda x: x - jnp.max(x, axis=-1, keepdims=True),
@@ -164,7 +164,7 @@ def block_of(drawing: dict[str, Any]) -> Callable[..., Any]:
             )
         if drawing["contracts"]:
             gram = jnp.tensordot(whole, whole, (tuple(range(axis + 1)),) * 2)
-            made += jnp.mean(gram)
+            made += jnp.mean(jnp.tanh(gram))
         if drawing["ends"] == "sum":
             made = jax.lax.psum(made, AXIS)
             return jax.lax.dynamic_slice_in_dim(
@@ -209,14 +209,15 @@ def check_random_block(drawing: dict[str, Any]) -> str:
             return mapped(*arguments)
         return jax.grad(lambda *a: jnp.sum(jnp.sin(mapped(*a))), argnums=(0, 1, 2))(*arguments)
 
-    values = normal(*shape) * 0.3, normal(8, 16, seed=1) * 0.3, normal(16, 8, seed=2) * 0.3
-    arguments = tuple(placed(v, mesh, s) for v, s in zip(values, specs, strict=True))
+    shapes = shape, (8, 16), (16, 8)
+    values = [0.3 * normal(*each, seed=seed).astype(float) for seed, each in enumerate(shapes)]
     steps = drawing["devices"] * drawing["pieces"]
     both = "both" if drawing["both"] else "one"
     options = f"{ALL} steps={steps} directions={both}"
     late = "late-gather{min_bytes=1B}"
-    wanted, got, run = both_ways(program, arguments, f"{late},overlap{{{options}}}")
-    for one, other in zip(wanted, got, strict=True):
-        largest = float(np.max(np.abs(one))) or 1.0
-        np.testing.assert_allclose(other, one, rtol=0, atol=4 * TOLERANCE * largest)
+    # In float64 another order of sums is told from another program, however that amplifies it.
+    with jax.enable_x64(True):
+        arguments = tuple(placed(v, mesh, s) for v, s in zip(values, specs, strict=True))
+        wanted, got, run = both_ways(program, arguments, f"{late},overlap{{{options}}}")
+    assert_close(wanted, got, 1e-11)
     return "none" if run.empty else "rings"
