@@ -61,7 +61,7 @@ class ScheduledCollective:
 
 
 def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
-    """The collectives of a module in XLA's text, each computation's in the order of its schedule."""
+    """The collectives of a module in XLA's text, those of a computation in its schedule's order."""
     found = computations(text)
     stacks = CallStacks(text)
     for lines, runs in _scheduled(found, entry_name(text), 1):

@@ -122,8 +122,10 @@ ELSEWHERE = {
     "barriers": "a program on one device has no collective",
     "drop-constraints": "a program on one device has no sharding",
     "fit": "fit/test_random_programs draws its moves",
+    "late-gather": "a program on one device has no gather: its own tests, and overlap's draws",
     "offload": "the interpreter knows no memory of a host",
     "one-hot": "these programs have no labels: its own draws",
+    "overlap": "a program on one device has no exchange: its own draws",
     "ragged": "these programs have no groups: its own draws",
     "uninitialized-stacks": "the interpreter has no garbage: test_garbage puts it in",
 }

@@ -210,7 +210,9 @@ def check_random_block(drawing: dict[str, Any]) -> str:
         return jax.grad(lambda *a: jnp.sum(jnp.sin(mapped(*a))), argnums=(0, 1, 2))(*arguments)
 
     shapes = shape, (8, 16), (16, 8)
-    values = [0.3 * normal(*each, seed=seed).astype(float) for seed, each in enumerate(shapes)]
+    values = [
+        0.3 * np.asarray(normal(*each, seed=seed), np.float64) for seed, each in enumerate(shapes)
+    ]
     steps = drawing["devices"] * drawing["pieces"]
     both = "both" if drawing["both"] else "one"
     options = f"{ALL} steps={steps} directions={both}"
