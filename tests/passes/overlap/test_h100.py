@@ -44,20 +44,14 @@ def test_every_step_is_beside_a_product(name: str, steps: int, sent: float) -> N
     assert sent_now_bytes <= sent * sent_bytes
 
 
-def test_what_xla_does_with_all_reduces_by_default() -> None:
-    """Small ones are kernels of its own, large ones NCCL's; no buffer is symmetric."""
+@pytest.mark.parametrize(("size", "kernel"), [(2**12, "one-shot"), (2**22, "NCCL")])
+def test_which_kernel_an_all_reduce_is_by_default(size: int, kernel: str) -> None:
     mesh = deviceless.mesh("h100_sxm", 8)
-
-    def sums(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.lax.psum(x, AXIS), jax.lax.psum(y, AXIS)
-
-    mapped = jax.shard_map(sums, mesh=mesh, in_specs=P(AXIS), out_specs=P())
+    mapped = jax.shard_map(
+        lambda x: jax.lax.psum(x, AXIS), mesh=mesh, in_specs=P(AXIS), out_specs=P()
+    )
     sharding = NamedSharding(mesh, P(AXIS))
-    arguments = [
-        jax.ShapeDtypeStruct((8 * size,), jnp.float32, sharding=sharding) for size in (2**12, 2**22)
-    ]
-    executable = jax.jit(mapped).lower(*arguments).compile()
-    text = optimized_text(executable.runtime_executable())
-    found = {each.bytes: each for each in scheduled_collectives(text)}
-    assert {each.memory for each in found.values()} == {0}
-    assert found[2**24].kernel == "NCCL"
+    argument = jax.ShapeDtypeStruct((8 * size,), jnp.float32, sharding=sharding)
+    executable = jax.jit(mapped).lower(argument).compile()
+    [found] = scheduled_collectives(optimized_text(executable.runtime_executable()))
+    assert (found.kernel, found.memory) == (kernel, 0)
