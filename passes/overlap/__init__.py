@@ -9,7 +9,7 @@ Before::
     %0 = stablehlo.all_gather %x, dim = 0 : (tensor<1024x64xbf16>) -> tensor<8192x64xbf16>
     %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0]
 
-After, for each of the 8 devices' parts::
+After::
 
     %1 = stablehlo.collective_permute %x, from the device above
     %2 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : tensor<1024x128xbf16>
