@@ -300,13 +300,16 @@ def _kept_entry(origin: Origin, pipeline: Pipeline, target: Target) -> CacheEntr
 
     if not is_of_hloom(pipeline):
         return None
+    inputs = inputs_of(pipeline, target)
+    if inputs is None:
+        return None
     backend, devices = origin.backend, origin.devices
     return cache_entry(
         origin.module,
         devices,
         origin.options,
         backend,
-        more=inputs_of(pipeline, target),
+        more=inputs,
         is_writer=backend.process_index() == min(processes_of(backend, devices)),
     )
 

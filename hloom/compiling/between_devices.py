@@ -9,11 +9,13 @@ from jax.extend.mlir import ir
 
 from hloom._jax.executables import optimized_text
 from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
+from hloom.passes.framework.tables import Table
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.mesh import has_several_devices
 from hloom.policy import is_strict
 from hloom.record import Sent
 from hloom.xla.collectives import sent_bytes_by_kind
+from hloom.xla.scheduled import collectives_table
 
 
 def sent_of(
@@ -33,13 +35,20 @@ def sent_of(
         if is_strict():
             raise
         return None
+    told = overview.to_json()
+    by_xla: dict[str, int] | None = None
+    made: Table | None = None
     try:
-        by_xla = sent_bytes_by_kind(optimized_text(executable))
+        text = optimized_text(executable)
+        by_xla = sent_bytes_by_kind(text)
+        made = collectives_table(text)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
-        by_xla = None
+        pass  # It is a figure to show, and this backend has none.
+    if made is not None:
+        told["tables"] = [*(table.to_json() for table in overview.tables()), made.to_json()]
     return Sent(
         overview.sent_by_kind(),
         by_xla,
-        overview.to_json(),
+        told,
         "" if overview.is_small else overview.summary,
     )

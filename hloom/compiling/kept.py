@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jax.extend.mlir import ir
 
 from hloom.compiling.origin import module_name
+from hloom.passes.analysis import kernels
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.ir import walk
+from hloom.passes.ir import collectives, walk
 from hloom.record import CompileAttempt, CompileRecord, Sent
 
 if TYPE_CHECKING:
@@ -112,13 +113,17 @@ def is_of_hloom(pipeline: Pipeline) -> bool:
     return all(type(step).__module__.startswith("hloom.") for step in pipeline.steps())
 
 
-def inputs_of(pipeline: Pipeline, target: Target) -> str:
-    """What a plan depends on beside what JAX's own key has.
+def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
+    """What a plan depends on beside what JAX's own key has; None where that has no text.
 
     As in that, lines of the source are none: those that a kept plan tells are of the start that
-    made it.
+    made it. A function that a program declares of a kernel has no text.
     """
-    return f"{_FORMAT}\n{_source_digest()}\n{pipeline}\n{target!r}"
+    declared = kernels.declarations()
+    if declared is None:
+        return None
+    declared += collectives.declarations()
+    return f"{_FORMAT}\n{_source_digest()}\n{pipeline}\n{target!r}\n{declared}"
 
 
 @functools.cache

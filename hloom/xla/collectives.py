@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from hloom.passes.ir.collectives import sent_bytes
 from hloom.xla.hlo_text import Computations, array_bytes, computations, entry_name, trips
 
-_COLLECTIVE = re.compile(
+COLLECTIVE = re.compile(
     r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
 )
+"""In a line: the type of a collective's result, its kind, and whether it only starts."""
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
 
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
@@ -89,12 +90,12 @@ def collectives_of(text: str) -> Iterator[Collective]:
 
 def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[Collective]:
     for line in within.get(name, ()):
-        found = _COLLECTIVE.search(line)
+        found = COLLECTIVE.search(line)
         if found is not None:
             # XLA:TPU writes a fusion of an all-reduce and a slice.
             kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
-            size_bytes = _bytes(found[1], found[2], started=bool(found[3]))
-            yield Collective(kind, size_bytes, runs, in_loop, _group_devices(line))
+            size_bytes = result_bytes(found[1], found[2], started=bool(found[3]))
+            yield Collective(kind, size_bytes, runs, in_loop, group_devices(line))
             continue
         is_loop = " while(" in line
         times = runs * trips(within, line)
@@ -102,7 +103,7 @@ def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Itera
             yield from _walk(within, called, times, in_loop=in_loop or is_loop)
 
 
-def _bytes(type_: str, kind: str, *, started: bool) -> int:
+def result_bytes(type_: str, kind: str, *, started: bool) -> int:
     """Of a result. What has only started gives a tuple of its operands and its results; a sum has
     the type of its result alone."""
     sizes = array_bytes(type_)
@@ -113,7 +114,7 @@ def _bytes(type_: str, kind: str, *, started: bool) -> int:
     return sum(sizes)
 
 
-def _group_devices(line: str) -> int:
+def group_devices(line: str) -> int:
     """How many devices exchange with each other; 0 where the line does not tell."""
     if listed := _LISTED.search(line):
         return listed[1].count(",") + 1

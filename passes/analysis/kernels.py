@@ -116,6 +116,13 @@ def declared(target: str, **kernel: Any) -> Iterator[None]:
         del _declared[target]
 
 
+def declarations() -> str | None:
+    """What is declared in this process, as text; None where a function of shapes is among it."""
+    if any(callable(kernel.flops) for kernel in _declared.values()):
+        return None
+    return "".join(f"{target}: {kernel}\n" for target, kernel in sorted(_declared.items()))
+
+
 def _check_count(target: str, name: str, count: object, wanted: str) -> None:
     """Raises where a count is neither None nor a number that can be one."""
     if count is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -25,10 +25,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from . import mesh, walk
+from .build import typed
 from .custom_calls import target_of
 from .locations import source_of
 from .marks import Groups, can_carry_dependency
 from .ops import facts_of
+from .values import shape_of
 
 ATTRIBUTE = "hloom.collective"
 """The attribute, of a custom call or among its frontend attributes, that says what it needs."""
@@ -78,6 +80,11 @@ def declare(target: str, needs: SyncRequirement) -> None:
     """
     if _declared.setdefault(target, needs) != needs:
         raise ValueError(f"@{target} is declared already, with {_declared[target]}")
+
+
+def declarations() -> str:
+    """What is declared in this process, as text."""
+    return "".join(f"{target}: {needs}\n" for target, needs in sorted(_declared.items()))
 
 
 @contextmanager
@@ -262,6 +269,54 @@ def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
         return partitions_of_groups(groups or None, partitions)
     except ValueError:
         return None
+
+
+_OF_GROUPS = ("channel_handle", "replica_groups", "use_global_device_ids")
+"""Attributes that tell which devices exchange with each other."""
+
+
+def all_gathered(part: ir.Value, axis: int, devices: int, like: ir.Operation) -> ir.Value:
+    """The parts of all devices of a group along an axis, at the insertion point.
+
+    Args:
+      part: the device's own.
+      axis: along which the parts follow each other.
+      devices: of a group.
+      like: a collective of the same groups.
+    """
+    shape = shape_of(part)
+    shape[axis] *= devices
+    attributes = {name: like.attributes[name] for name in _OF_GROUPS}
+    along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)
+    made = ir.Operation.create(
+        "stablehlo.all_gather",
+        [typed(part, shape)],
+        [part],
+        attributes | {"all_gather_dim": along},
+    )
+    return made.results[0]
+
+
+def permuted(value: ir.Value, pairs: Sequence[tuple[int, int]], like: ir.Operation) -> ir.Value:
+    """The value of another device, at the insertion point.
+
+    Args:
+      value: the device's own.
+      pairs: of partitions, the source before the target.
+      like: a collective with the channel to use.
+    """
+    made = ir.Operation.create(
+        "stablehlo.collective_permute",
+        [value.type],
+        [value],
+        {
+            "source_target_pairs": ir.Attribute.parse(
+                f"dense<{[[*pair] for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+            ),
+            "channel_handle": like.attributes["channel_handle"],
+        },
+    )
+    return made.results[0]
 
 
 def sent_bytes(kind: str, result_bytes: int, devices: int) -> int:

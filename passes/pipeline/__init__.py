@@ -80,7 +80,7 @@ class Pipeline(Pass):
     """Run the layers of a step as a pipeline over an axis of the mesh."""
 
     name: ClassVar[str] = "pipeline"
-    summary: ClassVar[str] = "run the layers of a step as a pipeline over an axis of the mesh"
+    summary: ClassVar[str] = "run layers as a pipeline over an axis of the mesh"
     example: ClassVar[str] = "pipeline{axis=stage microbatches=16}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     once: ClassVar[bool] = True

@@ -12,10 +12,13 @@ from jax.extend.mlir import ir
 from support import RunPython, toy_passes
 
 from hloom.compiling.kept import DamagedError, Told, bytecode, inputs_of, is_of_hloom, read, written
+from hloom.passes.analysis import kernels
 from hloom.passes.framework import registry
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
+from hloom.passes.ir import collectives
+from hloom.passes.ir.collectives import SyncRequirement
 from hloom.record import CompileAttempt
 
 STARTS = """
@@ -76,7 +79,9 @@ def test_a_warm_start_plans_nothing(run_python: RunPython, tmp_path: Path) -> No
 def _told() -> Told:
     run = PassRun("remat", "s", "e", {"a": [1.5, None]}, False, True, 0.1, 0.2, 0.3)
     attempt = CompileAttempt({"b": 1}, 1, None, 2, 3, 0.5, None)
-    return Told(True, (run,), (attempt,), 0, None, False, 0.25, (("remat", Complaint("c")),), None)
+    return Told(
+        True, (run,), (attempt,), 0, None, False, 0.25, 2**20, (("remat", Complaint("c")),), None
+    )
 
 
 def _module() -> ir.Module:
@@ -136,6 +141,12 @@ def test_what_a_plan_depends_on() -> None:
     assert one == inputs_of(Pipeline.parse("remat"), Target("cpu"))
     assert one != inputs_of(Pipeline.parse("fit"), Target("cpu"))
     assert one != inputs_of(Pipeline.parse("remat"), Target("cuda"))
+    with kernels.declared("mine", pure=True):
+        assert one != inputs_of(Pipeline.parse("remat"), Target("cpu"))
+    with collectives.declared("mine", SyncRequirement(entry=True)):
+        assert one != inputs_of(Pipeline.parse("remat"), Target("cpu"))
+    with kernels.declared("mine", pure=True, flops=lambda operands, results: 1.0):
+        assert inputs_of(Pipeline.parse("remat"), Target("cpu")) is None
     assert is_of_hloom(Pipeline.parse("default"))
     with registry.registered(toy_passes.ReplaceTwo):
         assert not is_of_hloom(Pipeline.parse("replace-two"))

@@ -1,0 +1,85 @@
+"""Parts of values along one axis: an operation done on a part gives the part of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from . import walk
+from .build import Box, typed
+from .op_facts import Category
+from .ops import facts_of
+from .values import defining_op, shape_of
+
+
+def resized(value: ir.Value, axis: int, size: int) -> ir.RankedTensorType:
+    """The type of a value with another size of an axis."""
+    shape = shape_of(value)
+    shape[axis] = size
+    return typed(value, shape)
+
+
+def is_same_everywhere(value: ir.Value, axis: int) -> bool:
+    """Whether it is seen that a value has the same in all of its parts along an axis.
+
+    That is a constant of one number, what is repeated along the axis, and elementwise work on such.
+    """
+    op = defining_op(value)
+    if op is None:
+        return False
+    if op.name == "stablehlo.constant":
+        elements = walk.readable_attributes(op).get("value")
+        return isinstance(elements, ir.DenseElementsAttr) and elements.is_splat
+    if op.name == "stablehlo.broadcast_in_dim":
+        axes = walk.integers(op, "broadcast_dimensions")
+        return axis not in axes or shape_of(op.operands[0])[axes.index(axis)] == 1
+    is_work = facts_of(op.name).category is Category.ELEMENTWISE and len(op.results) == 1
+    return is_work and all(
+        not shape_of(read) or (shape_of(read) == shape_of(value) and is_same_everywhere(read, axis))
+        for read in op.operands
+    )
+
+
+def part_of_same(value: ir.Value, axis: int, size: int) -> ir.Value:
+    """A part of a value that is the same everywhere along an axis, written anew."""
+    op = defining_op(value)
+    assert op is not None
+    type_ = resized(value, axis, size)
+    if op.name == "stablehlo.constant":
+        splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat))
+    if op.name == "stablehlo.broadcast_in_dim":
+        axes = walk.integers(op, "broadcast_dimensions")
+        return stablehlo.broadcast_in_dim(type_, op.operands[0], axes)
+    parts = [part_of_same(read, axis, size) if shape_of(read) else read for read in op.operands]
+    return on_parts(op, parts, axis, size)
+
+
+def part_at(value: ir.Value, axis: int, start: ir.Value, size: int) -> ir.Value:
+    """The part of a value that begins somewhere along an axis; ``start`` is a scalar."""
+    if is_same_everywhere(value, axis):
+        return part_of_same(value, axis, size)
+    return Box({axis: (start, size)}).slice(value)
+
+
+def on_parts(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
+    """An operation of one result done on parts of its operands, at the insertion point.
+
+    Args:
+      op: what is done; its attributes stay.
+      operands: their parts.
+      axis: of the result, that along which its part is smaller.
+      size: of the part.
+    """
+    return cloned_on(op, operands, resized(op.results[0], axis, size))
+
+
+def cloned_on(op: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
+    """A clone of an operation of one result, with other operands and another type."""
+    clone = op.clone().operation
+    for number, operand in enumerate(operands):
+        clone.operands[number] = operand
+    clone.results[0].set_type(type_)
+    return clone.results[0]

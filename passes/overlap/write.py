@@ -1,0 +1,338 @@
+"""Writes an exchange as a ring: parts move from device to device while products use what is there.
+
+The order is held by optimization barriers, which XLA:GPU honours until it has scheduled: the next
+part leaves when a product begins, and is used once that product has ended. Without them XLA lets
+all parts move before the first product.
+
+Lanes are the directions of the ring. A part that moves down comes to the device below in its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ..analysis.axis_cuts import cut_operand
+from ..analysis.device_groups import DeviceGroups
+from ..analysis.purity import erase_unread, may_go
+from ..ir import walk
+from ..ir.build import Box, broadcast, counter, counter_type, reshaped
+from ..ir.collectives import all_gathered, permuted
+from ..ir.parts import on_parts, part_at
+from ..ir.values import defining_op, shape_of
+from .plan import Ring
+from .readers import Readers
+from .terms import Terms
+
+
+def write_ring(ring: Ring, *, both: bool) -> None:
+    """Puts a ring in the place of an exchange; with ``both`` parts move in both directions."""
+    collective, devices = ring.collective, ring.groups
+    freed = [collective, *ring.products]
+    lanes = tuple(_lanes(devices.size, both=both))
+    if ring.terms is None:
+        assert ring.readers is not None
+        _gather(collective, collective.operands[0], ring, lanes)
+    else:
+        with collective.location, ir.InsertionPoint(collective):
+            part = _scatter(collective, ring.terms, ring, lanes)
+            whole = part
+            if collective.name == "stablehlo.all_reduce":
+                whole = all_gathered(part, ring.terms.axis, devices.size, collective)
+        collective.results[0].replace_all_uses_with(whole)
+        if ring.readers is not None:
+            gather = defining_op(whole)
+            assert gather is not None
+            freed.append(gather)
+            _gather(gather, part, ring, lanes)
+    work = (*ring.readers.work, *ring.readers.tails) if ring.readers is not None else ()
+    freed += [*work, *(each.op for each in (ring.terms.work if ring.terms is not None else ()))]
+    exchanges = {walk.key(op) for op in freed}
+    erase_unread(freed, lambda op: walk.key(op) in exchanges or may_go(op))
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A direction that parts move in: by so many places in the group, so many times."""
+
+    step: int
+    hops: int
+
+
+def _lanes(devices: int, *, both: bool) -> Iterator[_Lane]:
+    if not both:
+        yield _Lane(-1, devices - 1)
+        return
+    yield _Lane(-1, devices // 2)
+    if devices > 2:
+        yield _Lane(1, (devices - 1) // 2)
+
+
+class _Group:
+    """The place of this device in its group, and of others by it."""
+
+    def __init__(self, groups: DeviceGroups, like: ir.Operation) -> None:
+        self._groups, self._like = groups, like
+        places = {each: place for row in groups.rows for place, each in enumerate(row)}
+        listed = [places[partition] for partition in sorted(places)]
+        table_type = counter_type([len(listed)])
+        table = stablehlo.constant(ir.Attribute.parse(f"dense<{listed}> : {table_type}"))
+        own = stablehlo.partition_id()
+        own = stablehlo.convert(counter_type(), own)
+        found = stablehlo.dynamic_slice(table, [own], [1])
+        self._place = stablehlo.reshape(counter_type(), found)
+
+    def start(self, places: int, size: int) -> ir.Value:
+        """Where the part begins of the device so many places above this one."""
+        place, devices = self._place, self._groups.size
+        if places % devices:
+            above = stablehlo.add(place, counter(places % devices))
+            place = stablehlo.remainder(above, counter(devices))
+        return stablehlo.multiply(place, counter(size))
+
+    def moved(self, value: ir.Value, lane: _Lane) -> ir.Value:
+        """What comes to this device as all give a value on along a lane."""
+        size = self._groups.size
+        pairs = [
+            (row[place], row[(place + lane.step) % size])
+            for row in self._groups.rows
+            for place in range(size)
+        ]
+        return permuted(value, pairs, self._like)
+
+
+def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_Lane]) -> None:
+    """Products read parts as they come, instead of the whole that a gather gives.
+
+    Each piece comes while the products use the one before. A barrier over it, over what is sent
+    and what is used next, and over what the products made holds both from going ahead.
+    """
+    readers = ring.readers
+    assert readers is not None
+    for op in readers.before:
+        op.move_before(readers.first)
+    with gather.location, ir.InsertionPoint(readers.first):
+        group = _Group(ring.groups, gather)
+        behind = _Behind(gather.results[0], readers, group, ring)
+        pieces = _pieces(own, behind.axis, ring.pieces)
+        places = [(0, piece) for piece in range(ring.pieces)]
+        moves = [(lane, hop, piece) for lane, hop in _turns(lanes) for piece in range(ring.pieces)]
+        places += [(-hop * lane.step, piece) for lane, hop, piece in moves]
+        there = dict(zip(places, pieces, strict=False))
+        for number, (above, piece) in enumerate(places):
+            if number == len(moves):
+                break
+            lane, hop, moved = moves[number]
+            following = there[-(hop - 1) * lane.step, moved]
+            arriving = (-hop * lane.step, moved)
+            there[arriving] = group.moved(following, lane)
+            behind.use(there[above, piece], above, piece)
+            next_ = {arriving: None, places[number + 1]: None}
+            if number + 1 < len(moves):
+                lane, hop, moved = moves[number + 1]
+                next_[-(hop - 1) * lane.step, moved] = None
+            held = _barrier([*(there[place] for place in next_), *behind.made])
+            there |= dict(zip(next_, held, strict=False))
+            behind.made = held[len(next_) :]
+        for above, piece in places[len(moves) :]:
+            behind.use(there[above, piece], above, piece)
+        behind.finish()
+
+
+def _turns(lanes: Sequence[_Lane]) -> Iterator[tuple[_Lane, int]]:
+    """Each lane with each of its hops, from the first on, in turns."""
+    for hop in range(1, 1 + max(lane.hops for lane in lanes)):
+        yield from ((lane, hop) for lane in lanes if hop <= lane.hops)
+
+
+def _barrier(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """The values, none of which is there before all are."""
+    return [*stablehlo.OptimizationBarrierOp(values).results]
+
+
+def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
+    """A value that is written over part by part, made no sooner than the first part.
+
+    XLA would fill buffers with a constant in one kernel for all rings, at the program's start.
+    """
+    rank = len(shape_of(part))
+    corner = stablehlo.slice(part, [0] * rank, [1] * rank, [1] * rank)
+    return broadcast(reshaped(corner, ()), shape_of(type_), ())
+
+
+class _Behind:
+    """Work and products behind a gather, a part at a time, and what they make in all."""
+
+    def __init__(self, gathered: ir.Value, readers: Readers, group: _Group, ring: Ring) -> None:
+        self._gathered, self._readers, self._group = gathered, readers, group
+        self.axis = readers.axis_of(ring.collective.results[0])
+        self._axes = dict(readers.axes) | {gathered: self.axis}
+        self._steps = ring.groups.size * ring.pieces
+        self._pieces = ring.pieces
+        self._wholes = [*readers.results]
+        if readers.whole:
+            self._wholes.append(gathered)
+        self.made: list[ir.Value] = []
+        """What was made so far of the products' results, and of the gathered value."""
+
+    def use(self, part: ir.Value, above: int, piece: int) -> None:
+        """Uses a piece of the part of the device so many places above."""
+        parts = {self._gathered: part}
+        for op in (*self._readers.work, *self._readers.products, *self._readers.tails):
+            parts[op.results[0]] = self._on_part(op, parts, above, piece)
+        if not self.made:
+            self.made = [_filled(value.type, parts[value]) for value in self._wholes]
+        for number, value in enumerate(self._wholes):
+            start = self._start(value, above, piece)
+            box = Box({self._axes[value]: (start, self._size(value))})
+            self.made[number] = box.update(self.made[number], parts[value])
+
+    def finish(self) -> None:
+        """Puts what was made in the place of what the program made, at the insertion point.
+
+        Products of all of the gathered value come first: it lies in memory until they have ended.
+        """
+        made = dict(zip(self._wholes, self.made, strict=True))
+        at_once = self._readers.at_once
+        for op in at_once:
+            for number, value in enumerate(op.operands):
+                if value == self._gathered:
+                    op.operands[number] = made[value]
+        if len(made) + len(at_once) > 1:
+            # XLA would put together late what is read late, and hold its last part until then.
+            ended = [op.results[0] for op in at_once]
+            barrier = stablehlo.OptimizationBarrierOp([*self.made, *ended]).operation
+            for op in at_once:
+                op.move_before(barrier)
+            made = dict(zip(made, barrier.results, strict=False))
+        for value, each in made.items():
+            value.replace_all_uses_with(each)
+
+    def _on_part(
+        self, op: ir.Operation, parts: Mapping[ir.Value, ir.Value], above: int, piece: int
+    ) -> ir.Value:
+        number = next(n for n, value in enumerate(op.operands) if value in parts)
+        cut = cut_operand(op, number, self._axes[op.operands[number]])
+        assert cut is not None
+        assert cut.result is not None
+        size = self._size(op.results[0])
+        operands = []
+        for value, axis in zip(op.operands, cut.operands, strict=True):
+            if value in parts:
+                operands.append(parts[value])
+            elif axis is None:
+                operands.append(value)
+            else:
+                start = self._start(op.results[0], above, piece)
+                operands.append(part_at(value, axis, start, size))
+        return _on_part(op, operands, cut.result, size)
+
+    def _size(self, value: ir.Value) -> int:
+        """Of a piece of a part."""
+        return shape_of(value)[self._axes[value]] // self._steps
+
+    def _start(self, value: ir.Value, above: int, piece: int) -> ir.Value:
+        size = self._size(value)
+        return _plus(self._group.start(above, size * self._pieces), piece * size)
+
+
+def _scatter(
+    collective: ir.Operation, terms: Terms, ring: Ring, lanes: Sequence[_Lane]
+) -> ir.Value:
+    """The sum of this device's part: each sum so far moves while the next terms are made.
+
+    The terms are made of operands that are there no sooner than what moves, and they are held
+    behind a barrier: inside of the product that makes them, XLA would wait for what comes.
+    """
+    group = _Group(ring.groups, collective)
+    summed = collective.operands[0]
+    length = shape_of(summed)[terms.axis] // ring.groups.size
+    size = length // ring.pieces
+    turns: list[tuple[_Lane | None, int]] = [
+        (lane, left)
+        for left in range(max(each.hops for each in lanes), 0, -1)
+        for lane in lanes
+        if left <= lane.hops
+    ]
+    sums: dict[tuple[_Lane, int], ir.Value] = {}
+    """What has come to this device, by lane and piece."""
+    wholes = {
+        value: value
+        for each in terms.products
+        for value, axis in zip(each.op.operands, each.cut.operands, strict=True)
+        if axis is not None
+    }
+    """The products' operands that are cut, as they are there behind what moves."""
+    pieces: list[ir.Value] = []
+    moving: tuple[_Lane, int, ir.Value] | None = None
+    for lane, left in [*turns, (None, 0)]:
+        for piece in range(ring.pieces):
+            place = 0 if lane is None else left * lane.step
+            start = _plus(group.start(place, length), piece * size)
+            if moving is not None:
+                held = _barrier([moving[2], *sums.values(), *wholes.values()])
+                sums = dict(zip(sums, held[1:], strict=False))
+                wholes = dict(zip(wholes, held[1 + len(sums) :], strict=True))
+                came = group.moved(held[0], moving[0])
+            made = _terms_at(terms, summed, wholes, start, size)
+            if moving is not None:
+                [made] = _barrier([made])
+                sums[moving[0], moving[1]] = came
+            arrived = [each for each in lanes if (each, piece) in sums]
+            for each in arrived if lane is None else [lane] if lane in arrived else []:
+                made = stablehlo.add(sums.pop((each, piece)), made)
+            moving = None if lane is None else (lane, piece, made)
+            if lane is None:
+                pieces.append(made)
+    return pieces[0] if len(pieces) == 1 else stablehlo.concatenate(pieces, terms.axis)
+
+
+def _terms_at(
+    terms: Terms,
+    summed: ir.Value,
+    wholes: Mapping[ir.Value, ir.Value],
+    start: ir.Value,
+    size: int,
+) -> ir.Value:
+    """This device's terms of the part that begins there."""
+    made: dict[ir.Value, ir.Value] = {}
+    for each in (*terms.products, *terms.work):
+        operands = []
+        for value, axis in zip(each.op.operands, each.cut.operands, strict=True):
+            if axis is None:
+                operands.append(value)
+            elif value in made:
+                operands.append(made[value])
+            else:
+                operands.append(part_at(wholes.get(value, value), axis, start, size))
+        made[each.op.results[0]] = _on_part(each.op, operands, each.axis, size)
+    return made[summed]
+
+
+def _on_part(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
+    with op.location:
+        return on_parts(op, operands, axis, size)
+
+
+def _plus(start: ir.Value, places: int) -> ir.Value:
+    return stablehlo.add(start, counter(places)) if places else start
+
+
+def _pieces(value: ir.Value, axis: int, count: int) -> list[ir.Value]:
+    """A value cut along an axis."""
+    if count == 1:
+        return [value]
+    shape = shape_of(value)
+    size = shape[axis] // count
+    cut: list[ir.Value] = []
+    for piece in range(count):
+        starts = [piece * size if place == axis else 0 for place in range(len(shape))]
+        ends = [
+            start + (size if place == axis else n)
+            for place, (start, n) in enumerate(zip(starts, shape, strict=True))
+        ]
+        cut.append(stablehlo.slice(value, starts, ends, [1] * len(shape)))
+    return cut

@@ -1,0 +1,201 @@
+"""What `overlap` leaves as it is, and what it says of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from support.devices.planned_for_h100 import AXIS, mesh_of
+
+from benchmarks.overlap.programs import programs
+from hloom import targets
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.overlap import Overlap
+
+H100 = targets.load("h100_sxm")
+ALL = "overlap{min_bytes=1B min_rows=1}"
+
+SPLIT, WHOLE = P(AXIS), P()
+
+
+def planned(
+    block: Callable[..., Any],
+    spec: str = ALL,
+    *,
+    mesh: Mesh | None = None,
+    target: Target = H100,
+    axes: frozenset[str] = frozenset(),
+    shapes: tuple[tuple[tuple[int, ...], P], ...] = (((64, 16), SPLIT), ((16, 16), WHOLE)),
+) -> Any:
+    """The run of a spec's last pass on a block of `shard_map`."""
+    mesh = mesh or mesh_of()
+    mapped = jax.shard_map(
+        block,
+        mesh=mesh,
+        in_specs=tuple(spec for _, spec in shapes),
+        out_specs=SPLIT,
+        check_vma=False,
+        **({"axis_names": axes} if axes else {}),
+    )
+    arguments = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, placed))
+        for shape, placed in shapes
+    ]
+    module = clone_module(jax.jit(mapped).lower(*arguments).compiler_ir())
+    return Pipeline.parse(spec).run(module, target=target).runs[-1]
+
+
+def gathered(x: jax.Array, axis: int = 0) -> jax.Array:
+    return jax.lax.all_gather(x, AXIS, axis=axis, tiled=True)
+
+
+def scattered(x: jax.Array) -> jax.Array:
+    return jax.lax.psum_scatter(x, AXIS, scatter_dimension=0, tiled=True)
+
+
+def plain(x: jax.Array, w: jax.Array) -> jax.Array:
+    return gathered(x) @ w
+
+
+def _used_twice(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    whole = gathered(x)
+    return whole @ w, jnp.cumsum(whole, 0)
+
+
+def _shown(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    product = x @ w
+    return scattered(product), product * 2
+
+
+def _waiting(x: jax.Array, w: jax.Array) -> jax.Array:
+    whole = gathered(x)
+    return whole @ jax.lax.pmax(jnp.sum(whole @ w, 0)[:, None] * w, AXIS)
+
+
+def _in_a_loop(x: jax.Array, w: jax.Array) -> jax.Array:
+    whole = gathered(x)
+    return jax.lax.fori_loop(0, 3, lambda i, total: total + whole @ w, jnp.zeros((64, 16)))
+
+
+def _pipelined(x: jax.Array, w: jax.Array) -> jax.Array:
+    with set_xla_metadata(is_pipelineable="true"):
+        whole = gathered(x)
+    return whole @ w
+
+
+def _batched(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.einsum("bij,bjk->bik", gathered(x[:, None, :]), gathered(x[:, :, None]))
+
+
+def _odd(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jax.lax.psum((x[:5, :3] @ w[:3, :7]), AXIS)
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "contracted": (lambda x, w: gathered(x).T @ gathered(2 * x), "its axis is contracted by"),
+    "batched": (_batched, "its axis is a batch of dot_general"),
+    "another reader": (_used_twice, "reads it too, which is no product"),
+    "no product": (lambda x, w: gathered(x) * 2, "reads it too, which is no product"),
+    "in a loop": (_in_a_loop, "while ("),
+    "waits for itself": (_waiting, "waits for what another product of it makes"),
+    "pipelined": (_pipelined, "how to schedule or pipeline it: is_pipelineable"),
+    "read by others": (_shown, "others read what dot_general"),
+    "no product makes it": (lambda x, w: scattered(x + 1), "makes it, which is no product"),
+    "a maximum": (lambda x, w: jax.lax.pmax(x @ w, AXIS), "it is no sum"),
+    "rows that are not divided": (_odd, "8 devices do not divide its axis 0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    block, reason = REFUSED[name]
+    run = planned(block)
+    assert run.empty
+    reasons = [str(row["why"]) for row in rows_of(run.plan, "Left as it is")]
+    assert any(reason in each for each in reasons), reasons
+    assert run.summary.startswith("no exchange in steps; stablehlo.")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("overlap", "it exchanges less than 32.0 MiB"),
+        ("overlap{min_bytes=1B}", "a step of dot_general (.*) would have 8 rows: with less than"),
+        ("overlap{min_bytes=1B min_rows=1 steps=12}", "12 steps are no multiple of its 8 devices"),
+        ("overlap{min_bytes=1B min_rows=1 steps=128}", "128 steps do not divide its axis of 64"),
+    ],
+)
+def test_options_refuse(spec: str, reason: str) -> None:
+    [row] = rows_of(planned(plain, spec).plan, "Left as it is")
+    assert re.search(reason, row["why"])
+
+
+def test_domains_of_fast_links() -> None:
+    pairs = dataclasses.replace(H100.speed, link_devices=4)
+    [row] = rows_of(
+        planned(plain, target=dataclasses.replace(H100, speed=pairs)).plan, "Left as it is"
+    )
+    assert row["why"] == "its devices are in more than one domain of 4 that fast links join"
+    unknown = dataclasses.replace(H100.speed, link_bytes_per_s=None)
+    [row] = rows_of(
+        planned(plain, target=dataclasses.replace(H100, speed=unknown)).plan, "Left as it is"
+    )
+    assert row["why"] == "it is not known which devices fast links join on this target"
+    # Groups of four neighbours are inside of one.
+    mesh = jax.make_mesh((2, 4), ("d", AXIS))
+    assert not planned(plain, mesh=mesh, target=dataclasses.replace(H100, speed=pairs)).empty
+
+
+def test_axes_that_are_automatic() -> None:
+    mesh = jax.make_mesh((2, 4), ("d", AXIS), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    run = planned(plain, mesh=mesh, axes=frozenset({AXIS}))
+    [row] = rows_of(run.plan, "Left as it is")
+    assert row["why"] == "not all axes of the mesh are manual around it"
+
+
+def test_a_cpu_does_nothing_and_says_why() -> None:
+    run = planned(plain, target=Target())
+    assert run.empty
+    assert run.summary.startswith("does nothing on a CPU: its devices share one memory")
+
+
+def test_twice_is_once() -> None:
+    program = programs(64, 128, 64)["MLP, its gradient"]
+    module = clone_module(program.lower(mesh_of(axis="device"), jnp.float32).compiler_ir())
+    pipeline = Pipeline.parse(ALL)
+    assert not pipeline.run(module, target=H100).runs[-1].empty
+    assert pipeline.run(module, target=H100).runs[-1].empty
+
+
+def test_each_exchange_is_a_decision() -> None:
+    program = programs(64, 128, 64)["MLP"]
+    module = clone_module(program.lower(mesh_of(axis="device"), jnp.float32).compiler_ir())
+    Pipeline.parse("inline").run(module, target=H100)
+    plan = Overlap(min_bytes=1, min_rows=1).plan(module, H100)
+    assert [each.id for each in plan.decisions()] == ["all-gather-0", "reduce-scatter-1"]
+    one = plan.restricted_to({"reduce-scatter-1"})
+    with module.context:
+        Overlap().apply(one)
+    assert module.operation.verify()
+    assert str(module).count("stablehlo.all_gather") == 1
+
+
+def test_the_spec_gives_the_pass_back_and_a_mistaken_option_is_an_error() -> None:
+    [step] = Pipeline.parse(Overlap.example).passes
+    assert str(step) == Overlap.example
+    with pytest.raises(SpecError, match=r"Did you mean 'directions'\?"):
+        Pipeline.parse("overlap{direction=both}")
+    with pytest.raises(SpecError, match="wants one of one, both"):
+        Pipeline.parse("overlap{directions=two}")
