@@ -112,12 +112,17 @@ class Split(Pass):
     )
 
     def plan(self, module: ir.Module, target: Target) -> SplitPlan:
-        function = walk.entry_function(module)
-        cotangents, marked = (_with(function, *each) for each in (
-            ("arg_attrs", COTANGENT), ("res_attrs", GRADIENT)))  # fmt: skip
+        try:
+            function = walk.entry_function(module)
+        except walk.NoEntryError as error:
+            return SplitPlan(refusal=str(error))
+        cotangents = _with(function, "arg_attrs", COTANGENT)
         if not cotangents:
-            return SplitPlan(refusal=f"no argument of the program carries {COTANGENT}, so that no "
-                             "part of it is known to be the backward pass")  # fmt: skip
+            return SplitPlan(
+                refusal=f"no argument of the program carries {COTANGENT}, so that no part of it "
+                "is known to be the backward pass"
+            )
+        marked = _with(function, "res_attrs", GRADIENT)
         step = Step(module, target, cotangents, marked)
         if self.residuals is None:
             return step.cheapest()
