@@ -168,7 +168,9 @@ def test_the_plan_names_values_and_source_lines() -> None:
     facts = facts_of(plan)
     assert facts["residuals not kept"] > facts["kept in their place"]
     inside = {row["value"].operation for row in rows if row["iterations"] == 4}
-    assert inside == {"stablehlo.multiply", "stablehlo.tanh", "stablehlo.subtract"}
+    # The body of jax 0.12 stacks products only, that of 0.10.2 what they are made of as well.
+    assert "stablehlo.multiply" in inside
+    assert inside <= {"stablehlo.multiply", "stablehlo.tanh", "stablehlo.subtract"}
     assert {row["iterations"] for row in rows} <= {4, None}
     assert all("scans.py:" in row["value"].source.line for row in rows)
 
