@@ -152,6 +152,17 @@ def test_a_budget_missed_says_why() -> None:
         remat_run(squares, "remat{budget=20KiB}", np.ones(1024, np.float32))
 
 
+def test_a_budget_missed_by_the_program_as_it_is_tells_what_its_calls_hold() -> None:
+    """The module that XLA compiled then is the user's own, with its calls."""
+    called = jax.jit(squares)
+    x = np.ones(1024, np.float32)
+    with pytest.raises(hloom.PassError, match="Nothing is recomputed") as caught:
+        remat_run(lambda x: called(x) + 1.0, "remat{budget=20KiB}", x)
+    told = re.search(r"([0-9.]+) KiB \(\d+ %\) in \d+ x f32\[1024\] of sort", str(caught.value))
+    assert told is not None, caught.value
+    assert float(told[1]) >= 7 * x.nbytes / 1024
+
+
 @pytest.mark.parametrize("spec", ["remat{budget=25%}", "fit{budget=25%}", "chunk{budget=25%}"])
 @pytest.mark.parametrize("size", [1024, 2**20])
 def test_a_share_leaves_initializers_alone(spec: str, size: int, new_records: NewRecords) -> None:
