@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _LONGEST_WORD = 60
 """Characters of a word that one can have meant another by."""
 
+_MOST_ALIKE = 3
+"""Words that a mistake is said to have meant."""
+
 
 class SpecError(ValueError):
     """A user's mistake in a spec: the text says where, what was got and wanted, and the remedy."""
@@ -58,11 +61,17 @@ class NotPossibleError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`" Did you mean 'remat'?"` where one known word is close, else the empty string."""
+    """`" Did you mean 'remat'?"` where one known word is close, else the empty string.
+
+    Words that begin with `word` come before others, and several of them are all named.
+    """
     if len(word) > _LONGEST_WORD:
         return ""
-    close = difflib.get_close_matches(word, sorted(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    begun = sorted(each for each in known if each.startswith(word)) if len(word) > 1 else []
+    close = begun or difflib.get_close_matches(word, sorted(known), n=1)
+    if not 1 <= len(close) <= _MOST_ALIKE:
+        return ""
+    return f" Did you mean {' or '.join(map(repr, close))}?"
 
 
 def echo(text: str, limit: int = 120) -> str:

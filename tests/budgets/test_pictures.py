@@ -108,8 +108,9 @@ def test_moves_have_a_column_where_a_point_has_some() -> None:
     chunked = point(30, 0.02, "fit{budget=30MiB}", moves="chunk{chunks=8}")
     found = dataclasses.replace(FRONTIER, points=(*FRONTIER.points, chunked))
     lines = str(found).splitlines()
-    assert lines[1].split()[-2:] == ["moves", "spec"]
-    assert lines[5].split()[-2:] == ["chunk", "fit{budget=30MiB}"]
+    assert lines[1].split()[-2:] == ["work", "spec"]
+    assert lines[5].split()[-1] == "fit{budget=30MiB}"
+    assert lines[6].split() == ["with", "chunk"]  # below the spec: 80 columns are enough
     assert {len(row) for row in found.rows()} == {len(found.columns)}
     html = found._repr_html_()
     assert "<th>moves</th>" in html

@@ -319,6 +319,7 @@ def test_a_dump_has_every_attempt(tmp_path: Path) -> None:
         "01-after-touch.mlir",
         "02-after-drop-products.mlir",
         "attempt-1/plan-02-drop-products.json",
+        "attempt-1/xla/live_ranges.json",
         "attempts.json",
         "manifest.json",
         "plan-01-touch.json",

@@ -25,6 +25,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
     assert eval(modules) == [
         "hloom",
         "hloom._jax",
+        "hloom._jax.cache",
         "hloom._jax.devices",
         "hloom._jax.distributed",
         "hloom._jax.executables",

@@ -29,8 +29,9 @@ pytestmark = DUMP_MARKS
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
             "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, "
             "accumulate-in-place, barriers, capture, chunk, cse, drop-constraints, fit, "
-            "fold-transposes, free-constants, inline, needs-touch, offload, one-hot, ragged, "
-            "remat, replace-two, split-loop, touch, undo-checkpoint, uninitialized-stacks, unroll. "
+            "fold-transposes, free-constants, inline, late-gather, needs-touch, offload, one-hot, "
+            "overlap, pipeline, ragged, remat, replace-two, split, split-loop, touch, "
+            "undo-checkpoint, uninitialized-stacks, unroll. "
             "Did you mean 'touch'?",
         ),
         (

@@ -81,6 +81,11 @@ def shares(text: str) -> list[int]:
     return [int(each) for each in re.findall(r"\((\d+) %\)", text)]
 
 
+def assert_shares_are_all(text: str) -> None:
+    """Each share is rounded by half of a percent at most."""
+    assert abs(sum(shares(text)) - 100) <= len(shares(text)) / 2, text
+
+
 def test_equal_values_are_one_entry_with_their_number() -> None:
     module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
     text = describe_peak(module, Target())
@@ -89,7 +94,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
     found = r"most of it: \S+ KiB \(\d+ %\) in [67] x f32\[256,64\] of tanh, "
     assert re.search(found, text)
     assert "test_complaint.py:" in text
-    assert sum(shares(text)) in (99, 100, 101)
+    assert_shares_are_all(text)
 
 
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
@@ -98,7 +103,7 @@ def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
     found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:62"
     assert re.search(found, text), text
     assert " in a loop, " in text
-    assert sum(shares(text)) in (99, 100, 101)
+    assert_shares_are_all(text)
 
 
 def test_arguments_are_told_by_what_they_are() -> None:
