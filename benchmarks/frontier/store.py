@@ -114,7 +114,8 @@ def drawing(yardstick: Yardstick, version: str) -> str:
 def markdown(yardstick: Yardstick, report: Report) -> Iterator[str]:
     """The results as tables."""
     title = f"Memory against added work, compiled for {yardstick.device}"
-    yield from heading(title, "frontier", _WHAT_IT_IS)
+    several = yardstick.devices > 1
+    yield from heading(title, "frontier", _WHAT_IT_IS + (_OF_SEVERAL_DEVICES if several else ""))
     for number, (version, entry) in enumerate(report.items()):
         measured = frontiers(yardstick, entry["programs"])
         if not measured:
@@ -151,6 +152,8 @@ work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Erro
 of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
 XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
 model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
-more. Of several devices bytes are those of one, work that of all, and "sends at most" is the most
-that a device sends in a step within any budget, beside what it sends in the program as it is; in
-brackets how many collectives that is, by XLA's text, loops as often as they run."""
+more."""
+
+_OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is the
+most that a device sends in a step within any budget, beside what it sends in the program as it is;
+in brackets how many collectives that is, by XLA's text, loops as often as they run."""
