@@ -204,10 +204,14 @@ class _Behind:
         if len(made) + len(at_once) > 1:
             # XLA would put together late what is read late, and hold its last part until then.
             ended = [op.results[0] for op in at_once]
-            barrier = stablehlo.OptimizationBarrierOp([*self.made, *ended]).operation
+            late = self._readers.late
+            held = [*self.made, *ended, *(indices := late.indices())]
+            barrier = stablehlo.OptimizationBarrierOp(held).operation
             for op in at_once:
                 op.move_before(barrier)
-            made = dict(zip(made, barrier.results, strict=False))
+            there = dict(zip(held, barrier.results, strict=True))
+            made = {value: there[each] for value, each in made.items()}
+            late.move_behind(barrier, {index: there[index] for index in indices})
         for value, each in made.items():
             value.replace_all_uses_with(each)
 

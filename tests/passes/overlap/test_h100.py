@@ -31,7 +31,12 @@ def compiled(lowered: Any, spec: str) -> tuple[list[ScheduledCollective], int, i
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "sent"), [("MLP, its gradient", 28, 1.0), ("MLP in fp8", 14, 0.76)]
+    ("name", "steps", "sent"),
+    [
+        ("MLP, its gradient", 28, 1.0),
+        ("MLPs in a scan, their gradient", 28, 1.0),
+        ("MLP in fp8", 14, 0.7501),
+    ],
 )
 def test_every_step_is_beside_a_product(name: str, steps: int, sent: float) -> None:
     lowered = programs()[name].lower(deviceless.mesh("h100_sxm", 8))
