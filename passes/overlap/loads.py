@@ -44,18 +44,15 @@ class LateLoads:
             op.move_after(barrier)
 
 
-def late_loads(
-    ops: Sequence[ir.Operation], first: int, gathered: ir.Value, ring: Collection[ir.Operation]
-) -> LateLoads:
+def late_loads(ops: Sequence[ir.Operation], first: int, ring: Sequence[ir.Operation]) -> LateLoads:
     """The loads that nothing needs before a ring has ended.
 
     Args:
       ops: those of the block.
       first: the number of the one before which the ring stands.
-      gathered: the value whose parts move.
-      ring: what is done in the ring, or right behind its last part.
+      ring: the collective, then what is done in the ring, or right behind its last part.
     """
-    later = _read_behind(ops, gathered, {walk.key(op) for op in ring})
+    later = _read_behind(ops, ring[0].results[0], {walk.key(op) for op in ring})
     loads: list[ir.Operation] = []
     late: dict[Hashable, ir.Operation] = {}
     for op in ops[:first]:

@@ -95,7 +95,8 @@ class _Finder:
     def __init__(
         self, collective: ir.Operation, taken: Set[ir.Value], others: Set[ir.Value]
     ) -> None:
-        self._block, self._taken, self._others = collective.block, taken, others
+        self._collective, self._block = collective, collective.block
+        self._taken, self._others = taken, others
         self._gathered = collective.results[0]
         self._axes: dict[ir.Value, int] = {}
         self._work: list[ir.Operation] = []
@@ -180,8 +181,8 @@ class _Finder:
             tails += tail
             results.append((tail[-1] if tail else op).results[0])
         at_once = tuple(op for op in self._whole if self._can_run_at(op, number, place))
-        ring = (*work, *products, *tails, *at_once, *before.values())
-        late = late_loads(ops, number, self._gathered, ring) if self._whole else LateLoads()
+        ring = (self._collective, *work, *products, *tails, *at_once, *before.values())
+        late = late_loads(ops, number, ring) if self._whole else LateLoads()
         return Readers(
             tuple(products),
             tuple(work),

@@ -43,10 +43,17 @@ def _found_in_a_table(whole: Any, made: Any, late: Any, number: Any, lookup: Any
     return made * jax.lax.dynamic_slice(lookup, (place, 0, 0), (1, ROWS, WIDTH))[0]
 
 
+def _for_the_gather(whole: Any, made: Any, late: Any, number: Any, lookup: Any) -> Any:
+    weights = jax.lax.all_gather(late[:WIDTH], AXIS, axis=1, tiled=True)
+    made += (lookup[0] @ weights)[:, :WIDTH]
+    return made + jnp.sum(jnp.sin(weights @ lookup[0]))
+
+
 LAYER: dict[str, tuple[Layer, int]] = {
     "for work behind the ring": (_for_later, 1),
     "for the ring": (_for_the_ring, 0),
     "for both": (_for_both, 0),
+    "for the gather": (_for_the_gather, 0),
     "where another load tells": (_found_in_a_table, 1),
 }
 """What a layer does with what it loads, and how many loads wait for the ring."""

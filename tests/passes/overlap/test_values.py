@@ -136,7 +136,8 @@ def blocks(draw: st.DrawFn) -> dict[str, Any]:
         "ends": draw(st.sampled_from(["scatter", "sum", "keep"])),
         "contracts": draw(st.booleans()),
         "keeps": draw(st.booleans()),
-        "scan": draw(st.booleans()),
+        "scan": draw(st.sampled_from(["", "the same weights", "stacked weights"])),
+        "gathers weights": draw(st.booleans()),
         "gradient": draw(st.booleans()),
         "both": draw(st.booleans()),
         "pieces": draw(st.integers(1, 2)),
@@ -155,6 +156,9 @@ def block_of(drawing: dict[str, Any]) -> Callable[..., Any]:
 
     def layer(x: Any, up: Any, down: Any) -> Any:
         whole = jax.lax.all_gather(x, AXIS, axis=axis, tiled=True)
+        if drawing["gathers weights"]:
+            every = jax.lax.all_gather(up, AXIS, axis=1, tiled=True)
+            up = up + jnp.tanh(jnp.eye(8) @ every)[:, : up.shape[1]]
         moved = applied(drawing["before"], whole)
         hidden = sum(jnp.sin(moved @ (up + n)) for n in range(drawing["products"]))
         made = applied(drawing["after"], applied(drawing["middle"], hidden) @ down)
@@ -176,7 +180,13 @@ def block_of(drawing: dict[str, Any]) -> Callable[..., Any]:
     def block(x: Any, up: Any, down: Any) -> Any:
         if not drawing["scan"]:
             return layer(x, up, down)
-        return jax.lax.scan(lambda x, _: (layer(x, up, down), None), x, None, length=2)[0]
+        weights = (up, down) if drawing["scan"] == "the same weights" else None
+        stacks = None if weights else (jnp.stack([up, -up]), jnp.stack([down, 2 * down]))
+
+        def step(x: Any, slices: Any) -> Any:
+            return layer(x, *(weights or slices)), None
+
+        return jax.lax.scan(step, x, stacks, length=2)[0]
 
     return block
 
