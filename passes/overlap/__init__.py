@@ -91,7 +91,7 @@ class Overlap(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> OverlapPlan:
         limits = Limits(self.min_bytes, self.min_rows, self.steps, self.directions == "both")
-        return plan_rings(module, limits, target.speed)
+        return plan_rings(module, limits, target)
 
     def apply(self, plan: OverlapPlan) -> None:
         for ring in plan.decided:

@@ -14,7 +14,7 @@ from ..analysis.signatures.signature import Combine
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Left, Table
-from ..framework.target import Speed
+from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import mesh, walk
 from ..ir.collectives import sent_bytes
@@ -22,6 +22,7 @@ from ..ir.locations import source_line
 from ..ir.products import ProductAxes
 from ..ir.types import tensor_bytes
 from ..ir.values import shape_of
+from .pipelined import iteration_beside
 from .readers import Readers, named, readers_of
 from .terms import Terms, terms_of
 
@@ -140,12 +141,12 @@ class Limits:
     both: bool
 
 
-def plan_rings(module: ir.Module, limits: Limits, speed: Speed) -> OverlapPlan:
+def plan_rings(module: ir.Module, limits: Limits, target: Target) -> OverlapPlan:
     """The plan for a module."""
     partitions = mesh.partition_count(module)
     if partitions < 2 or mesh.replica_count(module) != 1:
         return OverlapPlan(())
-    planner = _Planner(limits, speed, partitions)
+    planner = _Planner(limits, target, partitions)
     for op in walk.operations(module.operation):
         if op.name in _KINDS:
             planner.look_at(op)
@@ -153,8 +154,9 @@ def plan_rings(module: ir.Module, limits: Limits, speed: Speed) -> OverlapPlan:
 
 
 class _Planner:
-    def __init__(self, limits: Limits, speed: Speed, partitions: int) -> None:
-        self._limits, self._speed, self._partitions = limits, speed, partitions
+    def __init__(self, limits: Limits, target: Target, partitions: int) -> None:
+        self._limits, self._speed, self._partitions = limits, target.speed, partitions
+        self._pipelined = target.pipelined
         self._taken: set[ir.Value] = set()
         """Results of products that are in a ring."""
         self._gathered: set[ir.Value] = set()
@@ -184,6 +186,7 @@ class _Planner:
         if whole_bytes < self._limits.min_bytes:
             raise NotPossibleError(f"it exchanges less than {size(self._limits.min_bytes)}")
         groups = self._groups(op)
+        self._check_loop(op)
         terms, readers = self._around(op, groups)
         cut = [] if terms is None else [(each.op, each.axis) for each in terms.products]
         if readers is not None:
@@ -199,6 +202,15 @@ class _Planner:
             self._exchange_seconds(op, groups),
             sum(seconds(product, self._speed) for product, _ in cut),
         )
+
+    def _check_loop(self, op: ir.Operation) -> None:
+        """Raises NotPossibleError where XLA runs the collective beside another iteration."""
+        kind = _KINDS[op.name]
+        if kind not in self._pipelined:
+            return
+        beside = iteration_beside(op, backward=kind == "all-gather")
+        if beside:
+            raise NotPossibleError(f"XLA runs it beside the {beside} iteration of its loop already")
 
     def _groups(self, op: ir.Operation) -> DeviceGroups:
         """Who exchanges. Raises NotPossibleError."""
