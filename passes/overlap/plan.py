@@ -26,9 +26,6 @@ from .pipelined import iteration_beside
 from .readers import Readers, named, readers_of
 from .terms import Terms, terms_of
 
-LONGEST_RING = 16
-"""Devices of a group at most: each step of a ring stands in the program by itself."""
-
 _KINDS = {
     "stablehlo.all_gather": "all-gather",
     "stablehlo.reduce_scatter": "reduce-scatter",
@@ -48,6 +45,7 @@ class Ring:
       terms: what is summed; None of a gather.
       readers: what reads the gathered value a part at a time; None where nothing does.
       rows: of each step's products.
+      is_loop: its steps are iterations, rather than one after the other in the program.
       exchange_s, product_s: what the exchange and these products take, by the cost model.
     """
 
@@ -58,6 +56,7 @@ class Ring:
     terms: Terms | None
     readers: Readers | None
     rows: int
+    is_loop: bool
     exchange_s: float
     product_s: float
 
@@ -138,6 +137,7 @@ class Limits:
     min_bytes: int
     min_rows: int
     steps: int | None
+    unroll: int
     both: bool
 
 
@@ -191,14 +191,16 @@ class _Planner:
         cut = [] if terms is None else [(each.op, each.axis) for each in terms.products]
         if readers is not None:
             cut += [(each, readers.axis_of(each.results[0])) for each in readers.products]
+        pieces = self._pieces(groups)
         return Ring(
             f"{_KINDS[op.name]}-{len(self.decided)}",
             op,
             groups,
-            self._pieces(groups),
+            pieces,
             terms,
             readers,
             min(self._rows(product, axis, groups) for product, axis in cut),
+            groups.size > 2 and groups.size * pieces > self._limits.unroll,
             self._exchange_seconds(op, groups),
             sum(seconds(product, self._speed) for product, _ in cut),
         )
@@ -230,8 +232,6 @@ class _Planner:
                 f"its devices are in more than one domain of {self._speed.link_devices} that fast "
                 "links join"
             )
-        if groups.size > LONGEST_RING:
-            raise NotPossibleError(f"a ring of more than {LONGEST_RING} devices")
         return groups
 
     def _around(

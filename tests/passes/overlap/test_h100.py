@@ -56,6 +56,16 @@ def test_every_step_is_beside_a_product(name: str, steps: int, sent: float) -> N
     assert sent_now_bytes <= sent * sent_bytes
 
 
+def test_every_step_of_a_ring_that_is_a_loop() -> None:
+    lowered = programs()["MLP"].lower(deviceless.mesh("h100_sxm", 8))
+    _, temp_bytes, sent_bytes = compiled(lowered, "off")
+    found, temp_now_bytes, sent_now_bytes = compiled(lowered, "overlap{unroll=7}")
+    assert sorted(each.runs for each in found) == [1, 1, 6, 6]
+    assert all(each.is_asynchronous and each.products for each in found)
+    assert temp_now_bytes <= temp_bytes
+    assert sent_now_bytes == sent_bytes
+
+
 def test_xla_pipelines_sums_that_a_loop_stacks() -> None:
     mesh, layers = deviceless.mesh("h100_sxm", 8), 4
 
