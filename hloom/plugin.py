@@ -266,11 +266,11 @@ def _transform(
     from hloom.compiling.graphs import XlaOptions
     from hloom.compiling.request import CompileRequest
     from hloom.record import add_record
-    from hloom.targets.devices import placement_of, target_of
+    from hloom.targets.devices import placement_of, target_of, with_options
 
     backend, devices = origin.backend, origin.devices
     process = backend.process_index()
-    target = target_of(platform_of(backend), device_facts(backend, devices))
+    target = with_options(target_of(platform_of(backend), device_facts(backend, devices)), given)
     request = CompileRequest(
         module=origin.module,
         pipeline=pipeline,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,29 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
         return target
     # The allocator has taken its share off already.
     return dataclasses.replace(target, memory_bytes=min(limits), usable_bytes=min(limits))
+
+
+def with_options(target: Target, options: Mapping[str, str]) -> Target:
+    """The target of a program that has set options of XLA, by name, for itself."""
+    pipelined = set(target.pipelined)
+    for name, value in options.items():
+        found = _PIPELINES.fullmatch(name)
+        if found is None:
+            continue
+        kind = found[1].replace("_", "-")
+        if value.lower() in _ON:
+            pipelined.add(kind)
+        elif value.lower() in _OFF:
+            pipelined.discard(kind)
+    return dataclasses.replace(target, pipelined=tuple(sorted(pipelined)))
+
+
+_PIPELINES = re.compile(
+    r"xla_gpu_(?:enable_pipelined|pipeline)_(all_gather|all_reduce|reduce_scatter)"
+)
+"""XLA's options for that, in both versions of JAX."""
+_ON = frozenset({"true", "1", "collective_pipelining_mode_on"})
+_OFF = frozenset({"false", "0", "collective_pipelining_mode_off"})
 
 
 def placement_of(target: Target, devices: Any, *, process: int) -> Placement:

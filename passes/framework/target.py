@@ -74,6 +74,8 @@ class Target:
       compute_capability: of a CUDA device, e.g. (9, 0); None for others and where not known.
       keeps_barriers: whether the compiler honours optimization barriers until it has merged
         equal operations. Without that a recomputation in the same block merges back.
+      pipelined: the collectives, by XLA's name, that the compiler runs beside another iteration of
+        their loop where it can; XLA:GPU's default, where the program's options say nothing else.
     """
 
     platform: str = "cpu"
@@ -83,6 +85,7 @@ class Target:
     speed: Speed = CPU_SPEED
     compute_capability: tuple[int, int] | None = None
     keeps_barriers: bool = True
+    pipelined: tuple[str, ...] = ("reduce-scatter",)
 
 
 _PLATFORMS = {"cpu": "a CPU", "cuda": "a CUDA GPU", "rocm": "a ROCm GPU", "tpu": "a TPU"}

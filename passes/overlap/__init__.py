@@ -24,8 +24,9 @@ moves. An all-reduce is both: its sum is scattered, and what is scattered gather
 between exchange and product is done on parts. A product that contracts the gathered axis, and what
 saves the gathered value for the backward pass, read it put together.
 
-Rings are unrolled. The barriers hold the order: XLA:GPU honours them until it has scheduled, and
-lets every part move before the first product without them. Gathers give the same bits; sums are
+Short rings are unrolled, in long ones an iteration moves a part beside a product. The barriers hold
+the order: XLA:GPU honours them until it has scheduled, and lets every part move before the first
+product without them. Gathers give the same bits; sums are
 added up in another order.
 
 Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large
@@ -82,6 +83,12 @@ class Overlap(Pass):
         "many as these",
         minimum=2,
     )
+    unroll: int = option(
+        16,
+        doc="products of a ring that stand in the program one by one; a ring of more is a loop, "
+        "and goes one way",
+        minimum=2,
+    )
     directions: str = option(
         "one",
         doc="one: parts move around the ring one way, which fills both ways of links to a switch; "
@@ -90,8 +97,10 @@ class Overlap(Pass):
     )
 
     def plan(self, module: ir.Module, target: Target) -> OverlapPlan:
-        limits = Limits(self.min_bytes, self.min_rows, self.steps, self.directions == "both")
-        return plan_rings(module, limits, target.speed)
+        limits = Limits(
+            self.min_bytes, self.min_rows, self.steps, self.unroll, self.directions == "both"
+        )
+        return plan_rings(module, limits, target)
 
     def apply(self, plan: OverlapPlan) -> None:
         for ring in plan.decided:

@@ -14,7 +14,7 @@ from ..analysis.signatures.signature import Combine
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Left, Table
-from ..framework.target import Speed
+from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import mesh, walk
 from ..ir.collectives import sent_bytes
@@ -22,11 +22,9 @@ from ..ir.locations import source_line
 from ..ir.products import ProductAxes
 from ..ir.types import tensor_bytes
 from ..ir.values import shape_of
+from .pipelined import iteration_beside
 from .readers import Readers, named, readers_of
 from .terms import Terms, terms_of
-
-LONGEST_RING = 16
-"""Devices of a group at most: each step of a ring stands in the program by itself."""
 
 _KINDS = {
     "stablehlo.all_gather": "all-gather",
@@ -47,6 +45,7 @@ class Ring:
       terms: what is summed; None of a gather.
       readers: what reads the gathered value a part at a time; None where nothing does.
       rows: of each step's products.
+      is_loop: its steps are iterations, rather than one after the other in the program.
       exchange_s, product_s: what the exchange and these products take, by the cost model.
     """
 
@@ -57,6 +56,7 @@ class Ring:
     terms: Terms | None
     readers: Readers | None
     rows: int
+    is_loop: bool
     exchange_s: float
     product_s: float
 
@@ -137,15 +137,16 @@ class Limits:
     min_bytes: int
     min_rows: int
     steps: int | None
+    unroll: int
     both: bool
 
 
-def plan_rings(module: ir.Module, limits: Limits, speed: Speed) -> OverlapPlan:
+def plan_rings(module: ir.Module, limits: Limits, target: Target) -> OverlapPlan:
     """The plan for a module."""
     partitions = mesh.partition_count(module)
     if partitions < 2 or mesh.replica_count(module) != 1:
         return OverlapPlan(())
-    planner = _Planner(limits, speed, partitions)
+    planner = _Planner(limits, target, partitions)
     for op in walk.operations(module.operation):
         if op.name in _KINDS:
             planner.look_at(op)
@@ -153,8 +154,9 @@ def plan_rings(module: ir.Module, limits: Limits, speed: Speed) -> OverlapPlan:
 
 
 class _Planner:
-    def __init__(self, limits: Limits, speed: Speed, partitions: int) -> None:
-        self._limits, self._speed, self._partitions = limits, speed, partitions
+    def __init__(self, limits: Limits, target: Target, partitions: int) -> None:
+        self._limits, self._speed, self._partitions = limits, target.speed, partitions
+        self._pipelined = target.pipelined
         self._taken: set[ir.Value] = set()
         """Results of products that are in a ring."""
         self._gathered: set[ir.Value] = set()
@@ -184,21 +186,33 @@ class _Planner:
         if whole_bytes < self._limits.min_bytes:
             raise NotPossibleError(f"it exchanges less than {size(self._limits.min_bytes)}")
         groups = self._groups(op)
+        self._check_loop(op)
         terms, readers = self._around(op, groups)
         cut = [] if terms is None else [(each.op, each.axis) for each in terms.products]
         if readers is not None:
             cut += [(each, readers.axis_of(each.results[0])) for each in readers.products]
+        pieces = self._pieces(groups)
         return Ring(
             f"{_KINDS[op.name]}-{len(self.decided)}",
             op,
             groups,
-            self._pieces(groups),
+            pieces,
             terms,
             readers,
             min(self._rows(product, axis, groups) for product, axis in cut),
+            groups.size > 2 and groups.size * pieces > self._limits.unroll,
             self._exchange_seconds(op, groups),
             sum(seconds(product, self._speed) for product, _ in cut),
         )
+
+    def _check_loop(self, op: ir.Operation) -> None:
+        """Raises NotPossibleError where XLA runs the collective beside another iteration."""
+        kind = _KINDS[op.name]
+        if kind not in self._pipelined:
+            return
+        beside = iteration_beside(op, backward=kind == "all-gather")
+        if beside:
+            raise NotPossibleError(f"XLA runs it beside the {beside} iteration of its loop already")
 
     def _groups(self, op: ir.Operation) -> DeviceGroups:
         """Who exchanges. Raises NotPossibleError."""
@@ -218,8 +232,6 @@ class _Planner:
                 f"its devices are in more than one domain of {self._speed.link_devices} that fast "
                 "links join"
             )
-        if groups.size > LONGEST_RING:
-            raise NotPossibleError(f"a ring of more than {LONGEST_RING} devices")
         return groups
 
     def _around(

@@ -17,6 +17,7 @@ from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
+from .loads import LateLoads, late_loads
 
 PRODUCT = "stablehlo.dot_general"
 
@@ -40,6 +41,7 @@ class Readers:
       at_once: those of them that can be run right behind the last part.
       first: the first of products and these, before which a ring stands.
       before: operations that are moved before that one, since products read them.
+      late: what is loaded behind the ring, where all of the gathered value is put together.
     """
 
     products: tuple[ir.Operation, ...]
@@ -51,6 +53,7 @@ class Readers:
     at_once: tuple[ir.Operation, ...]
     first: ir.Operation
     before: tuple[ir.Operation, ...]
+    late: LateLoads
 
     def axis_of(self, value: ir.Value) -> int:
         """The axis along which a value of the work, or a product's result, has parts."""
@@ -92,7 +95,8 @@ class _Finder:
     def __init__(
         self, collective: ir.Operation, taken: Set[ir.Value], others: Set[ir.Value]
     ) -> None:
-        self._block, self._taken, self._others = collective.block, taken, others
+        self._collective, self._block = collective, collective.block
+        self._taken, self._others = taken, others
         self._gathered = collective.results[0]
         self._axes: dict[ir.Value, int] = {}
         self._work: list[ir.Operation] = []
@@ -176,6 +180,9 @@ class _Finder:
                 before |= {key: each for one in needed for key, each in one.items()}
             tails += tail
             results.append((tail[-1] if tail else op).results[0])
+        at_once = tuple(op for op in self._whole if self._can_run_at(op, number, place))
+        ring = (self._collective, *work, *products, *tails, *at_once, *before.values())
+        late = late_loads(ops, number, ring) if self._whole else LateLoads()
         return Readers(
             tuple(products),
             tuple(work),
@@ -183,9 +190,10 @@ class _Finder:
             tuple(results),
             tuple(self._axes.items()),
             tuple(self._whole),
-            tuple(op for op in self._whole if self._can_run_at(op, number, place)),
+            at_once,
             first,
             tuple(before[each] for each in sorted(before)),
+            late,
         )
 
     def _can_run_at(self, op: ir.Operation, first: int, place: Mapping[Hashable, int]) -> bool:

@@ -10,6 +10,7 @@ Lanes are the directions of the ring. A part that moves down comes to the device
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -19,7 +20,7 @@ from ..analysis.axis_cuts import cut_operand
 from ..analysis.device_groups import DeviceGroups
 from ..analysis.purity import erase_unread, may_go
 from ..ir import walk
-from ..ir.build import Box, broadcast, counter, counter_type, reshaped
+from ..ir.build import Box, broadcast, counted_while, counter, counter_type, reshaped
 from ..ir.collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
 from ..ir.values import defining_op, shape_of
@@ -32,7 +33,7 @@ def write_ring(ring: Ring, *, both: bool) -> None:
     """Puts a ring in the place of an exchange; with ``both`` parts move in both directions."""
     collective, devices = ring.collective, ring.groups
     freed = [collective, *ring.products]
-    lanes = tuple(_lanes(devices.size, both=both))
+    lanes = tuple(_lanes(devices.size, both=both and not ring.is_loop))
     if ring.terms is None:
         assert ring.readers is not None
         _gather(collective, collective.operands[0], ring, lanes)
@@ -71,6 +72,11 @@ def _lanes(devices: int, *, both: bool) -> Iterator[_Lane]:
         yield _Lane(1, (devices - 1) // 2)
 
 
+_Places = int | ir.Value
+"""How many places above another one a device is in its group: a number, or one that a loop counts
+from 0 to less than the devices of the group."""
+
+
 class _Group:
     """The place of this device in its group, and of others by it."""
 
@@ -85,12 +91,13 @@ class _Group:
         found = stablehlo.dynamic_slice(table, [own], [1])
         self._place = stablehlo.reshape(counter_type(), found)
 
-    def start(self, places: int, size: int) -> ir.Value:
+    def start(self, places: _Places, size: int) -> ir.Value:
         """Where the part begins of the device so many places above this one."""
         place, devices = self._place, self._groups.size
-        if places % devices:
-            above = stablehlo.add(place, counter(places % devices))
-            place = stablehlo.remainder(above, counter(devices))
+        if isinstance(places, ir.Value) or places % devices:
+            if not isinstance(places, ir.Value):
+                places = counter(places % devices)
+            place = stablehlo.remainder(stablehlo.add(place, places), counter(devices))
         return stablehlo.multiply(place, counter(size))
 
     def moved(self, value: ir.Value, lane: _Lane) -> ir.Value:
@@ -117,29 +124,73 @@ def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_La
     with gather.location, ir.InsertionPoint(readers.first):
         group = _Group(ring.groups, gather)
         behind = _Behind(gather.results[0], readers, group, ring)
-        pieces = _pieces(own, behind.axis, ring.pieces)
-        places = [(0, piece) for piece in range(ring.pieces)]
-        moves = [(lane, hop, piece) for lane, hop in _turns(lanes) for piece in range(ring.pieces)]
-        places += [(-hop * lane.step, piece) for lane, hop, piece in moves]
-        there = dict(zip(places, pieces, strict=False))
-        for number, (above, piece) in enumerate(places):
-            if number == len(moves):
-                break
-            lane, hop, moved = moves[number]
-            following = there[-(hop - 1) * lane.step, moved]
-            arriving = (-hop * lane.step, moved)
-            there[arriving] = group.moved(following, lane)
-            behind.use(there[above, piece], above, piece)
-            next_ = {arriving: None, places[number + 1]: None}
-            if number + 1 < len(moves):
-                lane, hop, moved = moves[number + 1]
-                next_[-(hop - 1) * lane.step, moved] = None
-            held = _barrier([*(there[place] for place in next_), *behind.made])
-            there |= dict(zip(next_, held, strict=False))
-            behind.made = held[len(next_) :]
-        for above, piece in places[len(moves) :]:
-            behind.use(there[above, piece], above, piece)
+        parts = _numbered(_pieces(own, behind.axis, ring.pieces))
+        if ring.is_loop:
+            parts = _passed_on_in_loop(group, behind, parts, ring.groups.size)
+        else:
+            parts = _passed_on(group, behind, parts, lanes)
+        for (above, piece), part in parts.items():
+            behind.use(part, above, piece)
         behind.finish()
+
+
+_Parts = dict[tuple[int, int], ir.Value]
+"""Parts that are there, by how many places above this one their device is, and piece."""
+
+
+def _numbered(pieces: Sequence[ir.Value], above: int = 0) -> _Parts:
+    return {(above, number): piece for number, piece in enumerate(pieces)}
+
+
+def _passed_on(
+    group: _Group, behind: _Behind, parts: _Parts, lanes: Sequence[_Lane], base: _Places = 0
+) -> _Parts:
+    """Passes parts on along lanes, and uses those that are there meanwhile.
+
+    Args:
+      group: of the device.
+      behind: what uses them.
+      parts: with which the lanes begin.
+      lanes: the directions.
+      base: how far above the device of these parts is.
+
+    Returns what has come and is not used yet.
+    """
+    there = dict(parts)
+    moves = [(lane, hop, piece) for lane, hop in _turns(lanes) for _, piece in parts]
+    places = [*parts, *((-hop * lane.step, piece) for lane, hop, piece in moves)]
+    for number, (lane, hop, moved) in enumerate(moves):
+        above, piece = places[number]
+        following = there[-(hop - 1) * lane.step, moved]
+        arriving = (-hop * lane.step, moved)
+        there[arriving] = group.moved(following, lane)
+        behind.use(there[above, piece], _further(base, above), piece)
+        next_ = {arriving: None, places[number + 1]: None}
+        if number + 1 < len(moves):
+            lane_, hop_, moved_ = moves[number + 1]
+            next_[-(hop_ - 1) * lane_.step, moved_] = None
+        held = _barrier([*(there[place] for place in next_), *behind.made])
+        there |= dict(zip(next_, held, strict=False))
+        behind.made = held[len(next_) :]
+    return {place: there[place] for place in places[len(moves) :]}
+
+
+def _passed_on_in_loop(group: _Group, behind: _Behind, parts: _Parts, devices: int) -> _Parts:
+    """The same around a ring of more than two devices, one way, an iteration for each place."""
+    once = (_Lane(-1, 1),)
+    first = _passed_on(group, behind, parts, once)
+    pieces = len(first)
+
+    def iteration(count: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
+        behind.made = [*carried[pieces:]]
+        there = _numbered(carried[:pieces])
+        came = _passed_on(group, behind, there, once, _further(count, 1))
+        return [*came.values(), *behind.made]
+
+    starts = [counter(0), *first.values(), *behind.made]
+    carried = counted_while(devices - 2, starts, iteration)
+    behind.made = [*carried[pieces:]]
+    return _numbered(carried[:pieces], devices - 1)
 
 
 def _turns(lanes: Sequence[_Lane]) -> Iterator[tuple[_Lane, int]]:
@@ -178,7 +229,7 @@ class _Behind:
         self.made: list[ir.Value] = []
         """What was made so far of the products' results, and of the gathered value."""
 
-    def use(self, part: ir.Value, above: int, piece: int) -> None:
+    def use(self, part: ir.Value, above: _Places, piece: int) -> None:
         """Uses a piece of the part of the device so many places above."""
         parts = {self._gathered: part}
         for op in (*self._readers.work, *self._readers.products, *self._readers.tails):
@@ -204,15 +255,19 @@ class _Behind:
         if len(made) + len(at_once) > 1:
             # XLA would put together late what is read late, and hold its last part until then.
             ended = [op.results[0] for op in at_once]
-            barrier = stablehlo.OptimizationBarrierOp([*self.made, *ended]).operation
+            late = self._readers.late
+            held = [*self.made, *ended, *(indices := late.indices())]
+            barrier = stablehlo.OptimizationBarrierOp(held).operation
             for op in at_once:
                 op.move_before(barrier)
-            made = dict(zip(made, barrier.results, strict=False))
+            there = dict(zip(held, barrier.results, strict=True))
+            made = {value: there[each] for value, each in made.items()}
+            late.move_behind(barrier, {index: there[index] for index in indices})
         for value, each in made.items():
             value.replace_all_uses_with(each)
 
     def _on_part(
-        self, op: ir.Operation, parts: Mapping[ir.Value, ir.Value], above: int, piece: int
+        self, op: ir.Operation, parts: Mapping[ir.Value, ir.Value], above: _Places, piece: int
     ) -> ir.Value:
         number = next(n for n, value in enumerate(op.operands) if value in parts)
         cut = cut_operand(op, number, self._axes[op.operands[number]])
@@ -234,7 +289,7 @@ class _Behind:
         """Of a piece of a part."""
         return shape_of(value)[self._axes[value]] // self._steps
 
-    def _start(self, value: ir.Value, above: int, piece: int) -> ir.Value:
+    def _start(self, value: ir.Value, above: _Places, piece: int) -> ir.Value:
         size = self._size(value)
         return _plus(self._group.start(above, size * self._pieces), piece * size)
 
@@ -242,52 +297,97 @@ class _Behind:
 def _scatter(
     collective: ir.Operation, terms: Terms, ring: Ring, lanes: Sequence[_Lane]
 ) -> ir.Value:
-    """The sum of this device's part: each sum so far moves while the next terms are made.
+    """The sum of this device's part: each sum so far moves while the next terms are made."""
+    sums = _Sums(collective, terms, ring)
+    if ring.is_loop:
+        [lane] = lanes
+        sums.make(lane, 1)
 
-    The terms are made of operands that are there no sooner than what moves, and they are held
-    behind a barrier: inside of the product that makes them, XLA would wait for what comes.
+        def iteration(count: ir.Value, carried: Sequence[ir.Value]) -> list[ir.Value]:
+            with sums.carrying(carried):
+                sums.make(lane, _further(count, 2))
+                return sums.carried()
+
+        starts = [counter(0), *sums.carried()]
+        sums.carry(counted_while(ring.groups.size - 2, starts, iteration))
+    else:
+        for left in range(max(each.hops for each in lanes), 0, -1):
+            for lane in lanes:
+                if left <= lane.hops:
+                    sums.make(lane, left * lane.step)
+    pieces = sums.make(None, 0)
+    return pieces[0] if len(pieces) == 1 else stablehlo.concatenate(pieces, terms.axis)
+
+
+class _Sums:
+    """What devices have added up so far, of each of their parts.
+
+    Terms are made of operands that are there no sooner than what moves, and they are held behind a
+    barrier: inside of the product that makes them, XLA would wait for what comes.
     """
-    group = _Group(ring.groups, collective)
-    summed = collective.operands[0]
-    length = shape_of(summed)[terms.axis] // ring.groups.size
-    size = length // ring.pieces
-    turns: list[tuple[_Lane | None, int]] = [
-        (lane, left)
-        for left in range(max(each.hops for each in lanes), 0, -1)
-        for lane in lanes
-        if left <= lane.hops
-    ]
-    sums: dict[tuple[_Lane, int], ir.Value] = {}
-    """What has come to this device, by lane and piece."""
-    wholes = {
-        value: value
-        for each in terms.products
-        for value, axis in zip(each.op.operands, each.cut.operands, strict=True)
-        if axis is not None
-    }
-    """The products' operands that are cut, as they are there behind what moves."""
-    pieces: list[ir.Value] = []
-    moving: tuple[_Lane, int, ir.Value] | None = None
-    for lane, left in [*turns, (None, 0)]:
-        for piece in range(ring.pieces):
-            place = 0 if lane is None else left * lane.step
-            start = _plus(group.start(place, length), piece * size)
+
+    def __init__(self, collective: ir.Operation, terms: Terms, ring: Ring) -> None:
+        self._group = _Group(ring.groups, collective)
+        self._terms, self._summed, self._pieces = terms, collective.operands[0], ring.pieces
+        self._length = shape_of(self._summed)[terms.axis] // ring.groups.size
+        self._came: dict[tuple[_Lane, int], ir.Value] = {}
+        """What has come to this device and is not used yet, by lane and piece."""
+        self._moving: tuple[_Lane, int, ir.Value] | None = None
+        self._wholes = {
+            value: value
+            for each in terms.products
+            for value, axis in zip(each.op.operands, each.cut.operands, strict=True)
+            if axis is not None
+        }
+        """The products' operands that are cut, as they are there behind what moves."""
+
+    def make(self, lane: _Lane | None, above: _Places) -> list[ir.Value]:
+        """Makes the sums of the part of the device so many places above, a piece at a time.
+
+        They move on along a lane, each as the next terms are made; without one they are this
+        device's own.
+        """
+        made_here = []
+        size = self._length // self._pieces
+        for piece in range(self._pieces):
+            start = _plus(self._group.start(above, self._length), piece * size)
+            moving, self._moving = self._moving, None
             if moving is not None:
-                held = _barrier([moving[2], *sums.values(), *wholes.values()])
-                sums = dict(zip(sums, held[1:], strict=False))
-                wholes = dict(zip(wholes, held[1 + len(sums) :], strict=True))
-                came = group.moved(held[0], moving[0])
-            made = _terms_at(terms, summed, wholes, start, size)
+                held = _barrier([moving[2], *self._came.values(), *self._wholes.values()])
+                self._came = dict(zip(self._came, held[1:], strict=False))
+                wholes = held[1 + len(self._came) :]
+                self._wholes = dict(zip(self._wholes, wholes, strict=True))
+                came = self._group.moved(held[0], moving[0])
+            made = _terms_at(self._terms, self._summed, self._wholes, start, size)
             if moving is not None:
                 [made] = _barrier([made])
-                sums[moving[0], moving[1]] = came
-            arrived = [each for each in lanes if (each, piece) in sums]
+                self._came[moving[0], moving[1]] = came
+            arrived = [each for each, number in self._came if number == piece]
             for each in arrived if lane is None else [lane] if lane in arrived else []:
-                made = stablehlo.add(sums.pop((each, piece)), made)
-            moving = None if lane is None else (lane, piece, made)
-            if lane is None:
-                pieces.append(made)
-    return pieces[0] if len(pieces) == 1 else stablehlo.concatenate(pieces, terms.axis)
+                made = stablehlo.add(self._came.pop((each, piece)), made)
+            made_here.append(made)
+            if lane is not None:
+                self._moving = lane, piece, made
+        return made_here
+
+    def carried(self) -> list[ir.Value]:
+        """What the next turn begins with."""
+        assert self._moving is not None
+        return [self._moving[2], *self._came.values()]
+
+    def carry(self, values: Sequence[ir.Value]) -> None:
+        """Goes on with what an iteration, or a loop, gives in the place of these."""
+        assert self._moving is not None
+        self._moving = (*self._moving[:2], values[0])
+        self._came = dict(zip(self._came, values[1:], strict=True))
+
+    @contextmanager
+    def carrying(self, values: Sequence[ir.Value]) -> Iterator[None]:
+        """Inside of a loop's body, which begins with these values."""
+        moving, came, wholes = self._moving, self._came, self._wholes
+        self.carry(values)
+        yield
+        self._moving, self._came, self._wholes = moving, came, wholes
 
 
 def _terms_at(
@@ -315,6 +415,10 @@ def _terms_at(
 def _on_part(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
     with op.location:
         return on_parts(op, operands, axis, size)
+
+
+def _further(places: _Places, more: int) -> _Places:
+    return _plus(places, more) if isinstance(places, ir.Value) else places + more
 
 
 def _plus(start: ir.Value, places: int) -> ir.Value:

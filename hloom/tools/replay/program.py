@@ -38,7 +38,7 @@ from hloom.record import CompileRecord
 from hloom.show import units
 from hloom.show.units import size
 from hloom.targets import TargetError, deviceless
-from hloom.targets.devices import machine_bytes, placement_of, target_of
+from hloom.targets.devices import machine_bytes, placement_of, target_of, with_options
 from hloom.tools.replay import DoesNotFitError, ReplayError, trust
 from hloom.tools.replay import manifest as recorded
 from hloom.tools.replay.signature import Value, values_of
@@ -181,14 +181,15 @@ class ReplayProgram:
             chosen = {**self.options, **options, OPTION: "off"}
             return compile_module(module, self.devices, chosen)
 
+        given = given_options(compile_options_for(self.devices, self.options))
         request = CompileRequest(
             module=self.module,
             pipeline=pipeline,
-            target=self.target,
+            target=with_options(self.target, given),
             placement=self.placement,
             compile=compile_here,
             agreement=Agreement(self.module),
-            xla_options=XlaOptions(given_options(compile_options_for(self.devices, self.options))),
+            xla_options=XlaOptions(given),
             falls_back=False,
         )
         try:

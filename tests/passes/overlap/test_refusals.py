@@ -23,6 +23,7 @@ from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.overlap import Overlap
+from hloom.targets.devices import with_options
 
 H100 = targets.load("h100_sxm")
 ALL = "overlap{min_bytes=1B min_rows=1}"
@@ -95,6 +96,29 @@ def _pipelined(x: jax.Array, w: jax.Array) -> jax.Array:
     return whole @ w
 
 
+def _kept_sums(x: jax.Array, w: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        return jnp.sin(x), scattered(x @ w)
+
+    sums = jax.lax.scan(layer, x, None, length=4)[1]
+    return sums.reshape(-1, 16)
+
+
+def _carried_sums(x: jax.Array, w: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        part = scattered(x @ w)
+        return x + jnp.tile(part, (8, 1)), part
+
+    return jax.lax.scan(layer, x, None, length=4)[1].reshape(-1, 16)
+
+
+def _loaded(x: jax.Array, w: jax.Array) -> jax.Array:
+    def layer(total: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        return total + gathered(2 * x) @ w, None
+
+    return jax.lax.scan(layer, jnp.zeros((32, 16)), x.reshape(2, 4, 16))[0]
+
+
 def _batched(x: jax.Array, w: jax.Array) -> jax.Array:
     return jnp.einsum("bij,bjk->bik", gathered(x[:, None, :]), gathered(x[:, :, None]))
 
@@ -105,6 +129,10 @@ def _odd(x: jax.Array, w: jax.Array) -> jax.Array:
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "contracted": (lambda x, w: gathered(x).T @ gathered(2 * x), "its axis is contracted by"),
+    "pipelined by default": (
+        _kept_sums,
+        "XLA runs it beside the next iteration of its loop already",
+    ),
     "batched": (_batched, "its axis is a batch of dot_general"),
     "another reader": (_used_twice, "reads it too, which is no product"),
     "no product": (lambda x, w: gathered(x) * 2, "reads it too, which is no product"),
@@ -140,6 +168,23 @@ def test_what_is_refused(name: str) -> None:
 def test_options_refuse(spec: str, reason: str) -> None:
     [row] = rows_of(planned(plain, spec).plan, "Left as it is")
     assert re.search(reason, row["why"])
+
+
+def test_what_xla_is_told_to_pipeline() -> None:
+    assert not planned(_carried_sums).empty
+    told = with_options(H100, {"xla_gpu_enable_pipelined_reduce_scatter": "false"})
+    assert told.pipelined == ()
+    assert not planned(_kept_sums, target=told).empty
+    assert not planned(_loaded).empty
+    for name, value in (
+        ("enable_pipelined", "True"),
+        ("pipeline", "COLLECTIVE_PIPELINING_MODE_ON"),
+    ):
+        told = with_options(H100, {f"xla_gpu_{name}_all_gather": value, "xla_gpu_other": "true"})
+        assert told.pipelined == ("all-gather", "reduce-scatter")
+        [row] = rows_of(planned(_loaded, target=told).plan, "Left as it is")
+        assert row["why"] == "XLA runs it beside the last iteration of its loop already"
+        assert not planned(plain, target=told).empty
 
 
 def test_domains_of_fast_links() -> None:

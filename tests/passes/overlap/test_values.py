@@ -24,7 +24,8 @@ ALL = "min_bytes=1B min_rows=1"
 TOLERANCE = 1e-6
 """Of the largest element, in float32."""
 
-OPTIONS = ["", "directions=both", "steps=16 directions=both"]
+OPTIONS = ["", "directions=both", "steps=16 directions=both", "unroll=4", "steps=16 unroll=15"]
+"""The last two are loops."""
 
 
 def assert_close(wanted: list[Any], got: list[Any], tolerance: float = TOLERANCE) -> None:
@@ -78,7 +79,7 @@ def test_a_gather_gives_the_same_bits(devices: int, options: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("options", OPTIONS[::2])
+@pytest.mark.parametrize("options", [OPTIONS[0], *OPTIONS[2:]])
 def test_sums_of_several_products(options: str) -> None:
     mesh = mesh_of()
     x, y, w = normal(32, 64), normal(32, 64, seed=1), normal(64, 16, seed=2)
@@ -136,10 +137,12 @@ def blocks(draw: st.DrawFn) -> dict[str, Any]:
         "ends": draw(st.sampled_from(["scatter", "sum", "keep"])),
         "contracts": draw(st.booleans()),
         "keeps": draw(st.booleans()),
-        "scan": draw(st.booleans()),
+        "scan": draw(st.sampled_from(["", "the same weights", "stacked weights"])),
+        "gathers weights": draw(st.booleans()),
         "gradient": draw(st.booleans()),
         "both": draw(st.booleans()),
         "pieces": draw(st.integers(1, 2)),
+        "unroll": draw(st.sampled_from([2, 16])),
     }
 
 
@@ -155,6 +158,9 @@ def block_of(drawing: dict[str, Any]) -> Callable[..., Any]:
 
     def layer(x: Any, up: Any, down: Any) -> Any:
         whole = jax.lax.all_gather(x, AXIS, axis=axis, tiled=True)
+        if drawing["gathers weights"]:
+            every = jax.lax.all_gather(up, AXIS, axis=1, tiled=True)
+            up = up + jnp.tanh(jnp.eye(8) @ every)[:, : up.shape[1]]
         moved = applied(drawing["before"], whole)
         hidden = sum(jnp.sin(moved @ (up + n)) for n in range(drawing["products"]))
         made = applied(drawing["after"], applied(drawing["middle"], hidden) @ down)
@@ -176,7 +182,13 @@ def block_of(drawing: dict[str, Any]) -> Callable[..., Any]:
     def block(x: Any, up: Any, down: Any) -> Any:
         if not drawing["scan"]:
             return layer(x, up, down)
-        return jax.lax.scan(lambda x, _: (layer(x, up, down), None), x, None, length=2)[0]
+        weights = (up, down) if drawing["scan"] == "the same weights" else None
+        stacks = None if weights else (jnp.stack([up, -up]), jnp.stack([down, 2 * down]))
+
+        def step(x: Any, slices: Any) -> Any:
+            return layer(x, *(weights or slices)), None
+
+        return jax.lax.scan(step, x, stacks, length=2)[0]
 
     return block
 
@@ -215,7 +227,7 @@ def check_random_block(drawing: dict[str, Any]) -> str:
     ]
     steps = drawing["devices"] * drawing["pieces"]
     both = "both" if drawing["both"] else "one"
-    options = f"{ALL} steps={steps} directions={both}"
+    options = f"{ALL} steps={steps} directions={both} unroll={drawing['unroll']}"
     late = "late-gather{min_bytes=1B}"
     # In float64 another order of sums is told from another program, however that amplifies it.
     with jax.enable_x64(True):
