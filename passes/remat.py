@@ -32,9 +32,10 @@ After::
 With a budget all pure work may be recomputed: matrix products, convolutions, gathers, sorts, whole
 loops; never a collective, a custom call or an operation with a side effect. A sharding constraint,
 where XLA's partitioner may insert a collective, is recomputed only if its operand provably has that
-sharding already. What devices exchange again, sums of products and gathers, counts by the links of
-the target. Of the plans whose memory is within the budget, by a model of the target and of XLA, the
-pass takes the one that adds the least time; a second of cheap work counts one sixteenth.
+sharding already, or if it gathers a layer's parameters. What devices exchange again, sums of
+products and gathers, counts by the links of the target. Of the plans whose memory is within the
+budget, by a model of the target and of XLA, the pass takes the one that adds the least time; a
+second of cheap work counts one sixteenth.
 With a tight budget::
 
     %6:3 = stablehlo.optimization_barrier %x, %w, %g

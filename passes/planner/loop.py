@@ -25,6 +25,10 @@ _LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
 """A plan that takes less than this share of the budget may recompute more than it has to; the
 second is what counts once the attempts that aim at the budget are spent."""
 
+_NEARLY = 1.1
+"""What misses the budget by less than this factor may miss it because the model is wrong: what has
+little memory is compiled as well, although more is expected of it than was reached."""
+
 _WORTH_A_MISS = 0.1
 """A plan that misses the budget saves this share of what was to be saved, or is not used."""
 
@@ -80,8 +84,10 @@ def decide(
             for estimate in _untried(lowest, tried)
             if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
         ]
-        # Where nothing promises less than what was reached, that once more.
+        # Where nothing promises less than what was reached, that once more: the attempts end.
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+        if not promising and real_bytes <= limit_bytes * _NEARLY:
+            reached = _untried(lowest, tried) or reached
         chosen = least(promising or reached or lowest, tried)
         whole = search.estimate(None)
         is_last = not promising or len(attempts) == compiles - 1

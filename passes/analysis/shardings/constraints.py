@@ -30,8 +30,9 @@ Split = tuple[MeshAxis, ...] | None
 """The axes of the mesh that split a dimension; None where the value is the same all along it, so
 that every device has what it may be asked for."""
 
-_MOST_LOOKED_THROUGH = 64
-"""Operations behind a constraint that are looked at; a normalization has about twelve."""
+_MOST_LOOKED_THROUGH = 128
+"""Operations behind a constraint that are looked at; a normalization has about twelve, and one with
+a router of experts behind it seventy."""
 
 
 def moves_nothing(constraint: ir.Operation) -> bool:
@@ -39,9 +40,10 @@ def moves_nothing(constraint: ir.Operation) -> bool:
 
     So it is where its mesh is of one device; and where its operand is made, on each device by
     itself, from constants, from arguments of the program of that sharding and from results of other
-    constraints to it: by elementwise operations, movements and reductions along axes that are not
-    split, and matrix products whose sums are not. A product may gather an operand for itself: what
-    is contracted along an axis of the mesh that its result is split along, as FSDP's weights are.
+    constraints to it: by elementwise operations, movements, reductions, windows and sorts along
+    axes that are not split, and matrix products whose sums are not. A product may gather an operand
+    for itself: what is contracted along an axis of the mesh that its result is split along, as
+    FSDP's weights are.
     """
     if devices_of(constraint.attributes["sharding"], constraint) == 1:
         return True
@@ -110,10 +112,11 @@ class _Search:
         if op.name == CONSTRAINT:
             return _splits_of_constraint(op)
         is_elementwise = facts.category is Category.ELEMENTWISE and facts.is_fusible
-        if not (is_elementwise or op.name in _SUMS or facts.category is Category.MOVEMENT):
+        is_known = op.name in _SUMS or op.name in _BY_ROWS
+        if not (is_elementwise or is_known or facts.category is Category.MOVEMENT):
             return None
-        signature = signature_of(op) if len(op.results) == 1 else None
-        if signature is None:
+        signature = signature_of(op)
+        if signature is None or any(made != signature.results[0] for made in signature.results):
             return None
         given: list[tuple[Split, ...]] = []
         for operand, axes in zip(op.operands, signature.operands, strict=True):
@@ -143,6 +146,9 @@ class _Search:
 
 _PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
 _SUMS = _PRODUCTS | {"stablehlo.reduce"}
+_BY_ROWS = frozenset({"chlo.top_k", "stablehlo.reduce_window", "stablehlo.sort"})
+"""Done on each device by itself where no axis is split that they choose, sum or sort along, as a
+router's choice of experts and its ranks are."""
 
 
 def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
@@ -173,7 +179,7 @@ def _result(
     operation needs all of a dimension, or sums over one. With ``sums_split`` it may sum over one
     that is split like its result: an operand is gathered.
     """
-    [made] = signature.results
+    made = signature.results[0]
     new = signature.made - signature.read
     by_factor: dict[int, Split] = {}
     summed: set[str] = set()

@@ -109,3 +109,15 @@ def test_what_misses_and_saves_much_is_used() -> None:
     made = attempts(lambda model_bytes: LIMIT + model_bytes // 2, 6)
     assert all(each.record.candidate is not None for each in made)
     assert made[best_of(made, LIMIT, BOUND)].temp_bytes == LIMIT + SIZES[0] // 2
+
+
+@pytest.mark.parametrize(("least", "is_tried"), [(1050, True), (1150, False)])
+def test_what_misses_by_little_makes_the_other_low_plans_worth_a_compile(
+    least: int, is_tried: bool
+) -> None:
+    """By the first compile the plan of 700 takes 1179; it takes 980."""
+    real_bytes = {SIZES[-1]: 1650, SIZES[0]: least, SIZES[1]: 980}
+    made = attempts(lambda model_bytes: real_bytes[model_bytes], 6)
+    assert sizes(made)[:2] == [SIZES[-1], SIZES[0]]
+    assert (SIZES[1] in sizes(made)) is is_tried
+    assert any(each.temp_bytes <= LIMIT for each in made) is is_tried

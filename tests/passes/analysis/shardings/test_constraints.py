@@ -16,6 +16,30 @@ MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
 SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
 
 
+def _summed_up(along: int) -> str:
+    """The sums of all elements up to each, along an axis, behind a constraint."""
+    sizes, paddings = ("8, 1", "[7, 0], [0, 0]") if along == 0 else ("1, 8", "[0, 0], [7, 0]")
+    return f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = "stablehlo.reduce_window"(%x, %z) <{{
+      padding = dense<[{paddings}]> : tensor<2x2xi64>, window_dimensions = array<i64: {sizes}>
+    }}> ({{
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }}) : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>"""
+
+
+def _sorted(along: int) -> str:
+    """Two values sorted together along an axis, one of them behind a constraint."""
+    return f"""%0:2 = "stablehlo.sort"(%x, %x) <{{dimension = {along} : i64}}> ({{
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>, %r: tensor<f32>, %s: tensor<f32>):
+      %t = stablehlo.compare LT, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %t : tensor<i1>
+    }}) : (tensor<8x8xf32>, tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>)
+    %1 = sdy.sharding_constraint %0#1 <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>"""
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -141,6 +165,24 @@ SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<4x8xf32>""",
             Kind.OPAQUE,
         ),
+        # What is chosen, summed up or sorted along an axis that is whole on each device, as a
+        # router of experts does it, and along one that is split.
+        (
+            """%0, %i = chlo.top_k(%x, k = 2) : tensor<8x8xf32>
+              -> (tensor<8x2xf32>, tensor<8x2xi32>)
+            %1 = sdy.sharding_constraint %i <@mesh, [{"a"}, {}]> : tensor<8x2xi32>""",
+            Kind.CHEAP,
+        ),
+        (
+            """%0, %i = chlo.top_k(%w, k = 2) : tensor<8x8xf32>
+              -> (tensor<8x2xf32>, tensor<8x2xi32>)
+            %1 = sdy.sharding_constraint %i <@mesh, [{}, {"b"}]> : tensor<8x2xi32>""",
+            Kind.OPAQUE,
+        ),
+        (_summed_up(along=1), Kind.CHEAP),
+        (_summed_up(along=0), Kind.OPAQUE),
+        (_sorted(along=1), Kind.CHEAP),
+        (_sorted(along=0), Kind.OPAQUE),
     ],
 )
 def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
