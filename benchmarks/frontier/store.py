@@ -154,6 +154,6 @@ XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by
 model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
 more."""
 
-_OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is the
-most that a device sends in a step within any budget, beside what it sends in the program as it is;
-in brackets how many collectives that is, by XLA's text, loops as often as they run."""
+_OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is
+the most that a device sends in a step within any budget, beside what it sends in the program as it
+is; in brackets how many collectives that is, by XLA's text, loops as often as they run."""
