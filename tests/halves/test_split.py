@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.halves import assert_close
 from support.programs import normal
 
 import hloom
@@ -22,14 +23,6 @@ W, X = normal(16, 16) / 4, normal(8, 16, seed=1)
 
 def loss(w: Any, x: Any) -> Any:
     return jnp.tanh(jnp.tanh(x @ w) @ w).sum()
-
-
-def assert_close(got: Any, wanted: Any, tolerance: float = 1e-6) -> None:
-    assert jax.tree.structure(got) == jax.tree.structure(wanted)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        scale = float(jnp.abs(other).max()) if other.size else 0.0
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
 def several(params: Any, x: Any, flag: Any, *, scale: Any = 1.0) -> Any:
