@@ -82,7 +82,7 @@ from ..free_constants import FreeConstants
 from ..ir import walk
 from .boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT, Marks, SplitError
 from .choose import Step
-from .plan import DONE_AGAIN, SplitPlan
+from .plan import ADDED_SECONDS, CROSSING, DONE_AGAIN, SplitPlan
 from .rewrite import (
     BACKWARD,
     FORWARD,
@@ -94,8 +94,10 @@ from .rewrite import (
 )
 
 __all__ = [
+    "ADDED_SECONDS",
     "BACKWARD",
     "COTANGENT",
+    "CROSSING",
     "DONE_AGAIN",
     "FORWARD",
     "GRADIENT",

@@ -36,7 +36,14 @@ PRICE_UNITS = 1e12
 
 
 class SplitError(ValueError):
-    """A program that cannot be split, in a line: what, where, and the remedy."""
+    """A program that cannot be split, in a line: what, where, and the remedy.
+
+    `floor_bytes` is the least that can cross, where a bound is less.
+    """
+
+    def __init__(self, text: str, floor_bytes: int | None = None) -> None:
+        super().__init__(text)
+        self.floor_bytes = floor_bytes
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ class Step:
         if not found or min(each.seconds for each in found):
             found += self._bounded(limit_bytes, self._code, self._halves, LoopsAgain())
         if not found:
-            raise SplitError(about_floor(limit_bytes, least_boundary(self._halves)))
+            least = least_boundary(self._halves)
+            raise SplitError(about_floor(limit_bytes, least), floor_bytes=least.bytes)
         return self._plan(min(found, key=lambda each: (each.seconds, each.boundary.bytes)))
 
     def _with_stacks(self, limit_bytes: int) -> Iterator[Candidate]:
@@ -131,7 +132,9 @@ class Step:
 
     def _plan(self, chosen: Candidate) -> SplitPlan:
         if not self._marks.weights:
-            return SplitPlan(chosen.boundary, self._module, chosen.code, chosen.loops)
+            return SplitPlan(
+                chosen.boundary, self._module, chosen.code, chosen.loops, chosen.seconds
+            )
         code = clone_module(chosen.code)
         halves = Halves.of(self._read(code), self._marks)
         program = halves.program
@@ -140,8 +143,9 @@ class Step:
         )
         boundary = chosen.again(Halves.of(self._read(code), self._marks))
         assert boundary is not None  # what the loops read of the forward half is the same
-        division = _division(boundary)
-        return SplitPlan(boundary, self._module, code, chosen.loops, division)
+        return SplitPlan(
+            boundary, self._module, code, chosen.loops, chosen.seconds, _division(boundary)
+        )
 
 
 def _is_free(halves: Halves, value: ir.Value) -> bool:

@@ -19,6 +19,12 @@ from .scans import LoopsAgain
 DONE_AGAIN = "products done again"
 """The fact that is the share of the step's products that both programs do."""
 
+ADDED_SECONDS = "time of work done again"
+"""The fact that is what all expensive work takes that is done again, by rooflines."""
+
+CROSSING = "bytes of residuals"
+"""The fact that is the bytes that cross on one device."""
+
 
 @dataclass(frozen=True)
 class SplitPlan(PlanBase):
@@ -29,6 +35,7 @@ class SplitPlan(PlanBase):
       module: the module that was planned.
       code: where the boundary's operations are: the module, or a copy of it that was rewritten.
       loops: what backward loops do again, so that less is stacked.
+      seconds: what the expensive work takes that is done again, in all.
       division: the backward pass in two, where gradients of weights are given apart.
       refusal: why there is no boundary; empty where there is one, and where none is asked for.
     """
@@ -37,6 +44,7 @@ class SplitPlan(PlanBase):
     module: ir.Module | None = None
     code: ir.Module | None = None
     loops: LoopsAgain = field(default_factory=LoopsAgain)
+    seconds: float = 0.0
     division: Division | None = None
     refusal: str = ""
 
@@ -96,10 +104,11 @@ class SplitPlan(PlanBase):
         read = self.boundary.read_again
         return (
             Fact("residuals", len(self.boundary.residuals)),
-            Fact("bytes of residuals", self.boundary.bytes, Kind.BYTES),
+            Fact(CROSSING, self.boundary.bytes, Kind.BYTES),
             Fact("arguments read again", len(read)),
             Fact("bytes of arguments read again", sum(map(program.bytes_of, read)), Kind.BYTES),
             Fact(DONE_AGAIN, self.added_work, Kind.SHARE),
+            Fact(ADDED_SECONDS, self.seconds, Kind.SECONDS),
             *self._facts_of_weights(),
         )
 

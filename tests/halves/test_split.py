@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,8 @@ def test_a_dump_has_the_step_and_its_report_the_residuals(tmp_path: Path) -> Non
     assert folder is not None
     assert "hloom.residual" in next(folder.glob("*after-split.mlir")).read_text()
     assert any(folder.glob("plan-*-split.json"))
+    compiled = json.loads((folder / "manifest.json").read_text())["compile"]
+    assert (compiled["compiles"], compiled["compile_s"]) == (0, None)  # XLA has not seen the step
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
