@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from hloom._jax.lowered import callbacks_of, devices_of
 from hloom._jax.module_call import abstract, abstract_of_type, module_function
-from hloom.halves.host import HostPlacement, on_device
+from hloom.halves.host import HostPlacement, with_copies
 from hloom.halves.planned import planned
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
@@ -183,6 +183,8 @@ class _Reader:
             view.operation for view in main.regions[0].blocks[0].operations
         ]
         self._mesh = _mesh_of(signature.arguments)
+        self._on_host: set[str] = set()
+        """The names of the residuals that are in the host's memory."""
         self._residuals = [self._residuals_of(self._function_of(call)) for call in self._calls]
 
     def program(self) -> SplitProgram:
@@ -216,7 +218,9 @@ class _Reader:
             self._callbacks,
         )
         if self._host is not None:
-            function = on_device(function)
+            names = self._residuals[place].keys()
+            on_host = [False] * len(given) + [name in self._on_host for name in names]
+            function = with_copies(function, on_host)
         first = len(arguments)
         read_later = {each for later in self._calls[place + 1 :] for each in self._read(later)[1]}
         donated = [n for n, each in enumerate(residuals, first) if each not in read_later]
@@ -279,11 +283,11 @@ class _Reader:
             aval = abstract_of_type(result)
             placed = described.get(PLACED)
             sharding = None if placed is None else self._sharding(placed)
-            if self._host is not None:
-                sharding = self._host.sharding(aval, sharding)
-            found[ir.StringAttr(described[RESIDUAL]).value] = jax.ShapeDtypeStruct(
-                aval.shape, aval.dtype, sharding=sharding
-            )
+            name = ir.StringAttr(described[RESIDUAL]).value
+            if self._host is not None and self._host.takes(aval, sharding):
+                self._on_host.add(name)
+                sharding = self._host.sharding(sharding)
+            found[name] = jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
         return found
 
     def _sharding(self, placed: ir.Attribute) -> jax.sharding.NamedSharding | None:
