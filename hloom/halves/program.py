@@ -183,6 +183,7 @@ class _Reader:
             view.operation for view in main.regions[0].blocks[0].operations
         ]
         self._mesh = _mesh_of(signature.arguments)
+        self._one_device = _one_device(signature.arguments)
         self._on_host: set[str] = set()
         """The names of the residuals that are in the host's memory."""
         self._residuals = [self._residuals_of(self._function_of(call)) for call in self._calls]
@@ -282,7 +283,7 @@ class _Reader:
                 continue
             aval = abstract_of_type(result)
             placed = described.get(PLACED)
-            sharding = None if placed is None else self._sharding(placed)
+            sharding = self._one_device if placed is None else self._sharding(placed)
             name = ir.StringAttr(described[RESIDUAL]).value
             if self._host is not None and self._host.takes(aval, sharding):
                 self._on_host.add(name)
@@ -311,6 +312,12 @@ def _mesh_of(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Mesh | None
         if isinstance(mesh, jax.sharding.Mesh):
             return mesh
     return None
+
+
+def _one_device(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Sharding | None:
+    """Where everything lies, if that is one device that the step's arguments name."""
+    devices = {device for shape in shapes for device in getattr(shape.sharding, "device_set", ())}
+    return jax.sharding.SingleDeviceSharding(devices.pop()) if len(devices) == 1 else None
 
 
 def _alone(code: ir.Module, function: ir.Operation) -> ir.Module:
