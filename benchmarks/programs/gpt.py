@@ -82,6 +82,15 @@ class Gpt:
 
     def loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
         """The mean cross-entropy of the next token."""
+        stream = self._hold(parameters["embedding"][tokens] + parameters["position"])
+        stream = self.stage(parameters["layers"], stream)
+        logits = _normalize(stream, parameters.get("gain")) @ parameters["embedding"].T
+        log_probabilities = jax.nn.log_softmax(logits.astype("float32"))
+        targets = jnp.roll(tokens, -1, axis=1)
+        return -jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
+
+    def stage(self, layers: Any, stream: jax.Array) -> jax.Array:
+        """The layers alone, as a stage in the middle of a pipeline has them."""
         block = self._block
         if self.policy is not None:
             # In a scan nothing can merge the copy back, and the barrier would only cost.
@@ -90,18 +99,14 @@ class Gpt:
                 policy=policy_named(self.policy),
                 prevent_cse=not self.scanned,
             )
-        stream = self._hold(parameters["embedding"][tokens] + parameters["position"])
         if self.scanned:
             stream, _ = jax.lax.scan(
-                lambda carry, layer: (block(carry, layer), None), stream, parameters["layers"]
+                lambda carry, layer: (block(carry, layer), None), stream, layers
             )
         else:
-            for layer in parameters["layers"]:
+            for layer in layers:
                 stream = block(stream, layer)
-        logits = _normalize(stream, parameters.get("gain")) @ parameters["embedding"].T
-        log_probabilities = jax.nn.log_softmax(logits.astype("float32"))
-        targets = jnp.roll(tokens, -1, axis=1)
-        return -jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
+        return stream
 
     def _block(self, stream: jax.Array, layer: Parameters) -> jax.Array:
         normed = _normalize(stream, layer.get("attention_gain"))

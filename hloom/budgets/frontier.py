@@ -187,8 +187,12 @@ class Frontier:
         if self.knees:
             yield "◆ A knee: below this, each byte costs more time than above it."
 
-    def print_peak(self, console: PlainConsole) -> None:
-        """Prints the largest values at the peak, where they are known."""
+    def show(self, console: PlainConsole) -> None:
+        """Prints the table with what there is to say, and the largest values at the peak."""
+        console.print(self.title, soft_wrap=True)
+        console.print(self.table())
+        for sentence in self.sentences():
+            console.print(sentence, soft_wrap=True)
         if (table := self.peak_table()) is not None:
             console.print("What the step as it is has in temporary memory when it takes most:")
             console.print(table)
@@ -196,11 +200,7 @@ class Frontier:
     def __str__(self) -> str:
         with io.StringIO() as file:
             console = PlainConsole(file=file, width=120, color_system=None)
-            console.print(self.title, soft_wrap=True)
-            console.print(self.table())
-            for sentence in self.sentences():
-                console.print(sentence, soft_wrap=True)
-            self.print_peak(console)
+            self.show(console)
             return file.getvalue().rstrip()
 
     __repr__ = __str__

@@ -7,19 +7,17 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
 from hloom._jax.module_call import abstract, is_traced, trace_state
-from hloom.halves.program import (
-    Half,
-    Signature,
-    SplitOutputError,
-    SplitProgram,
-    split_program,
-)
+from hloom.halves.backward import Backward, BackwardW, BackwardX
+from hloom.halves.calls import Convention, PlannedCall, TracedCall
+from hloom.halves.host import LEAST_BYTES, HostMemoryError
+from hloom.halves.outputs import Outputs
+from hloom.halves.program import Signature, SplitOutputError, split_program
 from hloom.halves.residuals import Residuals
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Bytes, SpellingError, parse_bytes
@@ -27,12 +25,37 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
 from hloom.passes.split import Split, SplitError
 from hloom.plugin import flag_value
-from hloom.policy import first_time, warn
 
 _DEFAULT_PASSES = ("remat", "off")
 """Passes before the split where neither the caller nor the flag names any: `remat` decides what
 scans stack, and where the backward program computes it again. Under a bound, which the split may
 hold only by what scans stack, without it, too; the better one is taken."""
+
+
+@overload
+def split(
+    f: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    residuals: int | str | None = None,
+    passes: str | None = None,
+    *,
+    weights: None = None,
+    offload: bool | int | str = False,
+) -> tuple[Forward, Backward]: ...
+
+
+@overload
+def split(
+    f: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    residuals: int | str | None = None,
+    passes: str | None = None,
+    *,
+    weights: int | Sequence[int],
+    offload: bool | int | str = False,
+) -> tuple[Forward, BackwardX, BackwardW]: ...
 
 
 def split(
@@ -41,7 +64,10 @@ def split(
     has_aux: bool = False,
     residuals: int | str | None = None,
     passes: str | None = None,
-) -> tuple[Forward, Backward]:
+    *,
+    weights: int | Sequence[int] | None = None,
+    offload: bool | int | str = False,
+) -> tuple[Forward, Backward] | tuple[Forward, BackwardX, BackwardW]:
     """A function's value and its gradients as two programs, with the fewest bytes between them.
 
     `y, res = fwd(*args, **kwargs)` gives what `f` gives, and residuals; `bwd(res, cotangent)` gives
@@ -49,6 +75,13 @@ def split(
     their arguments. The residuals are a minimum cut of the step; of the arguments the backward
     program reads the caller's own arrays. Inside of a `jit`, `vmap` or `grad` of the caller's the
     two are parts of that program, which has no boundary there.
+
+    With `weights` there are two backward programs, for schedules of pipelines that run the second
+    one later. Of `fwd, bwd_x, bwd_w = split(stage, argnums=(0, 1), weights=(0,))`, a stage of
+    (weights, x), `(gx,), rest = bwd_x(res, cotangent)` gives the gradients of inputs, and
+    `(gw,) = bwd_w(rest)` those of weights. Each product of the backward pass is in one of them.
+    `rest` has the residuals that `bwd_w` still reads, and what `bwd_x` made for it; the other
+    residuals may go after `bwd_x`.
 
     Args:
       f: gives an array, or a tree of them, of floating-point numbers; it may have no effects.
@@ -60,6 +93,10 @@ def split(
       passes: what runs on the step before it is split, as "fit{budget=60GiB}"; by default the spec
         of `jax_hloom`, and "remat" where that is not set; under a bound "off", where less is
         computed again then.
+      weights: those of `argnums` whose gradients `bwd_w` gives, one or several. It gives a tuple
+        where it is a sequence, and `bwd_x` always does.
+      offload: whether residuals are in the host's pinned memory while neither program runs, those
+        of at least 1 MiB of a device, or of so many bytes as it says.
 
     Raises TypeError where an argument to differentiate, or an output, is not of floating-point
     numbers; ValueError where the step cannot be split, or the bound is below what can be reached;
@@ -67,8 +104,18 @@ def split(
     """
     if not callable(f):
         raise TypeError(f"hloom.split: wanted a function, got {type(f).__name__}.")
-    step = _Step(f, _numbers(argnums), isinstance(argnums, int), has_aux, _bound(residuals), passes)
-    return Forward(step), Backward(step)
+    numbers = _numbers("argnums", argnums)
+    convention = Convention(
+        getattr(f, "__name__", type(f).__name__).strip("<>"),
+        has_aux,
+        isinstance(argnums, int),
+        () if weights is None else _places(weights, numbers),
+        isinstance(weights, int),
+    )
+    step = _Step(f, convention, numbers, _bound(residuals), passes, _host_bytes(offload))
+    if weights is None:
+        return Forward(step), Backward(convention)
+    return Forward(step), BackwardX(convention), BackwardW(convention)
 
 
 class Forward:
@@ -85,60 +132,20 @@ class Forward:
             return call.traced()
         planned = call.planned()
         program = planned.program
-        results = program.forward.run(*program.inputs(program.forward, call.leaves))
+        results = program.forward.run(*program.forward_inputs(call.leaves))
         return planned.forward_result(call.leaves, results)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """What a call gives, with a `jax.ShapeDtypeStruct` for each array."""
         call = _Call.of(self._step, args, kwargs)
         planned = call.planned()
-        shapes = [*planned.outputs, *planned.program.residuals.values()]
-        return planned.forward_result(call.shapes, shapes)
+        return planned.forward_result(call.shapes, planned.program.forward.results)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The forward program, lowered for arguments, or `jax.ShapeDtypeStruct`s of such."""
         call = _Call.of(self._step, args, kwargs)
         program = call.planned().program
-        return program.forward.run.lower(*program.inputs(program.forward, call.shapes))
-
-
-class Backward:
-    """The backward function that `split` gives."""
-
-    def __init__(self, step: _Step) -> None:
-        self._step = step
-        self.__name__ = f"{step.name}_backward"
-
-    def __call__(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The gradients of a call of `fwd`, given its residuals and the cotangent of its output.
-
-        With `donate` the residuals' buffers are free for the gradients, and gone afterwards; the
-        caller's arguments stay.
-        """
-        planned = self._planned(residuals)
-        return planned.backward(residuals, planned.checked(cotangent), donate=donate)
-
-    def lower(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The backward program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
-        planned = self._planned(residuals)
-        if not isinstance(planned, _Planned):
-            raise ValueError("hloom.split: residuals that were traced inside a jit have no program")
-        half, inputs = planned.inputs(residuals, planned.checked(cotangent), donate=donate)
-        return half.run.lower(*inputs)
-
-    def _planned(self, residuals: Residuals) -> _Planned | _Traced:
-        if not isinstance(residuals, Residuals):
-            raise TypeError(
-                f"hloom.split: {self.__name__} wants the residuals that its fwd gave, got "
-                f"{type(residuals).__name__}."
-            )
-        if not residuals.is_of(self._step):
-            raise ValueError(
-                f"hloom.split: {self.__name__} got residuals of another fwd; wanted those of the "
-                "fwd that came with it from one hloom.split."
-            )
-        found: _Planned | _Traced = residuals.program
-        return found
+        return program.forward.run.lower(*program.forward_inputs(call.shapes))
 
 
 class _Step:
@@ -147,16 +154,16 @@ class _Step:
     def __init__(
         self,
         f: Callable[..., Any],
+        convention: Convention,
         numbers: tuple[int, ...],
-        is_single: bool,
-        has_aux: bool,
         bound: Bytes | None,
         passes: str | None,
+        host_bytes: int | None,
     ) -> None:
-        self.f, self.numbers, self.is_single = f, numbers, is_single
-        self.has_aux, self.bound, self.passes = has_aux, bound, passes
-        self.name = getattr(f, "__name__", type(f).__name__).strip("<>")
-        self._known: dict[Any, _Planned] = {}
+        self.f, self.convention, self.numbers = f, convention, numbers
+        self.bound, self.passes, self.host_bytes = bound, passes, host_bytes
+        self.name, self.has_aux = convention.name, convention.has_aux
+        self._known: dict[Any, PlannedCall] = {}
         self._lock = threading.Lock()
         self.pipelines()
 
@@ -176,7 +183,7 @@ class _Step:
             )
         return tuple(Pipeline((*before, Split(self.bound))) for before in found)
 
-    def planned(self, call: _Call) -> _Planned:
+    def planned(self, call: _Call) -> PlannedCall:
         """The programs for a call's kind of arguments. Raises what `split` says."""
         pipelines = self.pipelines()
         shapes = tuple(call.shapes)
@@ -188,10 +195,6 @@ class _Step:
             with self._lock:
                 found = self._known.setdefault(key, found)
         return found
-
-    def result(self, gradients: Any) -> Any:
-        """The gradients as the caller asked for them."""
-        return gradients[0] if self.is_single else gradients
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ class _Call:
     def _argument(self, number: int) -> str:
         return _parameters(self.step.f, len(self.args))[number]
 
-    def planned(self) -> _Planned:
+    def planned(self) -> PlannedCall:
         """The two programs for such arguments."""
         return self.step.planned(self)
 
@@ -283,15 +286,13 @@ class _Call:
     def traced(self) -> Any:
         """The call as a part of the program that is traced around it."""
         y, aux, pullback = self._pullback(self.leaves)
-        outputs = _Outputs.of(self.step, y, aux)
+        convention = self.step.convention
         values, tree = jax.tree.flatten(pullback)
-        names = [f"residual {number}" for number in range(len(values))]
-        traced = _Traced(self.step, outputs, tree)
-        kept = dict(zip(names, values, strict=True))
-        residuals = Residuals(kept, {}, traced, self.step)
-        return (y, residuals, aux) if self.step.has_aux else (y, residuals)
+        kept = {f"residual {number}": value for number, value in enumerate(values)}
+        traced = TracedCall(convention, Outputs.of(convention.name, y), tree)
+        return convention.forward(y, Residuals(kept, {}, traced, convention), aux)
 
-    def plan(self, pipelines: Sequence[Pipeline]) -> _Planned:
+    def plan(self, pipelines: Sequence[Pipeline]) -> PlannedCall:
         """Traces the step, and splits it."""
         found: list[Any] = []
 
@@ -306,7 +307,7 @@ class _Call:
             return result if self.step.has_aux else (result, None)
 
         y, aux = jax.eval_shape(outputs_of, self.shapes)
-        outputs = _Outputs.of(self.step, y, aux)
+        outputs = Outputs.of(self.step.name, y)
 
         def joint(leaves: Sequence[Any], cotangents: Sequence[Any]) -> Any:
             y, aux, pullback = self._pullback(leaves)
@@ -316,154 +317,83 @@ class _Call:
             return jax.tree.leaves((y, aux)), flat
 
         signature = Signature(
-            self.step.name, self.shapes, jax.tree.leaves((y, aux)), outputs.shapes, joint
-        )
+            self.step.name, self.shapes, jax.tree.leaves((y, aux)), outputs.shapes,
+            self._weight_gradients(), joint,
+        )  # fmt: skip
         try:
-            program = split_program(signature, pipelines)
+            program = split_program(signature, pipelines, self.step.host_bytes)
         except PassError as failure:
             if isinstance(failure.__cause__, SplitError):
                 raise ValueError(f"hloom.split: {self.step.name}: {failure.__cause__}.") from None
             raise
-        except SplitOutputError as error:
+        except (SplitOutputError, HostMemoryError) as error:
             raise ValueError(f"hloom.split: {error}.") from None
-        return _Planned(
-            self.step, outputs, program, found[-1], jax.tree.structure((y, aux)),
-            tuple(signature.outputs), tuple(self.paths),
+        return PlannedCall(
+            self.step.convention, outputs, program, tuple(found[-1].children()),
+            jax.tree.structure((y, aux)), tuple(signature.outputs), tuple(self.paths),
         )  # fmt: skip
 
-
-@dataclass(frozen=True)
-class _Outputs:
-    """What a step gives, and so what its cotangent looks like."""
-
-    name: str
-    tree: Any
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
-    paths: tuple[str, ...]
-
-    @classmethod
-    def of(cls, step: _Step, y: Any, aux: Any) -> _Outputs:
-        """Raises TypeError where an output has no cotangent."""
-        del aux
-        with_paths, tree = jax.tree_util.tree_flatten_with_path(y)
-        paths = tuple(jax.tree_util.keystr(path) for path, _ in with_paths)
-        for path, leaf in with_paths:
-            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-                raise TypeError(
-                    f"hloom.split: output{jax.tree_util.keystr(path)} of {step.name} is "
-                    f"{leaf.dtype}, which has no cotangent. Give it back as an auxiliary output, "
-                    "with has_aux=True."
-                )
-        shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_explicit(leaf))
-                       for _, leaf in with_paths)  # fmt: skip
-        return cls(step.name, tree, shapes, paths)
-
-    def checked(self, cotangent: Any) -> list[Any]:
-        """The leaves of a cotangent. Raises TypeError, ValueError where it does not fit."""
-        leaves, tree = jax.tree.flatten(cotangent)
-        if tree != self.tree:
-            raise TypeError(
-                f"hloom.split: the cotangent of {self.name} has the structure {tree}; wanted that "
-                f"of its output, {self.tree}."
-            )
-        return [
-            _checked_leaf(leaf, shape, f"cotangent{path} of {self.name}")
-            for leaf, shape, path in zip(leaves, self.shapes, self.paths, strict=True)
+    def _weight_gradients(self) -> list[int]:
+        """The numbers of the leaves of gradients that are of weights."""
+        places = [
+            place
+            for place, number in enumerate(self.numbers)
+            for _ in jax.tree.leaves(self.args[number])
         ]
+        weights = self.step.convention.weights
+        return [number for number, place in enumerate(places) if place in weights]
 
 
-@dataclass(frozen=True, eq=False)
-class _Planned:
-    """The two programs of a step, with the trees that they take and give."""
-
-    step: _Step
-    cotangents: _Outputs
-    program: SplitProgram
-    gradients: Any
-    results: Any
-    outputs: tuple[jax.ShapeDtypeStruct, ...]
-    paths: tuple[str, ...]
-
-    def forward_result(self, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
-        """What `fwd` gives, of the step's arguments and the forward program's results."""
-        count = self.program.outputs
-        y, aux = jax.tree.unflatten(self.results, results[:count])
-        values = dict(zip(self.program.residuals, results[count:], strict=True))
-        arguments = {self.paths[number]: leaves[number] for number in self.program.backward.reads}
-        residuals = Residuals(values, arguments, self, self.step)
-        return (y, residuals, aux) if self.step.has_aux else (y, residuals)
-
-    def checked(self, cotangent: Any) -> list[Any]:
-        return self.cotangents.checked(cotangent)
-
-    def inputs(
-        self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool
-    ) -> tuple[Half, list[Any]]:
-        """The backward program, and what it takes."""
-        half = self.program.donating if donate else self.program.backward
-        late = self.program.cotangents_of(cotangents)
-        return half, [*residuals.arguments.values(), *residuals.values.values(), *late]
-
-    def backward(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients."""
-        half, inputs = self.inputs(residuals, cotangents, donate=donate)
-        return self.step.result(jax.tree.unflatten(self.gradients, half.run(*inputs)))
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """A call of `fwd` that was traced as a part of another program: JAX's own pullback."""
-
-    step: _Step
-    cotangents: _Outputs
-    tree: Any
-
-    def checked(self, cotangent: Any) -> list[Any]:
-        return self.cotangents.checked(cotangent)
-
-    def backward(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients."""
-        del donate
-        values = list(residuals.values.values())
-        if is_traced([*values, *cotangents]):
-            return self._run(values, cotangents)
-        if first_time(f"split outside {id(self.step)}"):
-            warn(
-                f"hloom.split: fwd of {self.step.name} was traced inside a jit, and its residuals "
-                "have left it: what crosses is JAX's choice, and copies of arguments. Call fwd "
-                "outside of a jit: it is compiled already."
-            )
-        return jax.jit(self._run)(values, cotangents)
-
-    def _run(self, values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-        pullback = jax.tree.unflatten(self.tree, values)
-        gradients = pullback(jax.tree.unflatten(self.cotangents.tree, cotangents))
-        return self.step.result(gradients)
-
-
-def _numbers(argnums: Any) -> tuple[int, ...]:
+def _numbers(what: str, argnums: Any) -> tuple[int, ...]:
+    """Raises TypeError where they are no numbers of arguments."""
     found = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
         raise TypeError(
-            f"hloom.split: argnums={argnums!r}: wanted the number of an argument, or several."
+            f"hloom.split: {what}={argnums!r}: wanted the number of an argument, or several."
         )
     return found
+
+
+def _places(weights: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """The places of weights in ``argnums``, in its order. Raises TypeError, ValueError."""
+    named = _numbers("weights", weights)
+    if not set(named) <= set(numbers):
+        raise ValueError(
+            f"hloom.split: weights={weights!r} names an argument that argnums={numbers} does not; "
+            "wanted some of those, as they are written there."
+        )
+    if set(named) == set(numbers):
+        raise ValueError(
+            f"hloom.split: weights={weights!r} are all of argnums={numbers}, which leaves bwd_x "
+            "nothing to do. Add an input to argnums, or leave weights= out."
+        )
+    return tuple(place for place, number in enumerate(numbers) if number in named)
+
+
+def _host_bytes(offload: Any) -> int | None:
+    """The least bytes of a residual that goes to the host; None where none does."""
+    if isinstance(offload, bool):
+        return LEAST_BYTES if offload else None
+    return _bytes("offload", offload, "True, False, or bytes, as '256KiB'")
 
 
 def _bound(residuals: Any) -> Bytes | None:
     if residuals is None:
         return None
-    if isinstance(residuals, int) and not isinstance(residuals, bool) and residuals >= 0:
-        return Bytes(residuals)
+    return _bytes("residuals", residuals, "bytes, as 1600 * 2**20 or '1600MiB'")
+
+
+def _bytes(what: str, given: Any, wanted: str) -> Bytes:
+    """Raises SpecError."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return Bytes(given)
     hint = ""
-    if isinstance(residuals, str):
+    if isinstance(given, str):
         try:
-            return Bytes(parse_bytes(residuals))
+            return Bytes(parse_bytes(given))
         except SpellingError as error:
             hint = str(error)
-    raise SpecError(
-        f"hloom.split: residuals={residuals!r}: wanted bytes, as 1600 * 2**20 or '1600MiB'.{hint}"
-    )
+    raise SpecError(f"hloom.split: {what}={given!r}: wanted {wanted}.{hint}")
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -473,37 +403,6 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.Array) and not leaf.committed:
         sharding = None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
-
-
-def _explicit(shape: Any) -> Any:
-    """The sharding that is a part of a value's type, over explicit axes of a mesh; else None."""
-    sharding = getattr(shape, "sharding", None)
-    spec = getattr(sharding, "spec", None)
-    return sharding if spec is not None and any(axis is not None for axis in spec) else None
-
-
-def _checked_leaf(leaf: Any, wanted: jax.ShapeDtypeStruct, name: str) -> Any:
-    """A leaf of a cotangent; a number of Python takes the type that is wanted."""
-    try:
-        aval = abstract(leaf)
-    except TypeError:
-        raise TypeError(
-            f"hloom.split: {name} is a {type(leaf).__name__}; wanted an array."
-        ) from None
-    is_real = isinstance(leaf, int | float) and not isinstance(leaf, bool)
-    if is_real or (isinstance(leaf, complex) and jnp.issubdtype(wanted.dtype, jnp.complexfloating)):
-        leaf = jnp.asarray(leaf, wanted.dtype)
-        aval = abstract(leaf)
-    if aval.shape != wanted.shape or aval.dtype != wanted.dtype:
-        raise ValueError(
-            f"hloom.split: {name} is {_described(aval)}; wanted {_described(wanted)}, as the "
-            "output."
-        )
-    return leaf
-
-
-def _described(shape: Any) -> str:
-    return f"{shape.dtype}[{','.join(map(str, shape.shape))}]"
 
 
 def _parameters(f: Callable[..., Any], count: int) -> list[str]:

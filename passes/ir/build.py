@@ -164,7 +164,7 @@ def counted_while(
 
     Args:
       trips: how often it runs.
-      starts: what it begins with: a zero of the type that loops count in, then what it carries.
+      starts: what it begins with: a zero of the type that it counts in, then what it carries.
       body: writes an iteration from the count and what is carried; gives what is carried on.
     """
     types = [start.type for start in starts]
@@ -172,10 +172,11 @@ def counted_while(
     locations = [made.location] * len(types)
     condition = made.regions[0].blocks.append(*types, arg_locs=locations)
     with ir.InsertionPoint(condition):
-        stablehlo.ReturnOp([compare(condition.arguments[0], counter(trips), "LT")])
+        count = condition.arguments[0]
+        stablehlo.ReturnOp([compare(count, integer_like(count, trips), "LT")])
     block = made.regions[1].blocks.append(*types, arg_locs=locations)
     with ir.InsertionPoint(block):
         count, *carried = block.arguments
         returned = body(count, carried)
-        stablehlo.ReturnOp([stablehlo.add(count, counter(1)), *returned])
+        stablehlo.ReturnOp([stablehlo.add(count, integer_like(count, 1)), *returned])
     return [*made.results][1:]

@@ -47,6 +47,10 @@ bounds the bytes: then as little as holds the bound, in seconds of a model of th
 a bound can also have fewer stacks cross, and its backward loop compute the rest again. Bytes are
 those of one device, since what is sharded stays so.
 
+Where results carry ``hloom.weight_gradient``, the backward function is two: ``@backward_x`` gives
+the other gradients, and ``@backward_w`` those of weights. Each product is in one of them, and a
+second minimum cut selects what the first hands to the second. A backward loop of both is divided.
+
 The bytes of a boundary are a sum, not a peak, so that the cut is the optimum. ``remat`` before this
 pass decides what scans stack, and where the backward program computes it again.
 
@@ -56,7 +60,8 @@ programs from JAX.
 
 The package, in the order in which a module passes through it: ``boundary`` finds what depends on
 cotangents, and cuts; ``merge`` takes away what keeps work apart, and ``scans`` what loops stack;
-``choose`` selects the cut; ``plan`` tells what was decided; ``rewrite`` writes the functions.
+``choose`` selects the cut; ``backward_loops`` and ``divide`` divide the backward half; ``plan``
+tells what was decided; ``rewrite`` writes the functions. ``flow`` and ``copies`` serve several.
 
 Source: the minimum cut between the two graphs of PyTorch's AOTAutograd (Hu et al., 2022).
 """
@@ -75,19 +80,32 @@ from ..framework.options import Bytes, option
 from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
-from .boundary import COTANGENT, GRADIENT, SplitError
+from .boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT, Marks, SplitError
 from .choose import Step
-from .plan import DONE_AGAIN, SplitPlan
-from .rewrite import BACKWARD, FORWARD, PLACED, RESIDUAL, apply_split
+from .plan import ADDED_SECONDS, CROSSING, DONE_AGAIN, SplitPlan
+from .rewrite import (
+    BACKWARD,
+    FORWARD,
+    OF_INPUTS,
+    OF_WEIGHTS,
+    PLACED,
+    RESIDUAL,
+    apply_split,
+)
 
 __all__ = [
+    "ADDED_SECONDS",
     "BACKWARD",
     "COTANGENT",
+    "CROSSING",
     "DONE_AGAIN",
     "FORWARD",
     "GRADIENT",
+    "OF_INPUTS",
+    "OF_WEIGHTS",
     "PLACED",
     "RESIDUAL",
+    "WEIGHT_GRADIENT",
     "Split",
     "SplitError",
     "SplitPlan",
@@ -122,8 +140,9 @@ class Split(Pass):
                 refusal=f"no argument of the program carries {COTANGENT}, so that no part of it "
                 "is known to be the backward pass"
             )
-        marked = _with(function, "res_attrs", GRADIENT)
-        step = Step(module, target, cotangents, marked)
+        weights = _with(function, "res_attrs", WEIGHT_GRADIENT)
+        gradients = sorted({*_with(function, "res_attrs", GRADIENT), *weights})
+        step = Step(module, target, Marks(cotangents, gradients, weights))
         if self.residuals is None:
             return step.cheapest()
         return step.bounded(self.residuals)

@@ -28,12 +28,37 @@ COTANGENT = "hloom.cotangent"
 GRADIENT = "hloom.gradient"
 """Attribute of a result of the program: the backward pass gives it, whatever it depends on."""
 
+WEIGHT_GRADIENT = "hloom.weight_gradient"
+"""Attribute of a result of the program: a second backward program gives it."""
+
 PRICE_UNITS = 1e12
 """A second in the prices of cuts, which are whole numbers: picoseconds."""
 
 
 class SplitError(ValueError):
-    """A program that cannot be split, in a line: what, where, and the remedy."""
+    """A program that cannot be split, in a line: what, where, and the remedy.
+
+    `floor_bytes` is the least that can cross, where a bound is less.
+    """
+
+    def __init__(self, text: str, floor_bytes: int | None = None) -> None:
+        super().__init__(text)
+        self.floor_bytes = floor_bytes
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What attributes say of a step's arguments and results, by their numbers.
+
+    Attributes:
+      cotangents: the arguments that are cotangents.
+      gradients: the results that the backward pass gives in any case, those of weights too.
+      weights: the results that a second backward program gives.
+    """
+
+    cotangents: Sequence[int]
+    gradients: Sequence[int]
+    weights: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -45,6 +70,7 @@ class Halves:
       late: for each value whether it depends on a cotangent.
       backward: the positions of the operations that depend on one.
       gradients: the numbers of the results that the backward pass gives.
+      weights: those of them that a second backward program gives.
       wanted: the values of the forward pass that the backward pass reads or gives, in order.
     """
 
@@ -52,16 +78,16 @@ class Halves:
     late: Sequence[bool]
     backward: tuple[int, ...]
     gradients: tuple[int, ...]
+    weights: tuple[int, ...]
     wanted: tuple[int, ...]
 
     @classmethod
-    def of(cls, program: Program, cotangents: Collection[int], marked: Collection[int]) -> Halves:
+    def of(cls, program: Program, marks: Marks) -> Halves:
         """Those of a program.
 
         Args:
           program: the whole step.
-          cotangents: the numbers of its arguments that are cotangents.
-          marked: the numbers of its results that the backward pass gives in any case.
+          marks: what is known of its arguments and results.
 
         Raises SplitError where an operation has an effect, which must run once and in order.
         """
@@ -69,7 +95,7 @@ class Halves:
             if (found := _effect_in(node)) is not None:
                 raise SplitError(_about_effect(found))
         late = [False] * len(program.sizes)
-        for number in cotangents:
+        for number in marks.cotangents:
             late[number] = True
         last = len(program.ops) - 1
         backward = []
@@ -80,12 +106,14 @@ class Halves:
                     late[value] = True
         returned = program.root.returned
         gradients = tuple(
-            number for number, value in enumerate(returned) if late[value] or number in marked
+            number
+            for number, value in enumerate(returned)
+            if late[value] or number in marks.gradients
         )
         read = [value for position in backward for value in program.operands[position]]
         read += [returned[number] for number in gradients]
         wanted = tuple(dict.fromkeys(value for value in read if not late[value]))
-        return cls(program, late, tuple(backward), gradients, wanted)
+        return cls(program, late, tuple(backward), gradients, tuple(marks.weights), wanted)
 
     @property
     def given(self) -> list[int]:
@@ -97,6 +125,26 @@ class Halves:
     def results(self) -> list[int]:
         """The values that the backward pass gives."""
         return [self.program.root.returned[number] for number in self.gradients]
+
+    @property
+    def of_inputs(self) -> list[int]:
+        """The values that its first program gives."""
+        returned, weights = self.program.root.returned, self.weights
+        return [returned[number] for number in self.gradients if number not in weights]
+
+    @property
+    def of_weights(self) -> list[int]:
+        """The values that its second program gives."""
+        return [self.program.root.returned[number] for number in self.weights]
+
+    @property
+    def argument_count(self) -> int:
+        """How many arguments the step has."""
+        return len(self.program.block.arguments)
+
+    def is_callers(self, value: int) -> bool:
+        """Whether a value is an argument of the step that is no cotangent."""
+        return value < self.argument_count and not self.late[value]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -12,15 +12,19 @@ from ..analysis.memory_model.targets import memory_rules
 from ..analysis.pricing import Pricing
 from ..analysis.program import Program
 from ..framework.target import Target
+from ..ir.clone import clone_module
+from .backward_loops import divide_loops
 from .boundary import (
     Boundary,
     Halves,
+    Marks,
     SplitError,
     about_floor,
     bounded_boundary,
     cheapest_boundary,
     least_boundary,
 )
+from .divide import Division, divided
 from .merge import merged
 from .plan import SplitPlan
 from .scans import LoopsAgain, with_stacks
@@ -36,12 +40,14 @@ class Candidate:
     Attributes:
       boundary: what crosses.
       code: the module that its operations are in.
+      again: selects the same boundary where backward loops are divided.
       loops: what backward loops do again for it.
       seconds: the expensive work that is done again, in all.
     """
 
     boundary: Boundary
     code: ir.Module
+    again: Callable[[Halves], Boundary | None]
     loops: LoopsAgain = field(default_factory=LoopsAgain)
     seconds: float = 0.0
 
@@ -53,28 +59,27 @@ class Step:
         self,
         module: ir.Module,
         target: Target,
-        cotangents: Collection[int],
-        gradients: Collection[int],
+        marks: Marks,
     ) -> None:
-        """The numbers are those of its arguments and results. Raises SplitError."""
-        self._module, self._target = module, target
-        self._cotangents, self._gradients = cotangents, gradients
+        """Raises SplitError."""
+        self._module, self._target, self._marks = module, target, marks
         self._code, self._halves = self._merged(module)
 
     def cheapest(self) -> SplitPlan:
         """The fewest bytes with no expensive operation run again. Raises SplitError."""
-        return self._plan(Candidate(cheapest_boundary(self._halves), self._code))
+        return self._plan(self._cheapest(self._halves, self._code))
 
     def bounded(self, limit_bytes: int) -> SplitPlan:
         """The least expensive work again with so many bytes. Raises SplitError below the floor."""
-        cheapest = cheapest_boundary(self._halves)
-        if cheapest.bytes <= limit_bytes:
-            return self._plan(Candidate(cheapest, self._code))
+        cheapest = self._cheapest(self._halves, self._code)
+        if cheapest.boundary.bytes <= limit_bytes:
+            return self._plan(cheapest)
         found = [*self._with_stacks(limit_bytes)]
         if not found or min(each.seconds for each in found):
             found += self._bounded(limit_bytes, self._code, self._halves, LoopsAgain())
         if not found:
-            raise SplitError(about_floor(limit_bytes, least_boundary(self._halves)))
+            least = least_boundary(self._halves)
+            raise SplitError(about_floor(limit_bytes, least), floor_bytes=least.bytes)
         return self._plan(min(found, key=lambda each: (each.seconds, each.boundary.bytes)))
 
     def _with_stacks(self, limit_bytes: int) -> Iterator[Candidate]:
@@ -86,32 +91,78 @@ class Step:
                 return
             code, loops = written
             code, halves = self._merged(code)
-            boundary = cheapest_boundary(halves)
-            if boundary.bytes <= limit_bytes:
-                yield Candidate(boundary, code, loops, loops.seconds)
+            cheapest = self._cheapest(halves, code, loops)
+            if cheapest.boundary.bytes <= limit_bytes:
+                yield cheapest
                 return
             yield from self._bounded(limit_bytes, code, halves, loops)
-            cap_bytes -= boundary.bytes - limit_bytes
+            cap_bytes -= cheapest.boundary.bytes - limit_bytes
+
+    def _cheapest(
+        self, halves: Halves, code: ir.Module, loops: LoopsAgain | None = None
+    ) -> Candidate:
+        loops = loops or LoopsAgain()
+        boundary = cheapest_boundary(halves)
+        return Candidate(boundary, code, cheapest_boundary, loops, loops.seconds)
 
     def _bounded(
         self, limit_bytes: int, code: ir.Module, halves: Halves, loops: LoopsAgain
     ) -> Iterator[Candidate]:
-        pricing = Pricing(self._target.speed, sizes=halves.program.device.sizes)
-        boundary = bounded_boundary(halves, limit_bytes, pricing)
+        def pricing(halves: Halves) -> Pricing:
+            return Pricing(self._target.speed, sizes=halves.program.device.sizes)
+
+        def bounded(halves: Halves) -> Boundary | None:
+            return bounded_boundary(halves, limit_bytes, pricing(halves))
+
+        boundary = bounded(halves)
         if boundary is not None:
-            seconds = loops.seconds + boundary.seconds_again(pricing)
-            yield Candidate(boundary, code, loops, seconds)
+            seconds = loops.seconds + boundary.seconds_again(pricing(halves))
+            yield Candidate(boundary, code, bounded, loops, seconds)
 
     def _merged(self, code: ir.Module) -> tuple[ir.Module, Halves]:
         """The module without what keeps equal work of its forward half apart, and its halves."""
         program = self._read(code)
-        without = merged(code, program, self._cotangents, self._gradients, self._target)
+        without = merged(code, program, self._marks, self._target)
         if without is not code:
             program = self._read(without)
-        return without, Halves.of(program, self._cotangents, self._gradients)
+        return without, Halves.of(program, self._marks)
 
     def _read(self, code: ir.Module) -> Program:
         return Program.of(code, DeviceView.of(code, memory_rules(self._target)))
 
     def _plan(self, chosen: Candidate) -> SplitPlan:
-        return SplitPlan(chosen.boundary, self._module, chosen.code, chosen.loops)
+        if not self._marks.weights:
+            return SplitPlan(
+                chosen.boundary, self._module, chosen.code, chosen.loops, chosen.seconds
+            )
+        code = clone_module(chosen.code)
+        halves = Halves.of(self._read(code), self._marks)
+        program = halves.program
+        divide_loops(
+            program, halves.backward, halves.of_inputs, lambda value: _is_free(halves, value)
+        )
+        boundary = chosen.again(Halves.of(self._read(code), self._marks))
+        assert boundary is not None  # what the loops read of the forward half is the same
+        return SplitPlan(
+            boundary, self._module, code, chosen.loops, chosen.seconds, _division(boundary)
+        )
+
+
+def _is_free(halves: Halves, value: ir.Value) -> bool:
+    """Whether a value is there in all programs: the caller has it, or it is a constant."""
+    number = halves.program.index.get(value)
+    if number is None:
+        return False
+    return halves.is_callers(number) or halves.program.constant_derived[number]
+
+
+def _division(boundary: Boundary) -> Division:
+    """The backward program in two."""
+    halves = boundary.halves
+
+    def held_bytes(value: int) -> int:
+        return 0 if halves.is_callers(value) else halves.program.bytes_of(value)
+
+    return divided(
+        halves.program, boundary.backward, halves.of_inputs, halves.of_weights, held_bytes
+    )

@@ -18,15 +18,14 @@ from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import clone_module, rebuilt
 from ..ir.erase import erase
-
-_BARRIER = "stablehlo.optimization_barrier"
+from .boundary import Marks
+from .flow import BARRIER, made_of
 
 
 def merged(
     module: ir.Module,
     program: Program,
-    cotangents: Collection[int],
-    gradients: Collection[int],
+    marks: Marks,
     target: Target,
 ) -> ir.Module:
     """A copy of a module without the barriers of its forward half; itself where it has none.
@@ -34,18 +33,17 @@ def merged(
     Args:
       module: the step.
       program: its entry block.
-      cotangents: the numbers of the arguments that are cotangents.
-      gradients: the numbers of the results that are of the backward half in any case.
+      marks: what is known of its arguments and results.
       target: what it is to run on.
     """
-    late = _depending(program, cotangents)
+    late = _depending(program, marks.cotangents)
     around = [
         (position, number)
         for position, name in enumerate(program.names)
-        if name == _BARRIER and not any(late[value] for value in program.results[position])
+        if name == BARRIER and not any(late[value] for value in program.results[position])
         for number in range(len(program.results[position]))
     ]
-    around += _before_outputs(program, late, gradients)
+    around += _before_outputs(program, late, marks.gradients)
     if not around:
         return module
     copy = clone_module(module)
@@ -73,17 +71,6 @@ def _without_unread(barrier: ir.Operation) -> None:
     erase(barrier)
 
 
-def _sources(program: Program, value: int) -> list[int]:
-    """What a value is made of: of a barrier's result only the operand that it is."""
-    position = program.producers[value]
-    if position == FROM_OUTSIDE:
-        return []
-    if program.names[position] != _BARRIER:
-        return program.operands[position]
-    number = program.results[position].index(value)
-    return [program.index[program.ops[position].operands[number]]]
-
-
 def _depending(program: Program, cotangents: Collection[int]) -> list[bool]:
     """For each value whether it is computed from a cotangent."""
     late = [False] * len(program.sizes)
@@ -91,7 +78,7 @@ def _depending(program: Program, cotangents: Collection[int]) -> list[bool]:
         late[number] = True
     for results in program.results:
         for value in results:
-            late[value] = any(late[source] for source in _sources(program, value))
+            late[value] = any(late[source] for source in made_of(program, value))
     return late
 
 
@@ -111,7 +98,7 @@ def _before_outputs(
             continue
         seen.add(value)
         position = program.producers[value]
-        if position != FROM_OUTSIDE and program.names[position] == _BARRIER:
+        if position != FROM_OUTSIDE and program.names[position] == BARRIER:
             found.append((position, program.results[position].index(value)))
-        waiting += _sources(program, value)
+        waiting += made_of(program, value)
     return sorted(found)

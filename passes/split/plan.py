@@ -13,10 +13,17 @@ from ..framework.base import PlanBase
 from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.text import percent, pluralize, size
 from .boundary import Boundary
+from .divide import Division
 from .scans import LoopsAgain
 
 DONE_AGAIN = "products done again"
 """The fact that is the share of the step's products that both programs do."""
+
+ADDED_SECONDS = "time of work done again"
+"""The fact that is what all expensive work takes that is done again, by rooflines."""
+
+CROSSING = "bytes of residuals"
+"""The fact that is the bytes that cross on one device."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class SplitPlan(PlanBase):
       module: the module that was planned.
       code: where the boundary's operations are: the module, or a copy of it that was rewritten.
       loops: what backward loops do again, so that less is stacked.
+      seconds: what the expensive work takes that is done again, in all.
+      division: the backward pass in two, where gradients of weights are given apart.
       refusal: why there is no boundary; empty where there is one, and where none is asked for.
     """
 
@@ -35,6 +44,8 @@ class SplitPlan(PlanBase):
     module: ir.Module | None = None
     code: ir.Module | None = None
     loops: LoopsAgain = field(default_factory=LoopsAgain)
+    seconds: float = 0.0
+    division: Division | None = None
     refusal: str = ""
 
     @property
@@ -52,7 +63,30 @@ class SplitPlan(PlanBase):
         if self.boundary is None:
             return ""
         count = pluralize(len(self.boundary.residuals), "residual")
-        return f"{count} of {size(self.boundary.bytes)} between the forward and backward programs"
+        told = f"{count} of {size(self.boundary.bytes)} between the forward and backward programs"
+        if self.division is not None:
+            told += f", {size(self.held_bytes)} held for the gradients of weights"
+        return told
+
+    @property
+    def handed(self) -> tuple[int, ...]:
+        """What the program of the inputs' gradients hands to that of the weights'."""
+        return () if self.division is None else self.division.handed
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The residuals that the program of the weights' gradients still reads."""
+        if self.boundary is None or self.division is None:
+            return ()
+        read = set(self.division.weights.read)
+        return tuple(value for value in self.boundary.residuals if value in read)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of both on one device."""
+        if self.boundary is None:
+            return 0
+        return sum(map(self.boundary.halves.program.bytes_of, (*self.kept, *self.handed)))
 
     @property
     def added_work(self) -> float:
@@ -70,29 +104,47 @@ class SplitPlan(PlanBase):
         read = self.boundary.read_again
         return (
             Fact("residuals", len(self.boundary.residuals)),
-            Fact("bytes of residuals", self.boundary.bytes, Kind.BYTES),
+            Fact(CROSSING, self.boundary.bytes, Kind.BYTES),
             Fact("arguments read again", len(read)),
             Fact("bytes of arguments read again", sum(map(program.bytes_of, read)), Kind.BYTES),
             Fact(DONE_AGAIN, self.added_work, Kind.SHARE),
+            Fact(ADDED_SECONDS, self.seconds, Kind.SECONDS),
+            *self._facts_of_weights(),
+        )
+
+    def _facts_of_weights(self) -> tuple[Fact, ...]:
+        if self.boundary is None or self.division is None:
+            return ()
+        bytes_of = self.boundary.halves.program.bytes_of
+        kept, handed = (sum(map(bytes_of, each)) for each in (self.kept, self.handed))
+        return (
+            Fact("bytes of residuals for gradients of weights", kept, Kind.BYTES),
+            Fact("bytes handed to gradients of weights", handed, Kind.BYTES),
         )
 
     def tables(self) -> tuple[Table, ...]:
         if self.boundary is None:
             return ()
         program = self.boundary.halves.program
-        crossing = _alike(
-            Described.of(program.values[value], program.bytes_of(value))
-            for value in self.boundary.residuals
-        )
-        rows = tuple((each.bytes * each.times, each) for each in crossing)
         repeated = _alike(
             Described.of(program.ops[position]) for position in self.boundary.repeated()
         )
         return (
-            Table("Residuals", {"takes": Kind.BYTES, "value": Kind.VALUE}, rows),
+            self._crossing("Residuals", self.boundary.residuals),
+            self._crossing("Residuals for gradients of weights", self.kept),
+            self._crossing("Handed to gradients of weights", self.handed),
             Table("Done again", {"operation": Kind.VALUE}, tuple((each,) for each in repeated)),
             *self.loops.tables,
         )
+
+    def _crossing(self, title: str, values: Iterable[int]) -> Table:
+        assert self.boundary is not None
+        program = self.boundary.halves.program
+        crossing = _alike(
+            Described.of(program.values[value], program.bytes_of(value)) for value in values
+        )
+        rows = tuple((each.bytes * each.times, each) for each in crossing)
+        return Table(title, {"takes": Kind.BYTES, "value": Kind.VALUE}, rows)
 
 
 def _alike(described: Iterable[Described]) -> list[Described]:

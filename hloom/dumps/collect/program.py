@@ -289,6 +289,8 @@ def compile_entry(record: CompileRecord) -> dict[str, object]:
         "temp_bytes_before", "before_is_measured", "added_work",
     )  # fmt: skip
     entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
+    if not record.compiles:
+        entry["compile_s"] = None  # XLA was not asked, as of a step that `hloom.split` takes apart
     left_out = {"plan", "rewrites", "record"}
     runs = [asdict(run) for run in record.runs]
     return entry | {"runs": [{k: run[k] for k in run.keys() - left_out} for run in runs]}

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from hloom.budgets.boundaries import Boundaries, boundaries_of, is_split
 from hloom.budgets.estimating import frontier_of, parse_budgets
 from hloom.budgets.frontier import Frontier
 from hloom.files import FileError, write_whole
@@ -28,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Shows the memory that budgets would give a program against the time that "
         "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
         "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
-        "with XLA's figures these correct the model."
+        "with XLA's figures these correct the model. Of a step that hloom.split takes apart it "
+        "shows the bytes between its programs against added work."
     )
     add_program(parser)
     parser.add_argument(
@@ -47,28 +49,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom budgets` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
     try:
         found = _frontier(arguments)
-        console = PlainConsole(soft_wrap=True)
-        console.print(found.title)
-        console.print(found.table())
-        for sentence in found.sentences():
-            console.print(sentence)
-        found.print_peak(console)
+        found.show(PlainConsole(soft_wrap=True))
         _write(found, arguments)
     except (BudgetsError, ProgramError, PictureError, SpecError, PassError) as error:
         return complain("hloom budgets", error)
     return 0
 
 
-def _frontier(arguments: argparse.Namespace) -> Frontier:
+def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
     budgets = parse_budgets(arguments.budget, source="--budget")
     program = program_of(arguments)
+    if is_split(program.module):
+        return boundaries_of(program.module, program.target, budgets, source="--budget")
     attempts: tuple[Attempt[RematRecord], ...] = ()
     if program.dump is not None and arguments.target is None:
         attempts = tuple(each.attempt for each in dumped.compiled_plans(program.dump))
     return frontier_of(program.module, program.target, budgets, attempts)
 
 
-def _write(found: Frontier, arguments: argparse.Namespace) -> None:
+def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
     written = []
     if arguments.json is not None:
         written.append((arguments.json, json.dumps(found.to_json(), indent=2).encode() + b"\n"))
