@@ -201,7 +201,7 @@ class Frontier:
             for sentence in self.sentences():
                 console.print(sentence, soft_wrap=True)
             self.print_peak(console)
-            return file.getvalue().rstrip()
+            return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     __repr__ = __str__
 
