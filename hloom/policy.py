@@ -52,14 +52,21 @@ def is_strict() -> bool:
     return _strict.get() or os.environ.get(VARIABLE, "").lower() not in _NO
 
 
+def variable_problem() -> str:
+    """What is wrong with the value of `HLOOM_STRICT`; empty where nothing is."""
+    value = os.environ.get(VARIABLE, "")
+    if value.lower() in (*_NO, *_YES):
+        return ""
+    return (
+        f"{VARIABLE}={value[:60]!r}: wanted 1 for yes, 0 or nothing for no. It counts as yes: a "
+        "failing pass raises."
+    )
+
+
 def check_variable() -> None:
     """Warns, once, of a value of `HLOOM_STRICT` that is neither yes nor no; it counts as yes."""
-    value = os.environ.get(VARIABLE, "")
-    if value.lower() not in (*_NO, *_YES) and first_time(f"{VARIABLE}={value}"):
-        warn(
-            f"hloom: {VARIABLE}={value[:60]!r}: wanted 1 for yes, 0 or nothing for no. It counts "
-            "as yes: a failing pass raises."
-        )
+    if (problem := variable_problem()) and first_time(problem):
+        warn(f"hloom: {problem}")
 
 
 _OWN = frozenset({"hloom", "hloom_cli", "jax", "jaxlib"})

@@ -143,8 +143,8 @@ class CompileRecord:
       before_is_measured: that is XLA's figure. Otherwise it is `temp_bytes` in the proportion that
         hloom's model of memory gives, and there only where the model agrees with XLA about
         `temp_bytes`: right within a third.
-      added_work: FLOPs that are done once more, as a share of the program's; None where nobody
-        knows.
+      added_work: FLOPs that are done once more, as a share of the program's, negative where less is
+        done; None where nobody knows.
       is_kept: the plan is an earlier process's, kept in JAX's persistent cache: nothing was
         planned, and `attempts` are those of that process.
       allowed_bytes: what the budget of a measured pass allows a step, arguments, results and
@@ -196,7 +196,9 @@ class CompileRecord:
     def _facts(self) -> list[str]:
         work = ""
         if self.changed and self.added_work:
-            work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
+            small = "< +0.1 %" if self.added_work > 0 else ""
+            share = units.change(1, 1 + self.added_work) or small
+            work = f" ({share} FLOPs)" if share else ""
         kept = " (kept plan)" if self.is_kept else ""
         refused = sum(1 for attempt in self.attempts if attempt.refusal)
         of_them = f" ({refused} refused)" if refused else ""
@@ -213,16 +215,20 @@ class CompileRecord:
         after, before = self.temp_bytes, self.temp_bytes_before
         if after is None:
             return ""
-        if not self.changed or before is None:
-            return f"{units.size(after)} temporaries"
-        if not self.before_is_measured:
+        told = f"{units.size(after)} temporaries"
+        if not self.changed:
+            return told
+        if before is not None and not self.before_is_measured:
             # A share of what nobody has measured would look like a result.
-            return f"about {units.sizes(before, after)} temporaries"
-        if not (change := units.change(before, after)):
-            return ", ".join(
-                filter(None, (f"{units.size(after)} temporaries, as before", self._fit))
-            )
-        return f"{units.sizes(before, after)} temporaries ({change})"
+            told = f"about {units.sizes(before, after)} temporaries"
+        elif before is not None:
+            change = units.change(before, after)
+            arrow = f"{units.sizes(before, after)} temporaries ({change})"
+            if change and after < before:
+                return arrow
+            told = arrow if change else f"{told}, as before"
+        # Nothing was saved, or nobody knows how much: what counts is that it fits.
+        return ", ".join(filter(None, (told, self._fit)))
 
     @property
     def shortfall(self) -> str:

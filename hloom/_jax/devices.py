@@ -68,6 +68,19 @@ def platform_of(backend: Any) -> str:
     return "rocm" if backend.platform_version.startswith("rocm") else "cuda"
 
 
+class NoDeviceError(RuntimeError):
+    """JAX starts no device here; the text has its reason."""
+
+
+def local_devices() -> list[Any]:
+    """The devices of this process. Raises NoDeviceError."""
+    try:
+        return list(jax.local_devices())
+    except (AssertionError, RuntimeError) as error:  # the first where a plugin did not start
+        reason = " ".join(str(error).split()) or "its plugin did not start"
+        raise NoDeviceError(f"JAX starts no device here: {reason}") from error
+
+
 def device_facts(backend: Any, devices: Any) -> tuple[DeviceFacts, ...]:
     """Facts of those of the devices that are this process's, or of all where none of them is."""
     here = [device for device in devices.flat if device.process_index == backend.process_index()]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from hloom import targets
 from hloom._jax import devices as jax_devices
 from hloom._jax.lowered import devices_of
-from hloom.budgets.estimating import frontier_of, lowered_for, parse_budgets
+from hloom.budgets.estimating import check_program, frontier_of, lowered_for, parse_budgets
 from hloom.budgets.frontier import Frontier
 from hloom.budgets.sizes import (
     MOST,
@@ -17,6 +17,7 @@ from hloom.budgets.sizes import (
     Program,
     SizedProgram,
     SizesError,
+    target_named,
     targets_named,
     varied,
 )
@@ -80,11 +81,16 @@ def estimate(
     Raises SpecError for a mistaken budget, hloom.targets.TargetError for an unknown target,
     TypeError for what cannot be lowered, and ValueError for sizes that it cannot have.
     """
-    found = targets.load(target) if isinstance(target, str) else target
+    found = None if target is None else target_named(target)
     if sizes is not None:
         if budgets is not None:
             raise SizesError("hloom.estimate: sizes= takes no budgets=: each size is of `fit`.")
         return _sizes(jitted, args, kwargs, sizes, vary, found)
+    if vary != _BATCH:
+        raise SizesError(
+            "hloom.estimate: vary= names the argument whose sizes are asked for: give them as "
+            "sizes=[8, 16, 32]."
+        )
     wanted = parse_budgets(budgets, source="hloom.estimate")
     lowered, note = lowered_for(jitted, args, kwargs, None if found is None else found.platform)
     found = _here(lowered) if found is None else found
@@ -116,8 +122,12 @@ def fits(
       multiple: sizes are multiples of this.
       most: larger ones are not looked for.
 
-    Raises hloom.targets.TargetError for an unknown target, and ValueError where it has no sizes.
+    Raises hloom.targets.TargetError for an unknown target, TypeError for what cannot be lowered,
+    and ValueError where it has no sizes.
     """
+    check_program(jitted, "hloom.fits")
+    if targets is None and isinstance(kwargs.get("target"), str | Target):
+        raise SizesError("hloom.fits: devices are targets=[…], and target= is no argument of it.")
     return fits_of(varied(jitted, args, kwargs, vary), targets, multiple=multiple, most=most)
 
 
@@ -130,11 +140,14 @@ def fits_of(
     found: Callable[[LargestSize], None] = lambda _: None,
 ) -> Fits:
     """The same of a program that is made for each size; `found` is told of each row at once."""
-    if multiple < 1 or most < multiple:
-        raise SizesError(
-            f"sizes are multiples of 1 or more, up to a multiple, got {multiple} and {most}."
-        )
-    sized = SizedProgram(program, multiple)
+    multiple, most = _whole(multiple, "multiple"), _whole(most, "most")
+    if most < multiple:
+        raise SizesError(f"most is a multiple or more: of {multiple} there is none up to {most}.")
+    remedy = (
+        f" Sizes are multiples of {multiple}: `multiple` sets another number, and `most` the "
+        "largest size."
+    )
+    sized = SizedProgram(program, multiple, remedy)
     rows = []
     for target in targets_named(names):
         rows.append(sized.largest(target, most))
@@ -150,15 +163,30 @@ def _sizes(
     vary: tuple[int | str, int],
     target: Target | None,
 ) -> Sizes:
-    for size in sizes:
-        if type(size) is not int or size < 1:
-            raise SizesError(
-                f"hloom.estimate: a size is a whole number of 1 or more, got {size!r}."
-            )
-    if target is None:
-        target = _here(jitted.lower(*args, **kwargs))
+    check_program(jitted, "hloom.estimate")
+    given: Any = sizes  # whatever its type says
+    listed = [] if isinstance(given, str) or not hasattr(given, "__iter__") else list(given)
+    if not listed:
+        raise SizesError(
+            "hloom.estimate: sizes is a list of whole numbers of 1 or more, such as [8, 16, 32]; "
+            f"got {given!r}."
+        )
+    wanted = [_whole(size, "hloom.estimate: a size") for size in listed]
     sized = SizedProgram(varied(jitted, args, kwargs, vary))
-    return Sizes(tuple(sized.step(size, target) for size in sizes), sized.note)
+    if target is None:
+        target = _here(lowered_for(jitted, args, kwargs, None)[0])
+    return Sizes(tuple(sized.step(size, target) for size in wanted), sized.note)
+
+
+def _whole(number: Any, what: str) -> int:
+    """A whole number of 1 or more, of NumPy's kinds too. Raises SizesError for anything else."""
+    try:
+        found = 0 if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        found = 0
+    if found < 1:
+        raise SizesError(f"{what} is a whole number of 1 or more, got {number!r}.")
+    return found
 
 
 def _here(lowered: Any) -> Target:

@@ -95,10 +95,10 @@ class Boundaries:
 
     def show(self, console: PlainConsole) -> None:
         """Prints it."""
-        console.print(self.title)
-        console.print(self.table())
+        console.say(self.title)
+        console.show(self.table())
         if self.note:
-            console.print(self.note)
+            console.say(self.note)
 
     def svg(self) -> str:
         """The picture as SVG. Raises PictureError without matplotlib."""

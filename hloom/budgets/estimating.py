@@ -58,11 +58,7 @@ def lowered_for(
         if args or kwargs:
             raise TypeError(f"{source}: a Lowered has its arguments: give no others.")
         return jitted, ""
-    if not hasattr(jitted, "lower"):
-        raise TypeError(
-            f"{source}: wanted what jax.jit gives, or a Lowered; got "
-            f"{type(jitted).__name__}. Use jax.jit(f)."
-        )
+    check_program(jitted, source)
     if platform is None or not hasattr(jitted, "trace"):  # that of jax.pmap has none
         return jitted.lower(*args, **kwargs), ""
     traced = jitted.trace(*args, **kwargs)
@@ -73,6 +69,15 @@ def lowered_for(
         here = jax_devices.platform_of(devices_of(lowered)[0])
         why = f"JAX cannot lower it for {platform} here ({reason_of(error)})"
         return lowered, f"{why}: it is as lowered for {here}."
+
+
+def check_program(jitted: Any, source: str) -> None:
+    """Raises TypeError for what JAX has no program of."""
+    if not hasattr(jitted, "lower") and not isinstance(jitted, jax.stages.Lowered):
+        raise TypeError(
+            f"{source}: wanted what jax.jit gives, or a Lowered; got "
+            f"{type(jitted).__name__}. Use jax.jit(f)."
+        )
 
 
 def parse_budgets(budgets: Sequence[str] | int | None, *, source: str) -> tuple[Budget, ...] | int:

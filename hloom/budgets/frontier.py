@@ -189,19 +189,19 @@ class Frontier:
 
     def show(self, console: PlainConsole) -> None:
         """Prints the table with what there is to say, and the largest values at the peak."""
-        console.print(self.title, soft_wrap=True)
-        console.print(self.table())
+        console.say(self.title)
+        console.show(self.table())
         for sentence in self.sentences():
-            console.print(sentence, soft_wrap=True)
+            console.say(sentence)
         if (table := self.peak_table()) is not None:
-            console.print("What the step as it is has in temporary memory when it takes most:")
-            console.print(table)
+            console.say("What the step as it is has in temporary memory when it takes most:")
+            console.show(table)
 
     def __str__(self) -> str:
         with io.StringIO() as file:
             console = PlainConsole(file=file, width=120, color_system=None)
             self.show(console)
-            return file.getvalue().rstrip()
+            return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     __repr__ = __str__
 

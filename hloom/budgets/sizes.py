@@ -7,8 +7,10 @@ traced and lowered again for each, and its memory is that of hloom's model; XLA 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,11 +23,14 @@ from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
+from hloom.passes.ir.names import is_installed
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.passes.planner.variants import moves_of
 
 Program = Callable[[int], Any]
 """Gives, for a size, a `jax.stages.Lowered`, or a jitted function and its arguments."""
+
+_HLOOM = Path(__file__).parents[1]
 
 MOST = 1 << 16
 """The largest size that is looked for."""
@@ -96,11 +101,13 @@ class SizedProgram:
     Attributes:
       program: makes it.
       multiple: sizes are multiples of this.
+      remedy: what to do about a size that the program cannot have, as a sentence.
       note: what there is to say of all sizes: figures that are known to be off.
     """
 
     program: Program
     multiple: int = 1
+    remedy: str = ""
     note: str = ""
     _lowered: dict[tuple[int, str], ir.Module] = field(default_factory=dict, repr=False)
     _analyses: dict[tuple[int, Target], FrontierAnalysis] = field(default_factory=dict, repr=False)
@@ -170,15 +177,14 @@ class SizedProgram:
         key = size, target.platform
         if key not in self._lowered:
             try:
-                made = self.program(size)
-                jitted, *arguments = made if isinstance(made, tuple) else (made,)
-                lowered, note = lowered_for(jitted, tuple(arguments), {}, target.platform)
+                call = _call_of(self.program(size))
+                lowered, note = lowered_for(call.jitted, call.args, call.kwargs, target.platform)
             except SizesError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise SizesError(
-                    f"the program cannot be traced with size {size} ({reason_of(error)}). Sizes "
-                    f"are multiples of {self.multiple}: `multiple` sets another number."
+                    f"the program cannot be traced with size {size} ({reason_of(error)})"
+                    f"{place_of(error)}.{self.remedy}"
                 ) from error
             module = self._lowered[key] = lowered.compiler_ir()
             self.note = self.note or f"{note} {caveat_of(module, target)}".strip()
@@ -230,17 +236,29 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
     """
     if not (isinstance(place, tuple) and len(place) == 2 and type(place[1]) is int):
         raise SizesError(f"vary is (argument, axis), e.g. (-1, 0), got {place!r}.")
+    if isinstance(jitted, jax.stages.Lowered):
+        raise SizesError(
+            "a Lowered has one size: give what jax.jit gave, and the step's arguments."
+        )
     argument, axis = place
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     if type(argument) is int and argument < 0:
         argument += len(args)
-    if argument not in given:
+        if argument == -1 and kwargs:  # all are given by name
+            argument = list(kwargs)[-1]
+    if not isinstance(argument, int | str) or argument not in given:
         names = ", ".join(map(repr, given)) or "none"
-        raise SizesError(f"vary: there is no argument {place[0]!r}; there are {names}.")
+        raise SizesError(
+            f"vary: there is no argument {place[0]!r}; there are {names}. vary=(argument, axis) "
+            "names the one whose size varies."
+        )
     leaves = jax.tree.leaves(given[argument])
     have = [leaf for leaf in leaves if _has_axis(leaf, axis)]
     if not have:
-        raise SizesError(f"vary: no array of argument {place[0]!r} has an axis {axis}.")
+        raise SizesError(
+            f"vary: no array of argument {place[0]!r} has an axis {axis}. vary=(argument, axis) "
+            "names another argument or axis."
+        )
 
     given_size = max(have, key=lambda leaf: math.prod(leaf.shape)).shape[axis]
 
@@ -260,45 +278,77 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
             argument: jax.tree.map(lambda leaf: resized(leaf, size), given[argument]),
         }
         positional = tuple(changed[number] for number in range(len(args)))
-        named = {name: changed[name] for name in kwargs}
-        return _Bound(jitted, named), *positional
+        return _Call(jitted, positional, {name: changed[name] for name in kwargs})
 
     return program
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """A jitted function with some of its arguments by name."""
+class _Call:
+    """A program and its arguments."""
 
     jitted: Any
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def trace(self, *args: Any) -> Any:
-        return self.jitted.trace(*args, **self.kwargs)
 
-    def lower(self, *args: Any) -> Any:
-        return self.jitted.lower(*args, **self.kwargs)
+def _call_of(made: Any) -> _Call:
+    """What a function of a size gave. Raises SizesError where JAX has no program of it."""
+    if isinstance(made, _Call):
+        return made
+    jitted, *args = made if isinstance(made, tuple | list) and made else (made,)
+    if not isinstance(jitted, jax.stages.Lowered) and not hasattr(jitted, "lower"):
+        raise SizesError(
+            "the function of a size gives a jitted step and its arguments, or a Lowered; got "
+            f"{type(jitted).__name__}. Use jax.jit(f)."
+        )
+    return _Call(jitted, tuple(args), {})
 
 
 def limit_of(target: Target) -> int:
     """What a step may take of a target. Raises SizesError where nobody knows."""
     if target.usable_bytes is None:
         raise SizesError(
-            f"the memory of {target.name} is not known: a description with memory_bytes tells it."
+            f"the memory of {target.name} is not known: a description with memory_bytes tells it, "
+            "and of the device here hloom.estimate(…, sizes=…) without a target."
         )
     return target.usable_bytes
 
 
-def targets_named(names: Sequence[str | Target] | str | Target | None) -> Iterator[Target]:
+def targets_named(names: Sequence[str | Target] | str | Target | None) -> list[Target]:
     """The targets of these names; of None the GPUs and TPUs that are described.
 
-    Raises TargetError where one is unknown.
+    Raises TargetError where one is unknown, and where there are none.
     """
-    listed = [names] if isinstance(names, str | Target) else names
-    if listed is None:
-        listed = [name for name in targets.names() if name != "cpu"]
-    for each in listed:
-        yield targets.load(each) if isinstance(each, str) else each
+    if names is None:
+        names = [name for name in targets.names() if name != "cpu"]
+    listed = list(names) if isinstance(names, list | tuple | set) else [names]
+    if not listed:
+        raise targets.TargetError(f"no target is named. Targets: {', '.join(targets.names())}.")
+    return [target_named(each) for each in listed]
+
+
+def target_named(target: Any) -> Target:
+    """The target of a name. Raises TargetError where it is unknown, and for what is no name."""
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, str):
+        raise targets.TargetError(
+            "a target is a name such as 'h100_sxm', or the path of a description, got "
+            f"{target!r}. `hloom targets` lists them."
+        )
+    return targets.load(target)
+
+
+def place_of(error: BaseException) -> str:
+    """Where the user's own code raised an error, e.g. " at train.py:12"; empty where it did not."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if _HLOOM in file.parents or frame.filename[:1] == "<" or is_installed(frame.filename):
+            continue
+        here = file.relative_to(Path.cwd()) if Path.cwd() in file.parents else file
+        return f" at {here}:{frame.lineno}"
+    return ""
 
 
 def _has_axis(leaf: Any, axis: int) -> bool:

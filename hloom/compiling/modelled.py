@@ -91,10 +91,13 @@ class ModelledChange:
 
     @property
     def added_work(self) -> float | None:
-        """FLOPs that are done once more, as a share of the program's; None where it has none."""
+        """FLOPs that are done once more, as a share of the program's; None where it has none.
+
+        Negative where less is done, as where a checkpoint's work is no longer done again.
+        """
         if not self.before.flops:
             return None
-        return max(self.after.flops - self.before.flops, 0.0) / self.before.flops
+        return (self.after.flops - self.before.flops) / self.before.flops
 
 
 class ChangeObserver(Observer):

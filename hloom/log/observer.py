@@ -19,8 +19,11 @@ from hloom.show.units import seconds as shown_seconds
 from hloom.show.units import size
 
 if TYPE_CHECKING:
+    from jax.extend.mlir import ir
+
     from hloom._jax.executables import MemoryFigures
     from hloom._jax.out_of_memory import OutOfMemory
+    from hloom.passes.framework.base import Pass
     from hloom.passes.framework.errors import PassError
     from hloom.passes.framework.feedback import PlanRecord
     from hloom.passes.framework.pipeline import Pipeline
@@ -64,6 +67,12 @@ class ProgramLog(CompileObserver):
         self._attempt = ""
         self._took = ""
         self._output: Output | None = None
+        self._has_product = True
+
+    @_harmless
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        if index == 0:
+            self._has_product = _has_product(module)
 
     @_harmless
     def attempt(
@@ -77,7 +86,8 @@ class ProgramLog(CompileObserver):
             return
         before = ""
         if self._attempt and self._took:
-            bound = "" if limit_bytes is None else f" of {size(limit_bytes)}"
+            # Arguments alone may take more than the budget.
+            bound = "" if limit_bytes is None else f" of {size(max(limit_bytes, 0))}"
             before = f"; attempt {number - 1} took {self._took}{bound}"
         self._attempt = f"{self._name}: attempt {number} of {most}"
         predicted = size(record.prediction.temp_bytes)
@@ -117,7 +127,7 @@ class ProgramLog(CompileObserver):
             nothing = step.nothing_on(record.platform)
             if nothing is not None and first_time(f"{step.name} on {record.platform}"):
                 emit(f"{self._process}'{step.name}' {nothing.summary()}")
-        if _is_reported(pipeline, record):
+        if _is_reported(pipeline, record, has_product=self._has_product):
             self._finish(f"{self._process}{record.headline}")
         self._tell_sent(record)
         if record.dump_dir is not None and record.fell_back is None:
@@ -158,17 +168,28 @@ class ProgramLog(CompileObserver):
         return False
 
 
-def _is_reported(pipeline: Pipeline, record: CompileRecord) -> bool:
+def _has_product(module: ir.Module) -> bool:
+    """Whether a program has a product, which a model's set-up, that draws and fills, has not."""
+    from hloom.passes.ir import walk
+    from hloom.passes.ir.ops import facts_of
+
+    return any(facts_of(op.name).is_product for op in walk.operations(module.operation))
+
+
+def _is_reported(pipeline: Pipeline, record: CompileRecord, *, has_product: bool) -> bool:
     """Whether the log has a line for a program.
 
-    One that is as it was is where memory was to be saved; of several that are called alike, as
-    JAX's own are, the first is.
+    One that is as it was is where memory was to be saved and it has a product, or where something
+    is wrong, or where all programs are asked for; of several that are called alike, as JAX's own
+    are, the first is.
     """
     if not has_weight(record):
         return False
     if record.changed:
         return True
     if not any(step.saves_memory for step in pipeline.passes):
+        return False
+    if not (has_product or record.fell_back or record.complaint or min_bytes() == 0):
         return False
     reasons = "; ".join(run.summary for run in record.runs)
     return first_time(f"{record.module} is as it was under {record.spec}: {reasons}")

@@ -37,18 +37,34 @@ _SPELLINGS = {"0": "off", "false": "off", "no": "off", "1": "on", "true": "on", 
 
 def log_level() -> LogLevel:
     """The level that `HLOOM_LOG` asks for; of an unknown value it warns once."""
-    value = os.environ.get(LOG, "")
-    word = value.strip().lower()
+    found = _level()
+    if found is None:
+        _warn_once(level_problem())
+    return found or LogLevel.DEFAULT
+
+
+def level_problem() -> str:
+    """What is wrong with the value of `HLOOM_LOG`; empty where nothing is."""
+    if _level() is not None:
+        return ""
+    return (
+        f"{LOG}={echo(os.environ[LOG], 60)}: wanted off for no lines, on for lines whatever the "
+        "level of `logging` is, summary for a table at the end as well. It counts as not set: "
+        "lines are shown."
+    )
+
+
+def _level() -> LogLevel | None:
+    word = os.environ.get(LOG, "").strip().lower()
     try:
         return LogLevel(_SPELLINGS.get(word, word))
     except ValueError:
-        if first_time(f"{LOG}={value}"):
-            warn(
-                f"hloom: {LOG}={echo(value, 60)}: wanted off for no lines, on for lines whatever "
-                "the level of `logging` is, summary for a table at the end as well. It counts as "
-                "not set: lines are shown."
-            )
-        return LogLevel.DEFAULT
+        return None
+
+
+def _warn_once(problem: str) -> None:
+    if first_time(problem):
+        warn(f"hloom: {problem}")
 
 
 def has_weight(record: CompileRecord) -> bool:
@@ -62,15 +78,25 @@ def has_weight(record: CompileRecord) -> bool:
 
 def min_bytes() -> int:
     """The size that `HLOOM_LOG_MIN_SIZE` asks for; of a value that is no size it warns once."""
-    value = os.environ.get(MIN_SIZE, "")
-    if not value:
-        return DEFAULT_MIN_BYTES
     try:
-        return parse_bytes(value)
-    except SpellingError as hint:
-        if first_time(f"{MIN_SIZE}={value}"):
-            warn(
-                f"hloom: {MIN_SIZE}={echo(value, 60)}: wanted a size such as 1MiB.{hint} It counts "
-                f"as {print_bytes(DEFAULT_MIN_BYTES)}."
-            )
+        return _min_bytes()
+    except SpellingError:
+        _warn_once(min_size_problem())
         return DEFAULT_MIN_BYTES
+
+
+def min_size_problem() -> str:
+    """What is wrong with the value of `HLOOM_LOG_MIN_SIZE`; empty where nothing is."""
+    try:
+        _min_bytes()
+    except SpellingError as hint:
+        return (
+            f"{MIN_SIZE}={echo(os.environ[MIN_SIZE], 60)}: wanted a size such as 1MiB.{hint} It "
+            f"counts as {print_bytes(DEFAULT_MIN_BYTES)}."
+        )
+    return ""
+
+
+def _min_bytes() -> int:
+    value = os.environ.get(MIN_SIZE, "")
+    return parse_bytes(value) if value else DEFAULT_MIN_BYTES

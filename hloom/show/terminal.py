@@ -6,7 +6,9 @@ Neither control characters in it reach the terminal nor is any of it taken for r
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from hloom.show.visible import visible
@@ -38,6 +41,23 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(visible(segment.text), segment.style)
+
+    def say(self, sentence: str, indent: str = "") -> None:
+        """Prints a sentence: on a terminal in lines of whole words, elsewhere as one line.
+
+        What is longer than a line, as a path to copy, stays whole. `indent` is of the lines after
+        the first.
+        """
+        text = visible(sentence)
+        self.print(folded(text, self.width, indent) if self.is_terminal else text, soft_wrap=True)
+
+    def show(self, table: Table) -> None:
+        """Prints a table for 80 columns: a narrower terminal breaks its lines and loses nothing."""
+        console = PlainConsole(file=self.file, width=max(self.width, _NARROWEST), soft_wrap=True)
+        console.print(table)
+
+
+_NARROWEST = 80
 
 
 class Breakable:
@@ -77,7 +97,31 @@ def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> lis
     return lines
 
 
+def folded(text: str, width: int, indent: str = "") -> str:
+    """The text in lines of at most a width, where its words are no longer; its own lines stay."""
+    lines = (
+        textwrap.wrap(
+            line,
+            width,
+            initial_indent=indent if number else "",
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or [""]
+        for number, line in enumerate(text.splitlines())
+    )
+    return "\n".join(each for wrapped in lines for each in wrapped)
+
+
 def complain(program: str, error: object) -> int:
-    """Tells an error on stderr, as "PROGRAM: error: …"; gives the exit status, 1."""
-    print(f"{program}: error: {visible(str(error))}", file=sys.stderr)
+    """Tells an error on stderr, as "PROGRAM: error: …"; gives the exit status, 1.
+
+    On a terminal in lines of whole words; elsewhere, where it may be searched, in one.
+    """
+    text = f"{program}: error: {visible(str(error))}"
+    stream = sys.stderr
+    if stream is not None and stream.isatty():
+        text = folded(text, shutil.get_terminal_size().columns, "  ")
+    print(text, file=stream)
     return 1

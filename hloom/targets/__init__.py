@@ -149,6 +149,8 @@ def load(name_or_path: str) -> Target:
     path = Path(name_or_path)
     if not path.exists():
         raise TargetError(f"{path}: No such file or directory")
+    if path.is_dir():
+        raise TargetError(f"{name_or_path}: it is a folder: name the file NAME{_FIGURES} in it")
     figures = path.with_suffix(_FIGURES)
     if not figures.exists():
         raise TargetError(

@@ -20,6 +20,8 @@ _BITS = re.compile("[0-9]{1,3}")
 class TargetError(ValueError):
     """A target that is not known, or whose description cannot be read; the text says which."""
 
+    __module__ = "hloom.targets"  # as a user catches it, and as Python prints it
+
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and value > 0

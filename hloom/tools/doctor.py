@@ -8,6 +8,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
@@ -65,16 +66,22 @@ def run(_: argparse.Namespace) -> int:
     console = PlainConsole(soft_wrap=True)
     wrong = 0
     for finding in findings():
-        console.print(f"{finding.what + ':' if finding.what else '':<16} {finding.text}")
+        _say(console, f"{finding.what + ':' if finding.what else '':<16} ", finding.text)
         if finding.remedy:
             wrong += 1
-            console.print(f"{'':<16} ! {finding.remedy}")
+            _say(console, f"{'':<16} ! ", finding.remedy)
     console.print()
     told = "one thing" if wrong == 1 else f"{wrong} things"
     console.print(
         "All is well." if not wrong else f"{told} to mend: the lines that begin with '!'."
     )
     return 1 if wrong else 0
+
+
+def _say(console: PlainConsole, head: str, text: str) -> None:
+    # What a narrow terminal has no room for begins where its lines do.
+    room = console.width - len(head)
+    console.say(f"{head}{text}", indent=" " * len(head) if room > len(head) else "  ")
 
 
 def findings() -> Iterator[Finding]:
@@ -152,8 +159,9 @@ def _variables() -> Iterator[Finding]:
         if name.startswith(_LIKE_THE_FLAG) and name not in (*ours, *unknown)
     ]
     what = "variables"
+    problems = _problems()
     for name in (*ours, *theirs):
-        yield Finding(what, f"{name}={os.environ[name]}")
+        yield Finding(what, f"{name}={os.environ[name]}", problems.get(name, ""))
         what = ""
     for name in (*unknown, *like):
         close = did_you_mean(name, environment.VARIABLES)
@@ -166,18 +174,37 @@ def _variables() -> Iterator[Finding]:
         yield Finding(what, "none of hloom's is set")
 
 
-def _devices() -> list[Finding]:
-    import jax
+def _problems() -> dict[str, str]:
+    """What is wrong with the values of variables, by variable."""
+    from hloom import policy
+    from hloom.dumps.select import settings as dump_settings
+    from hloom.dumps.select.steps import SettingsError
+    from hloom.log import settings as log_settings
 
+    found = {
+        policy.VARIABLE: policy.variable_problem(),
+        log_settings.LOG: log_settings.level_problem(),
+        log_settings.MIN_SIZE: log_settings.min_size_problem(),
+    }
+    try:
+        dump_settings.current()
+    except SettingsError as error:
+        ours = [name for name in dump_settings.VARIABLES if name in os.environ]
+        wrong = next((name for name in ours if str(error).startswith(name)), ours[0])
+        found[wrong] = str(error)
+    return found
+
+
+def _devices() -> list[Finding]:
     from hloom import targets
-    from hloom._jax.devices import device_facts, platform_of
+    from hloom._jax.devices import NoDeviceError, device_facts, local_devices, platform_of
     from hloom.targets.devices import target_of
 
     try:
-        devices = jax.local_devices()
-    except RuntimeError as error:
+        devices = local_devices()
+    except NoDeviceError as error:
         remedy = "JAX_PLATFORMS=cpu runs on the CPU, whatever plugins are installed"
-        return [Finding("devices", f"JAX starts none: {reason_of(error)}", remedy)]
+        return [Finding("devices", str(error), remedy)]
     backend = devices[0].client
     facts = device_facts(backend, np.asarray(devices))
     target = target_of(platform_of(backend), facts)
@@ -196,20 +223,51 @@ def _devices() -> list[Finding]:
 def _flag() -> Iterator[Finding]:
     import jax
 
-    from hloom._jax.flags import FLAG
+    from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG
+    from hloom.passes.framework.pipeline import Pipeline
+    from hloom.settings import programs
 
     spec = getattr(jax.config, FLAG, None)
     value = os.environ.get("JAX_HLOOM", "")
-    if spec is None or spec in ("", "off"):
+    is_on = spec not in (None, "", "off")
+    source = "the variable JAX_HLOOM" if spec == value else "jax.config"
+    if is_on:
+        yield Finding("hloom is", f"on: '{spec}', from {source}")
+    else:
         said = "JAX_HLOOM=off" if spec == "off" else "nothing sets it"
         yield Finding("hloom is", f"off: {said}. JAX_HLOOM=fit python train.py switches it on")
         spec = str(Fit())
-        where = f"with JAX_HLOOM={spec}"
-    else:
-        source = "the variable JAX_HLOOM" if spec == value else "jax.config"
-        yield Finding("hloom is", f"on: '{spec}', from {source}")
-        where = "now"
-    yield from _first_program(str(spec), where)
+    try:
+        modules = programs.parse_modules(getattr(jax.config, MODULES_FLAG), source=programs.MODULES)
+        programs.parse_min_size(getattr(jax.config, MIN_SIZE_FLAG), source=programs.MIN_SIZE)
+        Pipeline.parse(str(spec), source="JAX_HLOOM" if spec == value else "jax.config")
+    except SpecError as error:
+        yield Finding("", str(error), "each compile fails with this until it is mended")
+        return
+    if modules:
+        yield Finding("", f"for programs named {', '.join(modules)} alone: {programs.MODULES}")
+    yield from _first_program(str(spec), "now" if is_on else f"with JAX_HLOOM={spec}")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """hloom's flags choose any program, however small, and nothing of it is written."""
+    import jax
+
+    from hloom._jax.flags import MIN_SIZE_FLAG, MODULES_FLAG
+    from hloom.dumps.select.settings import VARIABLES
+
+    flags = {MIN_SIZE_FLAG: "0", MODULES_FLAG: ""}
+    before = {name: getattr(jax.config, name) for name in flags}
+    variables = {name: os.environ.pop(name) for name in VARIABLES if name in os.environ}
+    try:
+        for name, value in flags.items():
+            jax.config.update(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        os.environ.update(variables)
 
 
 def _first_program(spec: str, where: str) -> Iterator[Finding]:
@@ -218,32 +276,24 @@ def _first_program(spec: str, where: str) -> Iterator[Finding]:
     import jax.numpy as jnp
 
     import hloom
-    from hloom._jax.flags import MIN_SIZE_FLAG
 
     def step(w: Any, x: Any) -> Any:
         y, _ = jax.lax.scan(lambda y, w: (y + jnp.tanh(y @ w), None), x, w)
         return (y**2).mean()
 
-    shapes = jnp.zeros((4, 8, 8)), jnp.zeros((16, 8))
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((4, 8, 8), (16, 8))]
     known = len(hloom.records())
-    before = getattr(jax.config, MIN_SIZE_FLAG)
     try:
-        with hloom.passes(spec), warnings.catch_warnings():
+        with _alone(), hloom.passes(spec), warnings.catch_warnings():
             # A budget that such a program cannot hold is none of what is wrong.
             warnings.simplefilter("ignore", hloom.HloomWarning)
-            jax.config.update(MIN_SIZE_FLAG, "0")
             jax.jit(jax.grad(step)).lower(*shapes).compile()
-    except SpecError as error:
-        yield Finding("a program", f"{where}: {reason_of(error)}", "mend the spec: `hloom passes`")
-        return
     except RuntimeError as error:
         yield Finding("a program", f"{where}: {reason_of(error)}", "JAX cannot compile it here")
         return
-    finally:
-        jax.config.update(MIN_SIZE_FLAG, before)
     records = hloom.records()[known:]
     if not records:
-        remedy = "JAX_HLOOM_MODULES leaves it out, or the plugin did not start"
+        remedy = "the plugin did not start: what is above says why"
         yield Finding("a program", f"{where}: compiled without hloom", remedy)
         return
     record = records[-1]

@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import inspect
 import json
+import os
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hloom import targets
+from hloom._jax.devices import NoDeviceError, local_devices
 from hloom.budgets.ask import fits_of
-from hloom.budgets.sizes import MOST, Program, SizesError
-from hloom.files import FileError, write_whole
+from hloom.budgets.sizes import MOST, Program, SizesError, place_of, targets_named
 from hloom.passes.framework.errors import PassError, did_you_mean, reason_of
-from hloom.passes.ir.names import is_installed
 from hloom.show.terminal import PlainConsole, complain
+from hloom.tools.output import OutputError, write_told
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -71,26 +72,29 @@ def run(arguments: argparse.Namespace) -> int:
     console = PlainConsole(soft_wrap=True)
     named = None
     if arguments.target is not None:
-        named = [name for each in arguments.target for name in each.split(",") if name]
+        named = [name.strip() for each in arguments.target for name in each.split(",") if name]
     try:
-        for name in named or ():
-            targets.load(name)
+        chosen = targets_named(named)
+        program = load_program(arguments.program)
+        local_devices()  # what cannot be started is no fault of the program
         found = fits_of(
-            load_program(arguments.program),
-            named,
+            program,
+            chosen,
             multiple=arguments.multiple,
             most=arguments.most,
         )
-        console.print(found.title)
-        console.print(found.table())
+        console.say(found.title)
+        console.show(found.table())
         for sentence in found.sentences():
-            console.print(sentence)
+            console.say(sentence)
         if arguments.json is not None:
-            write_whole(arguments.json, json.dumps(found.to_json(), indent=2).encode() + b"\n")
-            console.print(f"wrote {arguments.json}")
+            data = json.dumps(found.to_json(), indent=2).encode() + b"\n"
+            console.say(write_told(arguments.json, data))
     except targets.TargetError as error:
         return complain("hloom fits", f"--target: {error}")
-    except (FileError, OSError, PassError, SizesError, TypeError) as error:
+    except NoDeviceError as error:
+        return complain("hloom fits", f"{error}. JAX_PLATFORMS=cpu is enough to trace a program.")
+    except (OutputError, PassError, SizesError, TypeError) as error:
         return complain("hloom fits", error)
     return 0
 
@@ -110,6 +114,13 @@ def load_program(named: str) -> Program:
         raise SizesError(f"{place} has no function '{name}'.{did_you_mean(name, functions)}")
     if not callable(found):
         raise SizesError(f"{named} is no function of a size: it is a {type(found).__name__}.")
+    try:
+        inspect.signature(found).bind(1)
+    except (TypeError, ValueError) as error:
+        raise SizesError(
+            f"{named} cannot be called with a size alone: {error}. PROGRAM is a function of a size "
+            "that gives a jitted step and its arguments; `hloom fits --help` has an example."
+        ) from error
     program: Program = found
     return program
 
@@ -119,8 +130,12 @@ def _imported(place: str) -> ModuleType:
     is_file = place.endswith(".py")
     if is_file and not file.is_file():
         raise SizesError(f"{place}: No such file")
+    if not is_file and (os.sep in place or file.exists()):
+        raise SizesError(f"PROGRAM is FILE.py:FUNCTION or MODULE:FUNCTION, and {place!r} no .py.")
     sys.path.insert(0, str(file.resolve().parent if is_file else Path.cwd()))
+    words = sys.argv
     try:
+        sys.argv = [place]  # hloom's own words are none of the program's
         if not is_file:
             return importlib.import_module(place)
         spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -131,7 +146,13 @@ def _imported(place: str) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [each for each in frames[1:] if not is_installed(each.filename)]
-        where = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
-        raise SizesError(f"{place} cannot be imported: {reason_of(error)}{where}") from error
+        hint = ""
+        if not isinstance(error, ImportError | SyntaxError):
+            hint = (
+                " It is imported, not run: what trains belongs below `if __name__ == '__main__':`."
+            )
+        raise SizesError(
+            f"{place} cannot be imported ({reason_of(error)}){place_of(error)}.{hint}"
+        ) from error
+    finally:
+        sys.argv = words

@@ -63,7 +63,7 @@ def _tell_one(name: str, *, markdown: bool) -> int:
         return complain("hloom", error)
     if pass_class is None:
         names = registry.names()
-        close = did_you_mean(name, names)
+        close = did_you_mean(name.partition("{")[0].strip().lower(), names)
         return complain("hloom", f"unknown pass '{name}'.{close} Passes: {', '.join(names)}.")
     print_to_terminal(details(pass_class))
     return 0

@@ -84,6 +84,11 @@ def _program(file: Path, asked: str | None) -> Program:
             raise ProgramError(
                 f"{dump.folder} does not tell what it was compiled for: name it with --target."
             )
+    elif file.suffix == ".py":
+        raise ProgramError(
+            f"{file} is a program in Python. `JAX_HLOOM=fit HLOOM_DUMP_TO=dumps python {file}` "
+            "writes what this command reads; in Python hloom.estimate(step, …) tells the same."
+        )
     context = make_context()
     context.enable_multithreading(False)
     [chunk] = source.split(source.read(str(file)), at_markers=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +11,17 @@ import numpy as np
 from rich.table import Table
 
 from hloom import targets
-from hloom.files import FileError, write_whole
+from hloom._jax.devices import NoDeviceError
 from hloom.passes.framework.target import Target
 from hloom.show.terminal import PlainConsole, complain
 from hloom.show.units import size
 from hloom.targets.describing import description_of
+from hloom.tools.output import OutputError, write_told
 
 _HALF = 16
 """The bits of the elements whose products are told of."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,14 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.this:
             for line in _describe(arguments.name, arguments.to):
-                console.print(line)
+                console.say(line, indent="  ")
         elif arguments.name is not None:
             for line in _all_about(arguments.name):
-                console.print(line)
+                console.say(line, indent="  ")
         else:
-            console.print(_overview())
-            console.print("hloom targets NAME: the source of its figures; --this: the device here.")
-    except (FileError, OSError, targets.TargetError) as error:
+            console.show(_overview())
+            console.say("hloom targets NAME: the source of its figures; --this: the device here.")
+    except NoDeviceError as error:
+        return complain("hloom targets", f"{error}. `hloom doctor` tells what there is.")
+    except (OutputError, targets.TargetError) as error:
         return complain("hloom targets", error)
     return 0
 
@@ -67,7 +73,8 @@ def _overview() -> Table:
         if target.memory_bytes is None or target.usable_bytes is None:
             table.add_row(name, "", "", "", "", "the host as it is")
             continue
-        table.add_row(name, *_figures(target), targets.device_kinds(name)[0])
+        kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
+        table.add_row(name, *_figures(target), kind)
     return table
 
 
@@ -98,22 +105,24 @@ def _all_about(name: str) -> Iterator[str]:
 
 
 def _describe(name: str | None, folder: Path) -> Iterator[str]:
-    import jax
-
-    from hloom._jax.devices import described_to_xla, device_facts, platform_of
+    from hloom._jax.devices import described_to_xla, device_facts, local_devices, platform_of
     from hloom.targets.devices import target_of
 
-    devices = jax.local_devices()
+    devices = local_devices()
     backend = devices[0].client
     platform, [facts] = platform_of(backend), device_facts(backend, np.asarray(devices[:1]))
     found = description_of(platform, facts, described_to_xla(devices[:1]))
     known = target_of(platform, [facts]).name
     if known in targets.names():
         yield f"{facts.kind} is the target '{known}' already."
-    name = name or found.name
+    name = (name or found.name).removesuffix(".toml")
+    if not _NAME.fullmatch(name):
+        raise targets.TargetError(
+            f"a target's name is letters, digits, '_', '-' and '.', got {name!r}. --to DIR says "
+            "where it is written."
+        )
     contents = {".toml": found.figures, ".txtpb": found.text}
     for ending, content in contents.items():
         if content is not None:
-            write_whole(folder / f"{name}{ending}", content.encode())
-            yield f"wrote {folder / f'{name}{ending}'}"
+            yield write_told(folder / f"{name}{ending}", content.encode())
     yield f"Use it: hloom fits PROGRAM --target {folder.resolve() / f'{name}.toml'}"

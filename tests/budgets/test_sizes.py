@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hloom
@@ -161,13 +162,87 @@ def test_the_last_argument_varies_by_its_first_axis() -> None:
         (lambda: estimate(sizes=[4], vary=0), "vary is (argument, axis), e.g. (-1, 0), got 0"),
         (lambda: estimate(sizes=[4], vary=(0, 1)), "cannot be traced with size 4 (TypeError: "),
         (lambda: estimate(sizes=[4], target="cpu"), "the memory of cpu is not known"),
-        (lambda: fits_of(sized, None, multiple=0), "multiples of 1 or more"),
+        (
+            lambda: estimate(sizes=[]),
+            "sizes is a list of whole numbers of 1 or more, such as [",
+        ),
+        (lambda: estimate(sizes=8), "whole numbers of 1 or more, such as [8, 16, 32]; got 8."),
+        (lambda: estimate(sizes=[8.0]), "a size is a whole number of 1 or more, got 8.0"),
+        (lambda: estimate(vary=(0, 0)), "give them as sizes=[8, 16, 32]"),
+        (lambda: estimate(sizes=[4], vary=([1], 0)), "there is no argument [1]; there are 0, 1."),
+        (lambda: estimate(target=5), "a target is a name such as 'h100_sxm'"),
+        (
+            lambda: fits_of(sized, None, multiple=0),
+            "multiple is a whole number of 1 or more",
+        ),
+        (lambda: fits_of(sized, None, most=True), "most is a whole number of 1 or more, got True."),
+        (lambda: fits_of(sized, None, multiple=8, most=4), "of 8 there is none up to 4."),
+        (lambda: fits_of(sized, []), "no target is named. Targets: a100_sxm_40, "),
+        (lambda: hloom.fits(STEP, *shapes(), target="h100_sxm"), "devices are targets=[…]"),
+        (lambda: hloom.fits(STEP), "there is no argument -1; there are none."),
+        (lambda: hloom.fits(STEP, *shapes(), targets=["v4", "nope"]), "unknown target 'nope'"),
+        (lambda: hloom.fits(STEP.lower(*shapes())), "a Lowered has one size: give what jax.jit"),
+        (lambda: fits_of(lambda _: None, ["v4"]), "gives a jitted step and its arguments, or a"),
     ],
 )
 def test_mistakes_are_told(ask: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match="(?s).") as caught:
         ask()
     assert said in str(caught.value)
+
+
+def test_what_is_no_program_is_told() -> None:
+    for ask in (hloom.fits, hloom.estimate):
+        with pytest.raises(TypeError, match="wanted what jax.jit gives, .* Use jax.jit"):
+            ask(loss, *shapes())
+
+
+def test_a_size_may_be_numpys_and_comes_from_any_sequence() -> None:
+    listed = [
+        estimate(sizes=sizes) for sizes in ([64, 128], np.array([64, 128]), range(64, 129, 64))
+    ]
+    assert listed[0] == listed[1] == listed[2]
+
+
+def test_keywords_pytrees_donated_and_static_arguments_have_sizes() -> None:
+    """The last argument is the last keyword where all are given by name."""
+    spec = jax.ShapeDtypeStruct
+
+    def step(state: Any, batch: Any, times: int = 1) -> Any:
+        x = batch["x"] * batch["mask"][:, None] * batch["scale"]
+        return state - times * jax.grad(loss)(state, {"x": x, "scale": batch["x"][:1, :1]})
+
+    jitted = jax.jit(step, static_argnames="times", donate_argnums=0)
+    batch = {"x": spec((8, WIDTH), "float32"), "mask": spec((8,), "float32"), "scale": 2.0}
+    state = spec((LAYERS, WIDTH, WIDTH), "float32")
+    asked: dict[str, Any] = {"targets": small(1 << 20), "most": 32, "multiple": 16}
+    found = hloom.fits(jitted, state, batch, **asked)
+    assert found.rows[0].as_it_is is not None
+    assert hloom.fits(jitted, state=state, batch=batch, **asked) == found
+    assert hloom.fits(jitted, state, batch, times=1, vary=(1, 0), **asked) == found
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_a_sharded_batch_has_the_sizes_that_its_devices_divide(kind: str) -> None:
+    axes = (getattr(jax.sharding.AxisType, kind),)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=axes, devices=jax.devices()[:4])
+    parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    step = jax.jit(lambda w, x: jnp.tanh(jnp.tanh(x @ w) @ w).sum(0))
+    w = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32")
+    x = jax.ShapeDtypeStruct((8, WIDTH), "float32", sharding=parts)
+    with pytest.raises(ValueError, match="cannot be traced with size 1 .*`multiple` sets another"):
+        hloom.fits(step, w, x, targets=small(1 << 20))
+    [row] = hloom.fits(step, w, x, targets=small(1 << 20), multiple=4).rows
+    [whole] = hloom.fits(step, w, x.update(sharding=None), targets=small(1 << 20), multiple=4).rows
+    assert row.as_it_is is not None
+    assert whole.as_it_is is not None
+    assert row.as_it_is.size > 3 * whole.as_it_is.size  # of one device a fourth
+
+
+def test_what_jax_pmap_gave_is_lowered_as_it_is() -> None:
+    x = jax.ShapeDtypeStruct((1, 8), "float32")
+    found = hloom.fits(jax.pmap(lambda x: x * 2), x, targets="h100_sxm", vary=(0, 1), most=8)
+    assert found.rows[0].is_bounded
 
 
 def estimate(**options: Any) -> Any:

@@ -106,6 +106,22 @@ def test_a_headline_names_what_is_not_sure_or_did_not_work() -> None:
     assert "temporaries" not in made(temp_bytes=None).headline
 
 
+@pytest.mark.once
+def test_a_headline_has_the_limit_where_memory_was_not_saved() -> None:
+    """Nothing was, as where checkpoints are undone, or nobody knows how much: it fits."""
+    mib = 2**20
+    allowed: dict[str, object] = {"allowed_bytes": 64 * mib}
+    fits = "fits: 13.5 of 64.0 MiB, 103 operations recomputed"
+    assert "(-50 %), 103 op" in made(**allowed).headline
+    assert f"step: 12.0 MiB temporaries, {fits}" in made(temp_bytes_before=None, **allowed).headline
+    more = made(temp_bytes_before=8 * mib, added_work=-0.16, **allowed)
+    assert f"8.00 → 12.0 MiB temporaries (+50 %), {fits} (-16 % FLOPs), 3 comp" in more.headline
+    assert "recomputed, 3 compiles" in made(added_work=-1e-5).headline
+    assert "recomputed (< +0.1 % FLOPs)" in made(added_work=1e-5).headline
+    missed = made(temp_bytes_before=None, allowed_bytes=8 * mib, complaint="it cannot")
+    assert "fits" not in missed.headline
+
+
 def test_a_record_of_a_budget_is_one_line_and_a_key() -> None:
     of_budget = recorded("remat{budget=50%}")
     assert "\n" not in repr(of_budget)

@@ -266,6 +266,18 @@ def test_a_program_without_memory_to_save_is_told_of_once(monkeypatch: pytest.Mo
     )
 
 
+def test_a_program_that_stays_as_it_is_has_a_line_where_it_has_a_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    for spec in ("remat", "fit{budget=1GiB}"):
+        run(spec, lambda x: jnp.sort(x + 1.0).sum())
+        run(spec, lambda x: jax.random.normal(jax.random.key(0), x.shape) * x)
+    assert log.getvalue() == ""
+    run("fit{budget=1GiB}", lambda x: jnp.tanh(x @ x) @ x)
+    assert re.fullmatch(r"hloom: jit__lambda: .*, fits: .* unchanged, .*\n", log.getvalue())
+
+
 def test_a_pass_that_has_nothing_to_do_and_saves_no_memory_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

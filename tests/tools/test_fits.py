@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 
 import hloom
@@ -38,6 +39,12 @@ def even(rows):
     if rows % 2:
         raise ValueError("rows must be even")
     return sized(rows)
+
+def exits(rows):
+    raise SystemExit("no data")
+
+def nothing(rows):
+    pass
 """
 
 
@@ -90,15 +97,27 @@ def test_a_function_may_give_a_lowered(run: Run, train: Path) -> None:
         ("sized_train.py", "PROGRAM is FILE.py:FUNCTION or MODULE:FUNCTION, got 'sized_train.py'."),
         ("sized_train.py:sizd", "sized_train.py has no function 'sizd'. Did you mean 'sized'?"),
         ("none.py:f", "none.py: No such file"),
-        ("no_such_module:f", "no_such_module cannot be imported: ModuleNotFoundError: No module"),
-        ("broken.py:f", "broken.py cannot be imported: ZeroDivisionError: division by zero ("),
-        ("broken.py:f", "broken.py:2)"),
-        ("sized_train.py:even", "cannot be traced with size 1 (ValueError: rows must be even)."),
+        ("no_such_module:f", "no_such_module cannot be imported (ModuleNotFoundError: No module"),
+        (
+            "broken.py:f",
+            "(ZeroDivisionError: division by zero) at broken.py:2. It is imported",
+        ),
+        ("syntax.py:f", "(SyntaxError: '(' was never closed (syntax.py, line 1)).\n"),
+        ("sized_train.py:even", "(ValueError: rows must be even) at sized_train.py:19. Sizes are"),
+        (
+            "sized_train.py:exits",
+            "traced with size 1 (SystemExit: no data) at sized_train.py:",
+        ),
         ("sized_train.py:TRAIN_STEP", "has no function 'TRAIN_STEP'."),
+        ("sized_train.py:nothing", "gives a jitted step and its arguments, or a Lowered; got None"),
+        ("sized_train.py:loss", "cannot be called with a size alone: missing a required argument"),
+        ("sized_train.py:jax", "sized_train.py:jax is no function of a size: it is a module."),
+        ("./sized_train:f", "and './sized_train' no .py."),
     ],
 )
 def test_mistakes_are_told_in_a_line(run: Run, train: Path, program: str, said: str) -> None:
     Path("broken.py").write_text("x = 1\ny = x / 0\n")
+    Path("syntax.py").write_text("x = (\n")
     status, out, err = run("fits", program, "--target", "h100_sxm", "--most", 4)
     assert (status, out) == (1, "")
     assert err.startswith("hloom fits: error: ")
@@ -112,10 +131,65 @@ def test_a_multiple_helps_where_a_size_is_impossible(run: Run, train: Path) -> N
 
 
 @pytest.mark.once
-def test_an_unknown_target_is_told(run: Run, train: Path) -> None:
-    status, _, err = run("fits", "sized_train.py:sized", "--target", "h100_sxn")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("h100_sxn", "unknown target 'h100_sxn'. Did you mean"),
+        ("h100", "unknown target 'h100'. Did you mean 'h100_pcie' or 'h100_sxm'?"),
+        ("", "no target is named. Targets: a100_sxm_40, "),
+        ("./", "./: it is a folder: name the file NAME.toml in it"),
+    ],
+)
+def test_an_unknown_target_is_told(run: Run, train: Path, target: str, said: str) -> None:
+    status, out, err = run("fits", "sized_train.py:sized", "--target", target)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"hloom fits: error: --target: {said}")
+
+
+@pytest.mark.once
+def test_a_program_reads_none_of_the_words_of_hloom(run: Run, train: Path) -> None:
+    train.write_text(f"import argparse\nargparse.ArgumentParser().parse_args()\n{TRAIN}")
+    words = sys.argv
+    status, _, err = run("fits", "sized_train.py:lowered", "--target", "h100_sxm", "--most", 4)
+    assert (status, err) == (0, "")
+    assert sys.argv is words
+
+
+@pytest.mark.once
+def test_a_narrow_terminal_loses_nothing_of_a_table(
+    run: Run, train: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    status, out, err = run("fits", "sized_train.py:lowered", "--target", "h100_sxm", "--most", 4)
+    assert (status, err) == (0, "")
+    assert "63.3 GiB" in out
+    assert "…" not in out + run("targets")[1]
+
+
+@pytest.mark.once
+def test_a_file_that_cannot_be_written_is_told_behind_the_table(run: Run, train: Path) -> None:
+    words = ("--target", "h100_sxm", "--most", 4, "--json", "none/fits.json")
+    status, out, err = run("fits", "sized_train.py:lowered", *words)
     assert status == 1
-    assert err.startswith("hloom fits: error: --target: unknown target 'h100_sxn'. Did you mean")
+    assert "h100_sxm" in out
+    assert err == (
+        "hloom fits: error: none/fits.json cannot be written: No such file or directory.\n"
+    )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("error", [RuntimeError("no platform"), AssertionError()])
+def test_without_a_device_nothing_is_blamed_on_the_program(
+    run: Run, train: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr("jax.local_devices", refuse)
+    for words in (("fits", "sized_train.py:sized", "--target", "v5e"), ("targets", "--this")):
+        status, out, err = run(*words)
+        assert (status, out) == (1, "")
+        assert f"hloom {words[0]}: error: JAX starts no device here: " in err
 
 
 # hloom targets
@@ -188,6 +262,61 @@ def test_a_doctor_tells_that_it_is_off_and_what_it_would_do(run: Run, clean: Non
     ):
         assert line in out
     assert out.endswith("\nAll is well.\n")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("HLOOM_STRICT", "maybe", "HLOOM_STRICT='maybe': wanted 1 for yes"),
+        ("HLOOM_LOG", "loud", "HLOOM_LOG='loud': wanted off for no lines"),
+        ("HLOOM_LOG_MIN_SIZE", "big", "HLOOM_LOG_MIN_SIZE='big': wanted a size such as 1MiB."),
+        ("HLOOM_DUMP_STEPS", "3", "HLOOM_DUMP_STEPS='3' chooses what is dumped, but HLOOM_DUMP_TO"),
+    ],
+)
+def test_a_mistaken_value_is_told(
+    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    status, out, err = run("doctor")
+    assert (status, err) == (1, "")
+    assert f"{name}={value}\n                 ! {said}" in out
+    assert out.endswith("one thing to mend: the lines that begin with '!'.\n")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("jax_hloom", "fit{budgt=1GiB}", "has no option 'budgt' (at character 5). Did you mean"),
+        ("jax_hloom_min_size", "abc", "JAX_HLOOM_MIN_SIZE='abc': wanted a size such as 1MiB"),
+    ],
+)
+def test_a_flag_that_fails_each_compile_is_told(
+    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, flag: str, value: str, said: str
+) -> None:
+    # As from the environment, whose values JAX does not check.
+    monkeypatch.setattr(type(jax.config), flag, value, raising=False)
+    status, out, _ = run("doctor")
+    assert status == 1
+    assert said in out
+    assert "! each compile fails with this until it is mended" in out
+
+
+@pytest.mark.once
+def test_a_choice_of_programs_is_nothing_wrong_and_nothing_is_dumped(
+    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HLOOM_DUMP_TO", str(tmp_path / "dumps"))
+    jax.config.update("jax_hloom_modules", "jit_train*")
+    try:
+        with hloom.passes("remat"):
+            status, out, _ = run("doctor")
+    finally:
+        jax.config.update("jax_hloom_modules", None)
+    assert status == 0
+    assert "for programs named jit_train* alone: JAX_HLOOM_MODULES" in out
+    assert not (tmp_path / "dumps").exists()
 
 
 def test_a_flag_is_told_with_where_it_comes_from(run: Run, clean: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -73,3 +74,36 @@ def test_a_name_without_separators_is_broken_anyhow_and_is_text() -> None:
 def test_errors_are_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert complain("hloom x", ValueError("\x1b[31m")) == 1
     assert capsys.readouterr().err == "hloom x: error: \\x1b[31m\n"
+
+
+class Person(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+LONG = "f" * 100
+SENTENCE = f"one two three four five six seven eight nine {LONG} ten"
+
+
+def test_a_person_reads_errors_in_lines_of_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    for stream, lines in ((Person(), 5), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert complain("hloom x", SENTENCE) == 1
+        told = stream.getvalue().splitlines()
+        assert len(told) == lines
+        assert " ".join(line.strip() for line in told) == f"hloom x: error: {SENTENCE}"
+        assert all(len(line) <= 30 for line in told if LONG not in line) or lines == 1
+
+
+def test_a_console_says_sentences_in_whole_words_to_a_person_alone() -> None:
+    person, pipe = io.StringIO(), io.StringIO()
+    PlainConsole(file=person, width=20, force_terminal=True, color_system=None).say(SENTENCE, "  ")
+    PlainConsole(file=pipe, width=20).say(SENTENCE, "  ")
+    assert pipe.getvalue() == f"{SENTENCE}\n"
+    first, *others = person.getvalue().splitlines()
+    assert first == "one two three four"
+    assert all(line.startswith("  ") for line in others)
+    assert f"  {LONG}" in others  # what is to be copied stays whole

@@ -9,18 +9,14 @@ from pathlib import Path
 from hloom.budgets.boundaries import Boundaries, boundaries_of, is_split
 from hloom.budgets.estimating import frontier_of, parse_budgets
 from hloom.budgets.frontier import Frontier
-from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.planner.record import RematRecord
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped
+from hloom.tools.output import OutputError, write_told
 from hloom.tools.program import ProgramError, add_program, program_of
-
-
-class BudgetsError(ValueError):
-    """The question cannot be answered; the text says what, where, and the remedy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = _frontier(arguments)
         found.show(PlainConsole(soft_wrap=True))
         _write(found, arguments)
-    except (BudgetsError, ProgramError, PictureError, SpecError, PassError) as error:
+    except (OutputError, ProgramError, PictureError, SpecError, PassError) as error:
         return complain("hloom budgets", error)
     return 0
 
@@ -76,10 +72,4 @@ def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
     if arguments.svg is not None:
         written.append((arguments.svg, found.svg().encode()))
     for file, data in written:
-        try:
-            write_whole(file, data)
-        except FileError as error:
-            raise BudgetsError(f"{error}. Remove it, or name another file.") from error
-        except OSError as error:
-            raise BudgetsError(f"{file} cannot be written: {error.strerror or error}.") from error
-        PlainConsole(soft_wrap=True).print(f"wrote {file}")
+        PlainConsole(soft_wrap=True).say(write_told(file, data))

@@ -62,7 +62,8 @@ class Cost:
     @property
     def _work(self) -> str:
         assert self.added_work is not None
-        return units.change(1, 1 + self.added_work) or ("< +0.1 %" if self.added_work else "0 %")
+        small = "< +0.1 %" if self.added_work > 0 else "0 %"
+        return units.change(1, 1 + self.added_work) or small
 
 
 def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:

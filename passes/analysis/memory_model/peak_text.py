@@ -20,15 +20,15 @@ less than the share `_SMALL` of the peak."""
 
 
 def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False) -> str:
-    """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
+    """What is in temporary memory at the peak, by the model, a line each; "" if there is nothing.
 
-    Values of one type from one source line are one entry. With `arguments` a second sentence tells
-    what the program's arguments are.
+    Values of one type from one source line are one entry. With `arguments` a last line tells what
+    the program's arguments are. All but the first line are indented, as a complaint's.
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(module, rules=memory_rules(target))
     told = [_peak(curve), _arguments(curve) if arguments else ""]
-    return " ".join(filter(None, told))
+    return "\n  ".join(filter(None, told))
 
 
 def largest_at_peak(curve: MemoryProfile, most: int) -> tuple[Described, ...]:
@@ -64,7 +64,8 @@ def _peak(curve: MemoryProfile) -> str:
     if round(100 * (peak_bytes - told_bytes) / peak_bytes) > 0:
         listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
     most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
-    return f"At the peak, {size(peak_bytes)} by hloom's model, {most}: {'; '.join(listed)}."
+    values = ";\n    ".join(listed)
+    return f"At the peak, {size(peak_bytes)} by hloom's model, {most}:\n    {values}."
 
 
 _PARTS = 3
@@ -97,5 +98,6 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     inside = " in a loop" if first.in_loop else ""
     if first.stacked > 1:
         inside = f", stacked over {first.stacked} iterations{inside}"
-    line = f", {first.source}" if first.line else ""
-    return f"{times}{short_type(first.type)} of {split_name(first.name)[1]}{inside}{line}"
+    line = f", {first.source.short}" if first.line else ""
+    type_ = f"{short_type(first.type)} of " if first.type else ""
+    return f"{times}{type_}{split_name(first.name)[1]}{inside}{line}"

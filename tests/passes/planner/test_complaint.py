@@ -13,12 +13,15 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
+from hloom.passes.analysis.memory_model import peak_text
 from hloom.passes.analysis.memory_model.peak_text import describe_peak
+from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile, Point
 from hloom.passes.budgeted import describe_floor
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
+from hloom.passes.ir.names import SourceLine
 from hloom.passes.planner.candidates import Candidate
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
 from hloom.passes.remat import Remat
@@ -91,7 +94,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
     text = describe_peak(module, Target())
     assert text.count("f32[256,64]") == 1
     # One line of the program makes them all: the six that are kept, and a gradient.
-    found = r"most of it: \S+ KiB \(\d+ %\) in [67] x f32\[256,64\] of tanh, "
+    found = r"most of it:\n    \S+ KiB \(\d+ %\) in [67] x f32\[256,64\] of tanh, "
     assert re.search(found, text)
     assert "test_complaint.py:" in text
     assert_shares_are_all(text)
@@ -100,7 +103,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
     text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)), Target())
     # The layers' inputs are among them: each is what the layer before has made on that line.
-    found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:62"
+    found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:65"
     assert re.search(found, text), text
     assert " in a loop, " in text
     assert_shares_are_all(text)
@@ -125,11 +128,36 @@ def test_most_is_said_only_of_most() -> None:
         return jnp.stack([part.sum() * part[0] for part in parts])
 
     text = describe_peak(lowered(many, spec(128)), Target())
-    assert "the largest: " in text
+    assert "the largest:\n" in text
     assert "most of it" not in text
     assert "in other values." in text
     assert sum(shares(text)[:-1]) <= 50
     assert sum(shares(text)) in range(95, 106)
+
+
+def test_a_missed_budget_is_told_in_short_lines() -> None:
+    """Short enough for a terminal, with the value, its bytes and its line, and the remedy last."""
+    module = lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64))
+    said = dry_run(Pipeline.parse("remat{budget=1KiB}"), module, Target()).complaint
+    assert said is not None
+    floor, peak, *values, arguments, remedy = said.splitlines()
+    assert floor.startswith("the memory of the step cannot be held to 1.00 KiB; ")
+    assert peak.endswith(("most of it:", "the largest:"))
+    assert values
+    assert all(re.match(r"    (and )?[\d.]+ KiB \(\d+ %\) in \S", line) for line in values), values
+    assert all(len(line) <= 95 for line in (peak, *values, arguments, remedy)), said
+    assert arguments.startswith("  The arguments take ")
+    assert remedy.startswith("  hloom.estimate, or `hloom budgets`")
+
+
+def test_what_has_no_type_is_told_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SourceLine("/home/me/train.py:6")
+    copies = LiveBuffer("jit(f)/while (operands in another layout)", source, "", MIB, 0, 1, True)
+    profile = MemoryProfile((Point(MIB, "jit(f)/while", source.line),), 0, (copies,), 0, 0, 0)
+    monkeypatch.setattr(peak_text, "memory_profile", lambda *_, **__: profile)
+    assert describe_peak(lowered(jnp.sin, spec(4)), Target()).endswith(
+        ":\n    1.00 MiB (100 %) in while (operands in another layout) in a loop, train.py:6."
+    )
 
 
 def test_a_program_without_temporaries_has_no_peak_to_tell_of() -> None:
