@@ -26,10 +26,10 @@ from rich.text import Text
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "terminal.svg"
 SCRIPT = "examples/flax_train.py"
-SPEC = "remat{budget=60%}"
+SPEC = "fit{budget=60%}"
 
 _COLUMNS, _LINES = 80, 40
-_LIVE = "attempt 2 of 5, predicted"
+_LIVE = "attempt 2 of 6, predicted"
 """What the picture shows while the program is compiled."""
 
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from hloom.halves.host import is_on_host
+from hloom.passes.framework.text import pluralize
 from hloom.show.units import size
 
 _TITLES = ("takes", "values", "type", "made by")
@@ -49,11 +50,11 @@ class Residuals:
     def __repr__(self) -> str:
         rows = list(_rows(self.values))
         read = sum(map(_bytes, self.arguments.values()))
-        count = len(self.values)
-        title = f"{count} residual{'' if count == 1 else 's'}, {size(self.nbytes)}"
+        title = f"{pluralize(len(self.values), 'residual')}, {size(self.nbytes)}"
         on_host = sum(_bytes(value) for value in self.values.values() if is_on_host(value))
         title += f", of them {size(on_host)} on the host" if on_host else ""
-        title += f"; {len(self.arguments)} arguments are read again, {size(read)}"
+        verb = "is" if len(self.arguments) == 1 else "are"
+        title += f"; {pluralize(len(self.arguments), 'argument')} {verb} read again, {size(read)}"
         table = [_TITLES, *rows] if rows else []
         widths = [max(len(row[number]) for row in table) for number in range(4)] if rows else []
         lines = (
