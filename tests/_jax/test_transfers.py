@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -14,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.processes import run_members
 
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
@@ -64,26 +61,9 @@ def test_what_jax_is_told() -> None:
 
 
 def test_cpus_need_an_address_to_send_to_another_process() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(process), port],
-            env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
-    try:
-        outputs = [member.communicate(timeout=120) for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    for out, errors in outputs:
-        assert "Please set jax_cross_host_transfer_socket_address" in out, errors
+    members = run_members(MEMBER)
+    for member in members:
+        assert "Please set jax_cross_host_transfer_socket_address" in member.stdout, member.stderr
 
 
 @pytest.mark.h100

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support import RunPython
+from support.processes import run_members
 
 STEP = """
 import jax, json, numpy as np
@@ -119,32 +116,11 @@ print(json.dumps([everyone, first_only, records.count("jit_step")]))
 
 
 def test_processes_that_share_a_program(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "HLOOM_DUMP_TO": str(tmp_path),
-    }
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(process), port],
-            env=environment | {"PYTHONHASHSEED": str(process + 1)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
-    try:
-        outputs = [member.communicate(timeout=120) for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    for member, (_, errors) in zip(members, outputs, strict=True):
-        assert member.returncode == 0, errors
+    members = run_members(MEMBER, devices=2, HLOOM_DUMP_TO=str(tmp_path))
+    for member in members:
+        assert member.returncode == 0, member.stderr
     # Process 1 has no device in the second program: it hands it on as it is.
-    assert [json.loads(out) for out, _ in outputs] == [
+    assert [json.loads(member.stdout) for member in members] == [
         [[3.0, 3.0], [3.0, 3.0], 2],
         [[3.0, 3.0], [], 1],
     ]

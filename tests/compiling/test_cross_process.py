@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -14,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support.processes import run_members
 
 from hloom.compiling.cross_process import Agreement, AgreementError
 
@@ -158,30 +155,10 @@ print(json.dumps([[attempt.step_bytes for attempt in record.attempts], record.be
 
 
 def test_processes_that_share_a_program_plan_alike() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(process), port],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
-    try:
-        outputs = [member.communicate(timeout=120) for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    for member, (_, errors) in zip(members, outputs, strict=True):
-        assert member.returncode == 0, errors
+    members = run_members(MEMBER, devices=2)
+    for member in members:
+        assert member.returncode == 0, member.stderr
     # By its own figures process 0 would have taken the program as it is.
     matrix_bytes = 4 * 64 * 64
     expected = [[4 * matrix_bytes, 3 * matrix_bytes], 1]
-    assert [json.loads(out) for out, _ in outputs] == [expected, expected]
+    assert [json.loads(member.stdout) for member in members] == [expected, expected]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
+from support.processes import run_members
 
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
@@ -45,32 +41,11 @@ DEVICES = 4
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_run_one_ring(processes: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     own = DEVICES // processes
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(processes), str(process), port],
-            env=os.environ
-            | {
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={own}",
-                "PYTHONHASHSEED": str(process + 1),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(processes)
-    ]
-    try:
-        outputs = [member.communicate(timeout=240) for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    for member, (_, errors) in zip(members, outputs, strict=True):
-        assert member.returncode == 0, errors
+    members = run_members(MEMBER, str(processes), processes=processes, devices=own, timeout_s=240)
+    for member in members:
+        assert member.returncode == 0, member.stderr
     # Before it gloo tells of its connections.
-    told = [out.splitlines()[-1] for out, _ in outputs]
+    told = [member.stdout.splitlines()[-1] for member in members]
     steps = 4 * (DEVICES - 1)
     assert told == [f"4 exchanges in {steps} steps beside products"] * processes
