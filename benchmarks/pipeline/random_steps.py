@@ -9,6 +9,7 @@ run with, and pipeline_random.md, the same as tables.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections import Counter
@@ -38,13 +39,15 @@ def main() -> None:
         row: dict[str, Any] = {"mesh": shown_mesh(case.sizes), "off": None, "refusal": ""}
         try:
             row["off"], _ = compared(case)
+            if row["off"] > MOST_OFF:
+                row["alone"], _ = compared(dataclasses.replace(case, spec="off"))
         except hloom.PassError as error:
             row["refusal"] = without_places(error.reason)
         found[number] = row
         print(number, case.spec, case.name, row, flush=True)
         BENCHMARK.write(steps=dict(sorted(found.items())))
         jax.clear_caches()
-    sys.exit(any((row["off"] or 0.0) > MOST_OFF for row in found.values()))
+    sys.exit(any((row["off"] or 0.0) > MOST_OFF + row.get("alone", 0.0) for row in found.values()))
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
@@ -64,12 +67,25 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
         "off by at most": figure("off", ".1e"),
     }
     yield from section("", columns, rows)
+    far = [
+        {"step": int(number), **row}
+        for number, row in entry["steps"].items()
+        if (row["off"] or 0.0) > MOST_OFF
+    ]
+    columns = {
+        "step": figure("step", "d"),
+        "mesh": text("mesh"),
+        "off by": figure("off", ".1e"),
+        "the same mesh without hloom": figure("alone", ".1e"),
+    }
+    yield from section("Those that are off by most", columns, far)
 
 
 _WHAT_IT_IS = """\
 Random steps over scanned layers, float32, on virtual CPU devices, as pipelines and on one device
 without hloom. Meshes, microbatches and repeats are drawn, too. "Off by" is the largest difference
-of a result, relative to that result's largest element."""
+of a result, relative to that result's largest element. Where it is more than 2e-6, it
+stands beside that of the same mesh without hloom."""
 
 
 BENCHMARK = Benchmark(

@@ -18,12 +18,17 @@ from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import ADDED_SECONDS, COTANGENT, CROSSING, DONE_AGAIN, Split, SplitError
+from hloom.passes.split import (
+    ADDED_SECONDS,
+    BEFORE,
+    COTANGENT,
+    CROSSING,
+    DONE_AGAIN,
+    Split,
+    SplitError,
+)
 from hloom.show.terminal import PlainConsole
 from hloom.show.units import size
-
-_BEFORE = ("remat", "")
-"""What runs before the split, as in `hloom.split`: with a bound the better one is taken."""
 
 _SHARES = (0.75, 0.5, 0.25, 0.125)
 """Of the residuals without a bound, where no budgets are asked for; and the least at the end."""
@@ -157,9 +162,9 @@ def boundaries_of(
                 if not bound and least is not None:
                     points.append(_point(module, target, Bytes(least)))
         told = "" if isinstance(budgets, int) or not refused else f"{refused[0]}."
-        alike = dict.fromkeys((point.residual_bytes, point.added_share) for point in points)
-        first = {key: next(p for p in points if (p.residual_bytes, p.added_share) == key)
-                 for key in alike}  # fmt: skip
+        first: dict[tuple[int, float], BoundaryPoint] = {}
+        for point in points:
+            first.setdefault((point.residual_bytes, point.added_share), point)
         return Boundaries(module_name(module), target.name, tuple(first.values()), told)
 
 
@@ -185,9 +190,8 @@ def _point(module: ir.Module, target: Target, bound: Bytes | None) -> BoundaryPo
     """The boundary under a bound at the least added work. Raises PassError where none holds it."""
     found: list[BoundaryPoint] = []
     failure: PassError | None = None
-    for before in _BEFORE if bound is not None else _BEFORE[:1]:
-        passes = Pipeline.parse(before or "off").passes
-        pipeline = Pipeline((*passes, Split(bound)))
+    for before in BEFORE if bound is not None else BEFORE[:1]:
+        pipeline = Pipeline((*Pipeline.parse(before).passes, Split(bound)))
         try:
             run = pipeline.run(clone_module(module), target=target).runs[-1]
         except PassError as error:

@@ -23,13 +23,8 @@ from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Bytes, SpellingError, parse_bytes
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
-from hloom.passes.split import Split, SplitError
+from hloom.passes.split import BEFORE, Split, SplitError
 from hloom.plugin import flag_value
-
-_DEFAULT_PASSES = ("remat", "off")
-"""Passes before the split where neither the caller nor the flag names any: `remat` decides what
-scans stack, and where the backward program computes it again. Under a bound, which the split may
-hold only by what scans stack, without it, too; the better one is taken."""
 
 
 @overload
@@ -173,7 +168,7 @@ class _Step:
         if spec is None:
             spec, source = flag_value(), "JAX_HLOOM"
         if spec is None or (spec == "" and self.passes is None):
-            specs = _DEFAULT_PASSES[: 1 if self.bound is None else None]
+            specs = BEFORE[: 1 if self.bound is None else None]
         else:
             specs = (spec or "off",)
         found = [Pipeline.parse(each, source=source).passes for each in specs]

@@ -26,8 +26,7 @@ saves the gathered value for the backward pass, read it put together.
 
 Short rings are unrolled, in long ones an iteration moves a part beside a product. The barriers hold
 the order: XLA:GPU honours them until it has scheduled, and lets every part move before the first
-product without them. Gathers give the same bits; sums are
-added up in another order.
+product without them. Gathers give the same bits; sums are added up in another order.
 
 Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large
 Deep Learning Models" (ASPLOS 2023), which XLA does to automatic programs as windowed einsum.

@@ -96,6 +96,7 @@ from .rewrite import (
 __all__ = [
     "ADDED_SECONDS",
     "BACKWARD",
+    "BEFORE",
     "COTANGENT",
     "CROSSING",
     "DONE_AGAIN",
@@ -110,6 +111,11 @@ __all__ = [
     "SplitError",
     "SplitPlan",
 ]
+
+BEFORE = ("remat", "off")
+"""Passes before this one where nobody names any: ``remat`` decides what scans stack, and where the
+backward program computes it again. Under a bound, which the split may hold only by what scans
+stack, without it, too; the better one is taken."""
 
 
 @dataclass(frozen=True)
