@@ -9,23 +9,25 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.common.h100 import MEBI_BYTES, Measurement, measure, placement
+from benchmarks.common.h100 import Measurement, measure, placement
 from benchmarks.common.products import executed_products
 from benchmarks.common.subjects import SUBJECTS
 from benchmarks.programs.gpt import Gpt
 
-MOST_TEMP_BYTES = 3750 * MEBI_BYTES
-
-BFLOAT16 = {
-    "unrolled-bfloat16": Gpt(scanned=False, softmax_dtype="bfloat16", gains=True),
+GPTS = {
+    "unrolled": Gpt(scanned=False, layers=4),
+    "scanned": Gpt(scanned=True),
+    "unrolled-bfloat16": Gpt(scanned=False, layers=4, softmax_dtype="bfloat16", gains=True),
     "scanned-bfloat16": Gpt(scanned=True, softmax_dtype="bfloat16", gains=True),
 }
+"""The scanned ones have 12 layers. Each layer of an unrolled one takes seconds to compile, and is
+like the others: benchmarks compile 12."""
 
 
 @functools.cache
 def lowered(name: str) -> Any:
-    if name in BFLOAT16:
-        return BFLOAT16[name].lower(placement())
+    if name in GPTS:
+        return GPTS[name].lower(placement())
     return SUBJECTS[name].lower(None, placement())
 
 
@@ -36,16 +38,15 @@ def measured(name: str, spec: str) -> Measurement:
 
 
 @pytest.mark.h100
-@pytest.mark.parametrize("name", ["gpt_unrolled", "gpt_scanned", *BFLOAT16])
+@pytest.mark.parametrize("name", GPTS)
 def test_memory_falls_and_no_product_is_repeated(name: str) -> None:
     before, after = measured(name, "off"), measured(name, "remat")
-    assert before.temp_bytes > 6000 * MEBI_BYTES
-    assert after.temp_bytes <= MOST_TEMP_BYTES
+    assert after.temp_bytes <= (0.36 if GPTS[name].scanned else 0.6) * before.temp_bytes
     assert after.products <= before.products
 
 
 @pytest.mark.h100
-@pytest.mark.parametrize("name", ["gpt_unrolled", "gpt_scanned", "two_level_scan"])
+@pytest.mark.parametrize("name", ["unrolled", "scanned", "two_level_scan"])
 def test_a_budget_holds(name: str) -> None:
     budget_bytes = measured(name, "off").step_bytes // 3 * 2
     found = measure(lowered(name), f"remat{{budget={budget_bytes}}}")

@@ -29,7 +29,7 @@ from hloom.passes.recompute.plan import RematPlan, apply_plan
 
 pytestmark = pytest.mark.once
 
-LAYERS, ROWS, WIDTH = 6, 64, 16
+LAYERS, ROWS, WIDTH = 6, 32, 8
 Weights = list[jax.Array]
 WEIGHTS: Weights = [normal(WIDTH, WIDTH, seed=n) / 8 for n in range(LAYERS)]
 X, Y = normal(ROWS, WIDTH), normal(ROWS, WIDTH, seed=9)
