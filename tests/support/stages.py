@@ -1,0 +1,57 @@
+"""Stages that are written by hand: of the tests of schedules, and of what runs them."""
+
+from __future__ import annotations
+
+from hloom.passes.stages.programs import (
+    Cotangent,
+    Crossing,
+    Direction,
+    Gradient,
+    Output,
+    Parameter,
+    Program,
+    Stages,
+    Value,
+)
+
+
+def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> Stages:
+    """Stages that hand one value on each, and one cotangent back, with one residual and one
+    parameter each; ``weights`` has gradients of parameters be apart.
+    """
+    forward = [Value(stage) for stage in range(count)]
+    residual = [Value(count + stage) for stage in range(count)]
+    cotangent = [Value(2 * count + stage) for stage in range(count)]
+    left = [Value(3 * count + stage) for stage in range(count)]
+    programs = []
+    for stage in range(count):
+        last = stage == count - 1
+        programs.append(
+            _program(
+                stage,
+                Direction.FORWARD,
+                [Parameter(stage), *forward[stage - 1 : stage]],
+                [residual[stage], Output(0) if last else forward[stage]],
+            )
+        )
+    for stage in reversed(range(count)):
+        apart = weights and (stage > 0 or first_weights)
+        gradient = Gradient(Parameter(stage))
+        given = cotangent[stage] if stage < count - 1 else Cotangent(0)
+        back = cotangent[stage - 1 : stage]
+        programs.append(
+            _program(
+                stage,
+                Direction.BACKWARD,
+                [Parameter(stage), residual[stage], given],
+                [*back, left[stage] if apart else gradient],
+            )
+        )
+        if apart:
+            programs.append(_program(stage, Direction.WEIGHTS, [left[stage]], [gradient]))
+    values = tuple(Crossing(f"value {number}", 1, None) for number in range(4 * count))  # type: ignore[arg-type]
+    return Stages(None, count, tuple(programs), values)  # type: ignore[arg-type]
+
+
+def _program(stage, kind, reads, gives):  # type: ignore[no-untyped-def]
+    return Program(stage, kind, f"{kind}_{stage}", tuple(reads), tuple(gives), (), (), 1.0)
