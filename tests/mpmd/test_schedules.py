@@ -15,7 +15,7 @@ from hloom.mpmd.timeline import (
     timeline_of,
 )
 from hloom.passes.stages.programs import Direction, Stages, Value
-from tests.support.stages import chain
+from support.stages import chain
 
 pytestmark = pytest.mark.once
 
@@ -68,7 +68,7 @@ def test_what_a_task_makes_for_another_stage_is_sent_before_the_next_task() -> N
     _, timeline = _timeline("1f1b", 3, 2)
     sends = [str(send) for task in timeline.order for send in timeline.sends[task]]
     assert sends == [
-        "F0@0->1", "F0@1->2", "F1@0->1", "B0@2->1", "F1@1->2", "B0@1->0", "B1@2->1", "B1@1->0",
+        "F0@0->1", "F1@0->1", "F0@1->2", "F1@1->2", "B0@2->1", "B0@1->0", "B1@2->1", "B1@1->0",
     ]  # fmt: skip
 
 
