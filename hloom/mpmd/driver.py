@@ -12,9 +12,9 @@ from hloom.mpmd.batch import Layout, Microbatches
 from hloom.mpmd.executables import Executable, Function, Sums, compiled_program, sum_shape
 from hloom.mpmd.places import Place
 from hloom.mpmd.schedules import Task
-from hloom.mpmd.timeline import Timeline
-from hloom.mpmd.transports import Transport
-from hloom.passes.stages.programs import Batch, Gradient, Output, Parameter, Stages, Value, _overlap
+from hloom.mpmd.timeline import Send, Timeline
+from hloom.mpmd.transports import Parcel, Transport
+from hloom.passes.stages.programs import Batch, Gradient, Parameter, Stages, Value, _overlap
 
 StageArrays = Mapping[Parameter, jax.Array]
 """Parameters of a stage, or their gradients."""
@@ -47,6 +47,7 @@ class Driver:
       executables: the programs of this process's stages.
       sums: by stage the sums of gradients, of this process's stages.
       gradients: by stage the shapes of gradients by parameter, of all stages.
+      values: by number the shapes of values of a microbatch on a device.
       outputs: by number the shape of each output, and the stage that gives it.
       share: what a microbatch on a device has of a loss.
       transport: what moves values between stages.
@@ -59,6 +60,7 @@ class Driver:
     executables: Mapping[tuple[int, str], Executable]
     sums: Mapping[int, Sums]
     gradients: tuple[Mapping[Parameter, jax.ShapeDtypeStruct], ...]
+    values: Mapping[int, jax.ShapeDtypeStruct]
     outputs: Mapping[int, tuple[jax.ShapeDtypeStruct, int]]
     share: float
     transport: Transport
@@ -83,13 +85,16 @@ class Driver:
             if places[program.stage].is_here
         }
         gradients: list[dict[Parameter, jax.ShapeDtypeStruct]] = [{} for _ in places]
+        values: dict[int, jax.ShapeDtypeStruct] = {}
         outputs: dict[int, tuple[jax.ShapeDtypeStruct, int]] = {}
         for program in stages.programs:
             shapes = functions[program.function].results
             for given, shape in zip(program.gives, shapes, strict=True):
                 if isinstance(given, Gradient):
                     gradients[program.stage][given.parameter] = shape
-                elif isinstance(given, Output):
+                elif isinstance(given, Value):
+                    values[given.number] = shape
+                else:
                     outputs[given.number] = shape, program.stage
         terms = _terms(gradients)
         sums = {
@@ -99,8 +104,34 @@ class Driver:
             for stage, (shapes, place) in enumerate(zip(gradients, places, strict=True))
             if place.is_here
         }
-        return cls(stages, timeline, layout, places, executables, sums, tuple(gradients), outputs,
-                   share, transport)  # fmt: skip
+        return cls(stages, timeline, layout, places, executables, sums, tuple(gradients), values,
+                   outputs, share, transport)  # fmt: skip
+
+    def parcel(self, send: Send) -> Parcel:
+        """What a transfer of values moves."""
+        source = self.places[send.task.stage]
+        shapes = tuple(
+            jax.ShapeDtypeStruct((source.devices, *shape.shape), shape.dtype)
+            for shape in map(self.values.__getitem__, send.values)
+        )
+        stages = send.task.stage, send.to
+        return Parcel(send.what, stages, shapes, source, self.places[send.to], is_divided=True)
+
+    def _gradient_parcel(self, source: int, to: int, parameter: Parameter) -> Parcel:
+        shape = sum_shape(self.gradients[source][parameter])
+        what = f"the gradient of {self.layout.paths.get(parameter.leaf, parameter.leaf)}"
+        places = self.places[source], self.places[to]
+        return Parcel(what, (source, to), (shape,), *places, is_divided=False)
+
+    def prepare(self) -> None:
+        """Compiles what transfers need, so that no step waits for a compiler."""
+        for sends in self.timeline.sends.values():
+            for send in sends:
+                self.transport.prepare(self.parcel(send))
+        for (stage, _), others in _terms(self.gradients).items():
+            for source, other in others:
+                if source != stage:
+                    self.transport.prepare(self._gradient_parcel(source, stage, other))
 
     def run(
         self, parameters: Sequence[StageArrays], batch: Microbatches, trace: Trace
@@ -133,13 +164,10 @@ class Driver:
             for source, other in others:
                 if source == stage or (stage, source, other) in there:
                     continue
-                name = f"gradient of {parameter.leaf} {source}->{stage}"
-                shape = self.gradients[source][other]
-                moved = self.transport.send(
-                    name, [totals[source][other]] if other in totals[source] else [],
-                    [sum_shape(shape)], self.places[source], self.places[stage], divided=False,
-                )  # fmt: skip
-                trace.sends.append(name)
+                parcel = self._gradient_parcel(source, stage, other)
+                given = [totals[source][other]] if other in totals[source] else []
+                moved = self.transport.send(parcel, given)
+                trace.sends.append(parcel.name)
                 if moved:
                     there[stage, source, other] = moved[0]
         combined = list(map(dict, totals))
@@ -179,9 +207,8 @@ class _Step:
         for send in driver.timeline.sends[task]:
             keys = [(task.microbatch, number) for number in send.values]
             moved = driver.transport.send(
-                str(send), [values[key] for key in keys if key in values], [],
-                driver.places[task.stage], driver.places[send.to], divided=True,
-            )  # fmt: skip
+                driver.parcel(send), [values[key] for key in keys if key in values]
+            )
             trace.sends.append(str(send))
             self._values[send.to].update(zip(keys, moved, strict=bool(moved)))
         self._begun.add((task.stage, task.microbatch))

@@ -26,8 +26,13 @@ class Task:
     kind: Direction
     microbatch: int
 
+    @property
+    def what(self) -> str:
+        """What it is on its stage, "F3"."""
+        return f"{_LETTERS[self.kind]}{self.microbatch}"
+
     def __str__(self) -> str:
-        return f"{_LETTERS[self.kind]}{self.microbatch}@{self.stage}"
+        return f"{self.what}@{self.stage}"
 
 
 Rows = tuple[tuple[Task, ...], ...]

@@ -33,6 +33,11 @@ class Send:
     to: int
     values: tuple[int, ...]
 
+    @property
+    def what(self) -> str:
+        """What is sent, "F3"."""
+        return self.task.what
+
     def __str__(self) -> str:
         return f"{self.task}->{self.to}"
 

@@ -57,7 +57,7 @@ def _run(schedule: str, devices: int):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_a_step_in_stages_gives_the_loss_and_the_gradients_of_one_program(schedule: str) -> None:
     _, gradients, trace = _run(schedule, 1)
-    assert trace.sends[-2:] == ["gradient of 0 3->0", "gradient of 0 0->3"]
+    assert trace.sends[-2:] == ["the gradient of 0@3->0", "the gradient of 0@0->3"]
     first, last = gradients[0][Parameter(0)], gradients[3][Parameter(0)]
     assert (np.asarray(first) == np.asarray(last)).all()
 
