@@ -42,9 +42,7 @@ class Layout:
     ) -> Layout:
         """Raises ValueError where leaves have no common leading axis that so many parts divide."""
         shapes = {number: abstract(leaf) for number, leaf in leaves.items()}
-        lengths = {
-            paths[number]: shape.shape[0] for number, shape in shapes.items() if shape.shape
-        }
+        lengths = {paths[number]: shape.shape[0] for number, shape in shapes.items() if shape.shape}
         parts = microbatches * devices
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())

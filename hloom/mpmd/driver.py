@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,8 @@ class Driver:
       places: the devices of each stage.
       executables: the programs of this process's stages.
       sums: by stage the sums of gradients, of this process's stages.
-      gradients: by stage the shapes of gradients by parameter, of all stages.
+      parameters: by stage the shapes of the parameters that it holds, of all stages.
+      gradients: by stage those of them that it makes a gradient of, or a term of one.
       values: by number the shapes of values of a microbatch on a device.
       outputs: by number the shape of each output, and the stage that gives it.
       share: what a microbatch on a device has of a loss.
@@ -59,6 +61,7 @@ class Driver:
     places: tuple[Place, ...]
     executables: Mapping[tuple[int, str], Executable]
     sums: Mapping[int, Sums]
+    parameters: tuple[Mapping[Parameter, jax.ShapeDtypeStruct], ...]
     gradients: tuple[Mapping[Parameter, jax.ShapeDtypeStruct], ...]
     values: Mapping[int, jax.ShapeDtypeStruct]
     outputs: Mapping[int, tuple[jax.ShapeDtypeStruct, int]]
@@ -84,28 +87,35 @@ class Driver:
             for program in stages.programs
             if places[program.stage].is_here
         }
+        parameters: list[dict[Parameter, jax.ShapeDtypeStruct]] = [{} for _ in places]
         gradients: list[dict[Parameter, jax.ShapeDtypeStruct]] = [{} for _ in places]
         values: dict[int, jax.ShapeDtypeStruct] = {}
         outputs: dict[int, tuple[jax.ShapeDtypeStruct, int]] = {}
         for program in stages.programs:
-            shapes = functions[program.function].results
-            for given, shape in zip(program.gives, shapes, strict=True):
+            function = functions[program.function]
+            for read, shape in zip(program.reads, function.arguments, strict=True):
+                if isinstance(read, Parameter):
+                    parameters[program.stage][read] = shape
+            for given, shape in zip(program.gives, function.results, strict=True):
                 if isinstance(given, Gradient):
+                    parameters[program.stage][given.parameter] = shape
                     gradients[program.stage][given.parameter] = shape
                 elif isinstance(given, Value):
                     values[given.number] = shape
                 else:
                     outputs[given.number] = shape, program.stage
-        terms = _terms(gradients)
+        terms = _terms(parameters, gradients)
+        readers = Counter(term for others in terms.values() for term in others)
         sums = {
-            stage: Sums(
-                shapes, place, share, {each: len(terms[stage, each]) - 1 for each in shapes}
-            )
-            for stage, (shapes, place) in enumerate(zip(gradients, places, strict=True))
+            stage: Sums(made, place, share, {
+                each for each in made
+                if terms[stage, each] == [(stage, each)] and readers[stage, each] == 1
+            })
+            for stage, (made, place) in enumerate(zip(gradients, places, strict=True))
             if place.is_here
-        }
-        return cls(stages, timeline, layout, places, executables, sums, tuple(gradients), values,
-                   outputs, share, transport)  # fmt: skip
+        }  # fmt: skip
+        return cls(stages, timeline, layout, places, executables, sums, tuple(parameters),
+                   tuple(gradients), values, outputs, share, transport)  # fmt: skip
 
     def parcel(self, send: Send) -> Parcel:
         """What a transfer of values moves."""
@@ -128,7 +138,7 @@ class Driver:
         for sends in self.timeline.sends.values():
             for send in sends:
                 self.transport.prepare(self.parcel(send))
-        for (stage, _), others in _terms(self.gradients).items():
+        for (stage, _), others in _terms(self.parameters, self.gradients).items():
             for source, other in others:
                 if source != stage:
                     self.transport.prepare(self._gradient_parcel(source, stage, other))
@@ -151,15 +161,15 @@ class Driver:
     ) -> list[dict[Parameter, jax.Array]]:
         """The gradients of a step, of sums over its microbatches."""
         totals: list[dict[Parameter, jax.Array]] = [{} for _ in self.places]
-        for stage, found in sums.items():
-            totals[stage] = self.sums[stage].totals(found)
+        for stage, summed in sums.items():
+            totals[stage] = self.sums[stage].totals(summed)
         # In one order everywhere, and added in the order of stages: copies stay equal to the bit.
         there: dict[tuple[int, int, Parameter], jax.Array] = {
             (stage, stage, each): value
-            for stage, found in enumerate(totals)
-            for each, value in found.items()
+            for stage, total in enumerate(totals)
+            for each, value in total.items()
         }
-        terms = _terms(self.gradients)
+        terms = _terms(self.parameters, self.gradients)
         for (stage, parameter), others in terms.items():
             for source, other in others:
                 if source == stage or (stage, source, other) in there:
@@ -170,12 +180,13 @@ class Driver:
                 trace.sends.append(parcel.name)
                 if moved:
                     there[stage, source, other] = moved[0]
-        combined = list(map(dict, totals))
+        finished: list[dict[Parameter, jax.Array]] = [{} for _ in self.places]
         for (stage, parameter), others in terms.items():
-            if len(others) > 1 and self.places[stage].is_here:
-                given = [(other, there[stage, source, other]) for source, other in others]
-                combined[stage][parameter] = self.sums[stage].combined(parameter, given)
-        return combined
+            if self.places[stage].is_here:
+                found = [(other, there[stage, source, other]) for source, other in others]
+                shape = self.parameters[stage][parameter]
+                finished[stage][parameter] = self.sums[stage].combined(parameter, shape, found)
+        return finished
 
 
 class _Step:
@@ -242,9 +253,10 @@ class _Step:
 
 
 def _terms(
+    parameters: Sequence[Mapping[Parameter, jax.ShapeDtypeStruct]],
     gradients: Sequence[Mapping[Parameter, jax.ShapeDtypeStruct]],
 ) -> dict[tuple[int, Parameter], list[tuple[int, Parameter]]]:
-    """For each gradient of a stage all stages' gradients of the same slices, in their order."""
+    """For each parameter of a stage all stages' gradients of the same slices, in their order."""
     return {
         (stage, parameter): [
             (source, other)
@@ -252,6 +264,6 @@ def _terms(
             for other in others
             if _overlap(parameter, other)
         ]
-        for stage, mine in enumerate(gradients)
+        for stage, mine in enumerate(parameters)
         for parameter in mine
     }

@@ -19,6 +19,7 @@ from hloom.passes.stages.programs import (
     Output,
     Parameter,
     Program,
+    Source,
     Value,
 )
 
@@ -77,7 +78,7 @@ def compiled_program(
     results = dict(zip(program.gives, function.results, strict=True))
 
     def body(sums: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        there = {
+        there: dict[Source, Any] = {
             source: value if _is_whole(source, in_rows) else value[0]
             for source, value in zip(reads, given, strict=True)
         }
@@ -145,7 +146,7 @@ class Sums:
       shapes: by parameter the shape of its gradient.
       place: the stage's devices.
       share: what the sums are multiplied by: the part that a microbatch on a device has in a loss.
-      others: by parameter from how many other stages there are terms to come.
+      alone: the parameters whose gradient has no terms of other stages, and is one of none.
     """
 
     def __init__(
@@ -153,13 +154,11 @@ class Sums:
         shapes: Mapping[Parameter, jax.ShapeDtypeStruct],
         place: Place,
         share: float,
-        others: Mapping[Parameter, int],
+        alone: set[Parameter],
     ) -> None:
-        self._shapes, self._others = dict(shapes), dict(others)
+        self._shapes, self._alone = dict(shapes), alone
         stacked = [_stacked(sum_shape(shape), place) for shape in shapes.values()]
-        dtypes = [
-            None if others.get(each) else shape.dtype for each, shape in self._shapes.items()
-        ]
+        dtypes = [shape.dtype if each in alone else None for each, shape in shapes.items()]
 
         def zeros() -> list[Any]:
             return [jnp.zeros(each.shape, each.dtype) for each in stacked]
@@ -179,7 +178,7 @@ class Sums:
         placed = [place.divided] * len(stacked)
         self._zeros = jax.jit(zeros, out_shardings=placed).lower().compile()
         self._totals = jax.jit(inside, donate_argnums=0).lower(stacked).compile()
-        self._combine = jax.jit(self._added, static_argnums=1)
+        self._combine = jax.jit(_added, static_argnums=(0, 1, 2), out_shardings=place.whole)
 
     def zeros(self) -> dict[Parameter, Any]:
         """Sums before the first microbatch."""
@@ -194,23 +193,34 @@ class Sums:
         return dict(zip(self._shapes, found, strict=True))
 
     def combined(
-        self, parameter: Parameter, terms: Sequence[tuple[Parameter, Any]]
+        self,
+        parameter: Parameter,
+        shape: jax.ShapeDtypeStruct,
+        terms: Sequence[tuple[Parameter, jax.Array]],
     ) -> jax.Array:
         """The gradient of a parameter, of the terms of all stages that have some of it."""
+        if parameter in self._alone:
+            [(_, gradient)] = terms
+            return gradient
         keys = tuple(each for each, _ in terms)
-        found: jax.Array = self._combine([each for _, each in terms], (parameter, keys))
+        taken = jax.ShapeDtypeStruct(shape.shape, shape.dtype)
+        found: jax.Array = self._combine(parameter, taken, keys, [each for _, each in terms])
         return found
 
-    def _added(self, terms: list[Any], which: tuple[Parameter, tuple[Parameter, ...]]) -> Any:
-        parameter, keys = which
-        shape = self._shapes[parameter]
-        total = jnp.zeros(shape.shape, sum_shape(shape).dtype)
-        for key, term in zip(keys, terms, strict=True):
-            total = add_overlap(total, parameter, term, key)
-        return total.astype(shape.dtype)
+
+def _added(
+    parameter: Parameter,
+    shape: jax.ShapeDtypeStruct,
+    keys: tuple[Parameter, ...],
+    terms: list[jax.Array],
+) -> jax.Array:
+    total = jnp.zeros(shape.shape, sum_shape(shape).dtype)
+    for key, term in zip(keys, terms, strict=True):
+        total = _add_overlap(total, parameter, term, key)
+    return total.astype(shape.dtype)
 
 
-def add_overlap(total: Any, parameter: Parameter, term: Any, other: Parameter) -> Any:
+def _add_overlap(total: Any, parameter: Parameter, term: Any, other: Parameter) -> Any:
     """Adds what a term for other slices of one leaf has of a parameter's slices."""
     if (parameter.start, parameter.stop) == (other.start, other.stop):
         return total + term

@@ -193,8 +193,7 @@ def _sends(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[Send, 
             for stage in sorted(readers.get(number, set()) - {task.stage}):
                 by_stage.setdefault(stage, []).append(number)
         found[task] = tuple(
-            Send(task, stage, tuple(sorted(numbers)))
-            for stage, numbers in sorted(by_stage.items())
+            Send(task, stage, tuple(sorted(numbers))) for stage, numbers in sorted(by_stage.items())
         )
     return found
 

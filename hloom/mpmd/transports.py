@@ -161,7 +161,7 @@ class _Mover:
                     for shape, each in zip(self._locals, self._globals, strict=True)
                 ]
             )
-        found = []
+        found: list[jax.Array] = []
         for moved, shape, sharding in zip(
             self._compiled(self._nothing), parcel.shapes, parcel.shardings(), strict=True
         ):
@@ -170,9 +170,7 @@ class _Mover:
                 part.data if part.data.shape == local else part.data.reshape(local)
                 for part in moved.addressable_shards
             ]
-            found.append(
-                jax.make_array_from_single_device_arrays(shape.shape, sharding, shards)
-            )
+            found.append(jax.make_array_from_single_device_arrays(shape.shape, sharding, shards))
         return found
 
     def _whole(self, shards: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:

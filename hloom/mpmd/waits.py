@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 
@@ -32,7 +32,7 @@ class StagesError(RuntimeError):
 @dataclass(frozen=True, eq=False)
 class _Pending:
     parcel: Parcel | None
-    arrays: Sequence[jax.Array]
+    arrays: Sequence[Any]
 
     def is_ready(self) -> bool:
         return all(array.is_ready() for array in self.arrays)

@@ -44,7 +44,9 @@ def _run(schedule: str, devices: int):  # type: ignore[no-untyped-def]
     trace = Trace()
     outputs, gradients = driver.run(parameters, Microbatches(layout, leaves, MICROBATCHES), trace)
     loss, wanted = jax.value_and_grad(tied_layers, 1)(x, weights, target)
-    assert np.mean([np.asarray(each) for each in outputs[0]]) == pytest.approx(float(loss), rel=2e-6)
+    assert np.mean([np.asarray(each) for each in outputs[0]]) == pytest.approx(
+        float(loss), rel=2e-6
+    )
     for found in gradients:
         for parameter, gradient in found.items():
             right = wanted[parameter.leaf]
