@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
@@ -170,7 +169,7 @@ class Driver:
             for each, value in total.items()
         }
         terms = _terms(self.parameters, self.gradients)
-        for (stage, parameter), others in terms.items():
+        for (stage, _), others in terms.items():
             for source, other in others:
                 if source == stage or (stage, source, other) in there:
                     continue

@@ -1,4 +1,4 @@
-"""The programs of stages, compiled: one executable for each, whatever the number of microbatches."""
+"""The programs of stages, compiled: one executable for each, which runs all microbatches."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ class _Pending:
         if parcel is None:
             return "the programs of this process run"
         source, to = parcel.stages
+        other = f"process {self.other(me)}"
         if parcel.to.process == me:
-            return f"stage {to} waits for {parcel.what} of stage {source}, process {self.other(me)}"
-        return f"stage {source} waits for stage {to}, process {self.other(me)}, to take {parcel.what}"  # fmt: skip
+            return f"stage {to} waits for {parcel.what} of stage {source}, {other}"
+        return f"stage {source} waits for stage {to}, {other}, to take {parcel.what}"
 
     def other(self, me: int) -> int | None:
         """The other process of a transfer."""
@@ -92,7 +93,7 @@ class Watch:
         def worked() -> None:
             try:
                 done.append(work())
-            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            except BaseException as error:
                 errors.append(error)
             self._news.set()
 
