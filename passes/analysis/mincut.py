@@ -65,6 +65,40 @@ def minimum_vertex_cut(
     return frozenset(np.flatnonzero(crossing).tolist())
 
 
+def minimum_cut(
+    count: int,
+    arcs: Sequence[tuple[int, int, int | None]],
+    sources: Iterable[int],
+    sinks: Iterable[int],
+) -> frozenset[int]:
+    """The vertices on the sinks' side of the cut of arcs of least total capacity.
+
+    Args:
+        count: how many vertices there are.
+        arcs: (from, to, capacity) each; None is one that no cut has.
+        sources: vertices on the one side.
+        sinks: vertices on the other side, none of them a source.
+
+    Of several minimum cuts it is the one nearest the sinks. Capacities are rounded up as the
+    weights of `minimum_vertex_cut` are. A cut through an arc without capacity is one that nothing
+    avoids: the caller sees it by an arc that leads from the one side to the other.
+    """
+    limited = [capacity for _, _, capacity in arcs if capacity is not None]
+    unit = max(1, -(-2 * sum(limited) // _CAPACITY_LIMIT))
+    unlimited = sum(-(-capacity // unit) for capacity in limited) + 1
+    source, sink = count, count + 1
+    ends = [(source, each) for each in sorted(set(sources))]
+    ends += [(each, sink) for each in sorted(set(sinks))]
+    pairs = _array([each for arc in arcs for each in arc[:2]] + [each for e in ends for each in e])
+    pairs = pairs.reshape(-1, 2)
+    capacities = np.full(len(pairs), unlimited, dtype=np.int32)
+    capacities[: len(arcs)] = [
+        unlimited if capacity is None else -(-capacity // unit) for _, _, capacity in arcs
+    ]
+    reached = _reaching(sink, source, pairs[:, 0], pairs[:, 1], capacities)
+    return frozenset(np.flatnonzero(reached[:count]).tolist())
+
+
 def _array(numbers: Collection[int]) -> NDArray[np.int64]:
     return np.fromiter(numbers, dtype=np.int64, count=len(numbers))
 

@@ -102,6 +102,7 @@ class Program:
       gives: what its results are, in order, each once.
       arguments: the types of the arguments.
       results: those of the results.
+      read_bytes: what each argument takes on a device.
       seconds: what it takes, by rooflines of a device.
     """
 
@@ -112,6 +113,7 @@ class Program:
     gives: tuple[Result, ...]
     arguments: tuple[ir.Type, ...]
     results: tuple[ir.Type, ...]
+    read_bytes: tuple[int, ...]
     seconds: float
 
     @property
@@ -219,6 +221,17 @@ class Stages:
     def residual_bytes(self, stage: int) -> int:
         """What they take of one microbatch on a device of the stage."""
         return sum(self.values[value].bytes for value in self.residuals(stage))
+
+    def parameter_bytes(self, stage: int) -> int:
+        """What its parameters take on a device of the stage; none of what no program reads."""
+        return sum(
+            {
+                source: size_bytes
+                for program in self.of_stage(stage)
+                for source, size_bytes in zip(program.reads, program.read_bytes, strict=True)
+                if isinstance(source, Parameter)
+            }.values()
+        )
 
     def parameters(self, stage: int) -> list[Parameter]:
         """The parameters that a stage reads, or gives a gradient of."""
