@@ -54,6 +54,7 @@ __all__ = [
     "print_summary",
     "records",
     "split",
+    "stages",
     "step",
     "strict",
 ]
@@ -81,6 +82,7 @@ _LAZY = {
     "fits": ("hloom.budgets.ask", "fits"),
     "print_summary": ("hloom.log.summary", "print_summary"),
     "split": ("hloom.halves.splitting", "split"),
+    "stages": ("hloom.mpmd.stages", "stages"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from hloom.budgets.ask import fits as fits
     from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
+    from hloom.mpmd.stages import stages as stages
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective

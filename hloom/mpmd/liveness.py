@@ -32,13 +32,12 @@ class Peers:
       store: where processes tell their addresses.
       me: the number of this process.
       processes: how many there are.
-      names: what each process has, for people, "stages 2 and 3".
+      host: the address at which others reach this process.
     """
 
-    def __init__(
-        self, store: ProcessStore, me: int, processes: int, host: str, changed: Callable[[], None]
-    ) -> None:
-        self._me, self._changed = me, changed
+    def __init__(self, store: ProcessStore, me: int, processes: int, host: str) -> None:
+        self._me = me
+        self._told: list[Callable[[], None]] = []
         self._gone: dict[int, str] = {}
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -52,6 +51,10 @@ class Peers:
         """By number the processes that are gone, each with how: "has died"."""
         with self._lock:
             return dict(self._gone)
+
+    def tell(self, changed: Callable[[], None]) -> None:
+        """Has something be called when a process is gone."""
+        self._told.append(changed)
 
     def _meet(self, store: ProcessStore, processes: int, host: str) -> None:
         """Connects to processes of lower numbers; those of higher ones connect to this one."""
@@ -107,7 +110,8 @@ class Peers:
                     # At once: JAX ends this process without a word of ours if 0 is gone.
                     line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
                     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
-                self._changed()
+                for changed in list(self._told):
+                    changed()
 
     def _say_goodbye(self) -> None:
         for connection in self._sockets.values():
