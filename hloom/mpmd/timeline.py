@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from hloom.mpmd.schedules import Rows, Task
-from hloom.passes.stages.programs import Program, Stages, Value
+from hloom.passes.stages.programs import Direction, Program, Stages, Value
 
 
 class ScheduleError(ValueError):
@@ -116,18 +117,26 @@ def timeline_of(
     Args:
       stages: the programs; rows have tasks of kinds that are not there, which are left out.
       rows: for each stage its tasks, in their order.
-      seconds: what a program takes; one second without it.
+      seconds: what a program takes; without it one second, or two where it gives gradients of
+        weights, too, which other stages have a program for.
 
     Raises ScheduleError where a task would wait for ever, or a value would be read that is not
     made, or not there.
     """
     programs = Programs(stages)
-    clock = _Clock(programs, programs.tasks(rows), seconds or (lambda program: Fraction(1)))
+    clock = _Clock(programs, programs.tasks(rows), seconds or partial(_equal, stages))
     order = clock.run()
     sends = _sends(programs, order)
     last_reads = _last_reads(programs, order)
     check_order(stages, order, sends)
     return Timeline(tuple(order), clock.spans, sends, last_reads, _live(programs, order))
+
+
+def _equal(stages: Stages, program: Program) -> Fraction:
+    kinds = {each.kind for each in stages.programs if each.stage == program.stage}
+    apart = any(each.kind is Direction.WEIGHTS for each in stages.programs)
+    both = program.kind is Direction.BACKWARD and apart and Direction.WEIGHTS not in kinds
+    return Fraction(2 if both else 1)
 
 
 class _Clock:

@@ -78,6 +78,7 @@ def test_a_stage_without_a_program_of_weights_has_no_such_task() -> None:
     kinds = {(task.stage, task.kind) for task in timeline.order}
     assert (0, Direction.WEIGHTS) not in kinds
     assert (1, Direction.WEIGHTS) in kinds
+    assert timeline.bubble == pytest.approx(float(ideal_bubble("zero-bubble", 3, 4)))
 
 
 def test_a_schedule_that_would_wait_for_ever_says_for_what() -> None:

@@ -59,7 +59,9 @@ def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> S
 
 
 def _program(stage, kind, reads, gives):  # type: ignore[no-untyped-def]
-    return Program(stage, kind, f"{kind}_{stage}", tuple(reads), tuple(gives), (), (), 1.0)
+    return Program(
+        stage, kind, f"{kind}_{stage}", tuple(reads), tuple(gives), (), (), (0,) * len(reads), 1.0
+    )
 
 
 def tied_layers(x, weights, target):  # type: ignore[no-untyped-def]
