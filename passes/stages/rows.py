@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from ..ir import walk
 from ..ir.build import typed
 from ..ir.values import defining_op, shape_of
+from ..split.flow import BARRIER
 
 CONCATENATE, SLICE = "stablehlo.concatenate", "stablehlo.slice"
 
@@ -41,6 +42,9 @@ class RowReader:
             found = _piece(op, start, stop)
             if found is not None:
                 return found
+        if op is not None and op.name == BARRIER:
+            # It orders work of one program: these rows are of several.
+            return self.rows(op.operands[ir.OpResult(value).result_number], start, stop)
         if op is not None and does_each_row_alone(op):
             inner = self.rows(op.operands[0], start, stop)
             return with_operand(op, inner, [stop - start, *shape_of(value)[1:]])

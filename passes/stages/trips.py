@@ -24,8 +24,9 @@ from ..ir.build import integer_like, zeros
 from ..ir.locations import scoped
 from ..ir.values import constant_int, defining_op, is_read, shape_of
 from ..ir.while_rewriter import WhileRewriter
+from ..split.flow import BARRIER
 from ..split_loop.rewrite import LoopPart
-from .rows import RowReader, concatenated
+from .rows import RowReader, concatenated, does_each_row_alone
 
 SCOPE = "hloom.stages"
 """Name-stack component of a loop that is a part of one."""
@@ -147,13 +148,13 @@ def _slices(loop: CountedLoop) -> dict[int, bool]:
 
 def _base(value: ir.Value) -> ir.Value:
     """What a stack is made of by operations that do the same to each slice."""
-    while (op := defining_op(value)) is not None and op.name in (
-        "stablehlo.convert",
-        "stablehlo.reshape",
-    ):
-        if shape_of(op.operands[0])[:1] != shape_of(value)[:1]:
+    while (op := defining_op(value)) is not None:
+        if op.name == BARRIER:
+            value = op.operands[ir.OpResult(value).result_number]
+        elif does_each_row_alone(op):
+            value = op.operands[0]
+        else:
             break
-        value = op.operands[0]
     return value
 
 
