@@ -1,43 +1,47 @@
 """Where a step is cut: minimum cuts of what crosses, of which each stage takes about as long.
 
-The main path is a line of time, on which a boundary is a point. Around that the operations that
-take a small share of a stage's time are free to be on either side, so that the fewest bytes cross;
-a scan over layers is cut at the nearest iteration. What the stages take then, forward and backward,
-head and embedding, moves the points, until no stage takes much longer than the mean.
+The main path is a line of time. Between any two of its operations there is a minimum cut, and a
+scan over layers can be cut between any two of its iterations. What lies before a cut takes so long,
+forward and backward, head and embedding. Of all these cuts those are selected with which the
+longest stage is about the shortest that there is, and of such the ones that the fewest bytes cross.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jax.extend.mlir import ir
+from numpy.typing import NDArray
 
 from ..framework.tables import Described
 from ..framework.target import Target
 from ..framework.text import pluralize
+from ..ir.op_facts import Kind
 from ..split import SplitError
 from .flow import StageFlow
 from .joint import Joint
 from .trips import LayerLoop, layer_groups
 
-_WINDOW = 0.075
-"""The share of a stage's mean time around a boundary whose operations may be on either side."""
-
-_MOST_TRIES = 6
-"""Cuts that are made, each with points that the times of the one before it have moved."""
-
-_GOOD_ENOUGH = 1.03
-"""The longest stage over the mean with which no further cut is tried."""
+_EVEN = 0.12
+"""Up to this share of the mean above it the longest stage may be, for fewer bytes. What stages make
+again of their forward passes comes on top."""
 
 _STEP = 0.05
-"""Cuts whose longest stages differ by less than this share of the mean are told apart by bytes."""
+"""Where that cannot be, cuts whose longest stages differ by less than this are told apart by bytes.
+"""
+
+_MOST_CUTS = 256
+"""Places between operations of which the cuts are looked at."""
 
 Cuts = tuple[tuple[int, tuple[int, ...]], ...]
 """By group of scans over layers the iterations at which a part begins."""
+
+
+FloatArray = NDArray[np.float64]
 
 
 class StageError(SplitError):
@@ -53,12 +57,33 @@ class StageCut:
       count: how many stages there are.
       stages: by node the stage.
       crossing: the values that cross.
+      again: the values that a stage makes by itself although another one makes them, of what
+        crosses anyway, each with the stage.
     """
 
     flow: StageFlow
     count: int
     stages: tuple[int, ...]
     crossing: tuple[int, ...]
+    again: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, flow: StageFlow, count: int, stages: Sequence[int]) -> StageCut:
+        """That with these stages."""
+        sent = flow.crossing(stages)
+        again = _made_again(flow, stages, sent)
+        kept = tuple(value for value, targets in sent.items() if targets - again.get(value, set()))
+        pairs = frozenset((value, stage) for value, each in again.items() for stage in each)
+        return cls(flow, count, tuple(stages), kept, pairs)
+
+    def maker(self, value: int) -> int | None:
+        """The stage that makes a value; None where each makes it by itself."""
+        node = self.flow.node_of.get(value)
+        return None if node is None else self.stages[node]
+
+    def makes_again(self, value: int, stage: int) -> bool:
+        """Whether a stage makes a value by itself that another one makes, too."""
+        return (value, stage) in self.again
 
     @property
     def seconds(self) -> list[float]:
@@ -79,33 +104,17 @@ class StageCut:
         """What crosses of one microbatch, each value once."""
         return sum(map(self.flow.joint.program.bytes_of, self.crossing))
 
-    @property
-    def rank(self) -> tuple[int, int, float]:
-        """The lowest is the best cut."""
-        over = math.ceil(max(self.balance - 1 - _STEP, 0) / _STEP)
-        return over, self.bytes, self.balance
-
 
 def best_cut(module: ir.Module, target: Target, count: int) -> StageCut:
     """The cut of a module into so many stages. Raises StageError."""
     line = _Line(Joint.of(module, target, {}), target)
     _check(line, count)
-    flows: dict[Cuts, StageFlow] = {(): line.flow}
-    points = [line.total * number / count for number in range(1, count)]
-    found: list[StageCut] = []
-    for _ in range(_MOST_TRIES):
-        marks = [line.nearest(point) for point in points]
-        cuts = line.cuts(marks)
-        if cuts not in flows:
-            flows[cuts] = StageFlow(Joint.of(module, target, dict(cuts)), target.speed)
-        cut = _cut(flows[cuts], marks, line.total / count * _WINDOW, count)
-        if cut in found:
-            break
-        found.append(cut)
-        if cut.balance <= _GOOD_ENOUGH:
-            break
-        points = _moved(cut, count)
-    return min(found, key=lambda each: each.rank)
+    marks = _selected(line.marks(), line.seconds, count)
+    cuts = line.cuts(marks)
+    flow = line.flow
+    if cuts:
+        flow = StageFlow(Joint.of(module, target, dict(cuts)), target.speed)
+    return _cut(flow, marks, count)
 
 
 def _check(line: _Line, count: int) -> None:
@@ -145,15 +154,21 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A point at which the line is cut.
+    """A place at which the line can be cut.
 
     Attributes:
-      at: the point.
+      low: what ends by this time on the line is before the cut.
+      high: what begins at this time is behind it.
+      seconds: what all takes that is before the cut, of the backward pass, too.
+      bytes: what crosses.
       item: the number of the scan that is cut there.
       trip: its iteration that begins there; None where no scan is cut.
     """
 
-    at: float
+    low: float
+    high: float
+    seconds: float
+    bytes: int
     item: int = 0
     trip: int | None = None
 
@@ -170,7 +185,7 @@ class _Line:
             for each in group
         }
         self.items = list(self._items(joint, loops))
-        self.total = self.items[-1].end if self.items else 0.0
+        self.seconds = sum(node.seconds for node in self.flow.nodes)
 
     def _items(self, joint: Joint, loops: dict[int, tuple[int, LayerLoop]]) -> Iterator[_Item]:
         at = 0.0
@@ -182,15 +197,51 @@ class _Line:
                 yield _Item(at, at + node.seconds, described, group, loop)
                 at += node.seconds
 
-    def nearest(self, point: float) -> _Mark:
-        """The mark nearest a point."""
-        for number, item in enumerate(self.items):
-            if item.loop is not None and item.start < point < item.end:
-                share = (point - item.start) / (item.end - item.start)
-                trip = round(share * item.trips)
-                at = item.start + (item.end - item.start) * trip / item.trips
-                return _Mark(at, number, trip if 0 < trip < item.trips else None)
-        return _Mark(point)
+    def marks(self) -> list[_Mark]:
+        """The places at which the line can be cut, in order."""
+        flow, items = self.flow, self.items
+        order = [number for number, node in enumerate(flow.nodes) if node.pinned]
+        every = max(1, -(-len(order) // _MOST_CUTS))
+        found: list[_Mark] = []
+        earlier, before_s, inside = set[int](), 0.0, list[int]()
+        for place, item in enumerate(items):
+            if item.loop is not None:
+                inside.append(place)
+            last = place + 1 == len(items)
+            if not last and (place + 1) % every and not inside and items[place + 1].loop is None:
+                continue
+            after_s = self.seconds
+            if not last:
+                # What is between two cuts is on the side where less crosses.
+                reach = 0 if inside or items[place + 1].loop is not None else (every - 1) // 2
+                low, high = max(place - reach, 0), min(place + 1 + reach, len(items) - 1)
+                later = flow.later(earlier | set(order[: low + 1]), order[high:])
+                earlier = set(range(len(flow.nodes))) - later
+                after_s = sum(flow.nodes[number].seconds for number in earlier)
+            for each in inside:
+                found += self._inside(each, before_s, after_s)
+            if not last:
+                sent = flow.crossing_bytes(later)
+                found.append(_Mark(items[low].end, items[high].start, after_s, sent))
+            before_s, inside = after_s, []
+        return found
+
+    def _inside(self, place: int, before_s: float, after_s: float) -> Iterator[_Mark]:
+        """The places between the iterations of a scan over layers.
+
+        ``before_s`` is what all takes that is before the scan, ``after_s`` that with the scan.
+        """
+        item = self.items[place]
+        assert item.loop is not None
+        loop = item.loop.loop
+        same = loop.invariant | {stack.number for stack in loop.stacks} | {loop.counter}
+        bytes_of = self.flow.joint.program.device.bytes_of
+        carried = [bytes_of(v) or 0 for n, v in enumerate(loop.op.results) if n not in same]
+        for trip in range(1, item.trips):
+            share = trip / item.trips
+            at = item.start + (item.end - item.start) * share
+            seconds = before_s + (after_s - before_s) * share
+            yield _Mark(at, at, seconds, 2 * sum(carried), place, trip)
 
     def cuts(self, marks: Iterable[_Mark]) -> Cuts:
         """The iterations at which marks cut groups, as those of the first loop."""
@@ -203,41 +254,91 @@ class _Line:
         return tuple((group, tuple(sorted(at))) for group, at in sorted(found.items()))
 
 
-def _cut(flow: StageFlow, marks: Sequence[_Mark], window: float, count: int) -> StageCut:
-    """The minimum cuts around marks, one behind the other. Raises StageError."""
+def _selected(marks: Sequence[_Mark], seconds: float, count: int) -> list[_Mark]:
+    """The marks of the boundaries: about the shortest longest stage, then the fewest bytes."""
+    times = np.array([0.0, *(mark.seconds for mark in marks), seconds])
+    sizes = np.array([0.0, *(mark.bytes for mark in marks), 0.0])
+    longest = _path(times, np.maximum, count)[0]
+    mean = seconds / count
+    over = math.ceil(max(longest / mean - 1 - _EVEN, 0) / _STEP - 1e-9) if mean else 0
+    limit = max(mean * (1 + _EVEN + over * _STEP), longest) * (1 + 1e-9)
+    spread = 1 / max(count * seconds**2, 1e-30)
+
+    def fewest(stage: FloatArray, before: FloatArray) -> FloatArray:
+        added = sizes[:, None] + spread * stage**2
+        return np.where(stage > limit, np.inf, before + added)
+
+    return [marks[place - 1] for place in _path(times, fewest, count)[1]]
+
+
+def _path(
+    times: FloatArray, add: Callable[[FloatArray, FloatArray], FloatArray], count: int
+) -> tuple[float, list[int]]:
+    """The least cost of so many stages between places, and the places.
+
+    Args:
+      times: when each place is, the beginning and the end among them.
+      add: the cost with a stage, from the times of stages (from, to) and the cost before them.
+    """
+    places = len(times)
+    best = np.full(places, np.inf)
+    best[0] = 0.0
+    stage = times[None, :] - times[:, None]
+    backwards = np.tril(np.ones((places, places), dtype=bool))
+    came: list[NDArray[np.int64]] = []
+    for _ in range(count):
+        cost = np.where(backwards, np.inf, add(stage, best[:, None]))
+        came.append(cost.argmin(axis=0))
+        best = cost.min(axis=0)
+    found, place = list[int](), places - 1
+    for before in reversed(came[1:]):
+        place = int(before[place])
+        found.insert(0, place)
+    return float(best[-1]), found
+
+
+def _cut(flow: StageFlow, marks: Sequence[_Mark], count: int) -> StageCut:
+    """The minimum cuts at marks, one behind the other. Raises StageError."""
     line = [number for number, node in enumerate(flow.nodes) if node.pinned]
     ends = list(itertools.accumulate(flow.nodes[number].seconds for number in line))
-    slack = ends[-1] * 1e-9
     stages = [0] * len(flow.nodes)
     earlier = set[int]()
     for boundary, mark in enumerate(marks, 1):
-        width = slack if mark.trip is not None else window
-        left = [number for number in line if number not in earlier]
-        first = earlier | set(left[:1])
-        # Each of the stages behind this boundary has work of its own, too.
-        most = len(left) - (count - boundary)
-        free = [
-            number
-            for number, end in zip(line, ends, strict=True)
-            if end - flow.nodes[number].seconds < mark.at + width and end > mark.at - width
-        ]
-        before = [
-            number
-            for number, end in zip(line, ends, strict=True)
-            if end <= mark.at - width + (0 if mark.trip is None else 2 * slack)
-        ]
-        allowed = earlier | set(left[:most])
-        first |= set(before) & allowed
-        last = [number for number in line if number not in first and number not in free]
-        last += [number for number in left[most:] if number not in last]
-        if mark.trip is not None:
-            last = [number for number in line if number not in first]
+        first, last = set(earlier), list[int]()
+        for number, end in zip(line, ends, strict=True):
+            # Parts of a loop do not take quite the share of it that their iterations are.
+            middle = end - flow.nodes[number].seconds / 2
+            if middle < mark.low:
+                first.add(number)
+            elif middle > mark.high and number not in first:
+                last.append(number)
         later = flow.later(first, last)
         for number in later:
             stages[number] = boundary
         earlier = set(range(len(flow.nodes))) - later
     _check_order(flow, stages)
-    return StageCut(flow, count, tuple(stages), tuple(flow.crossing(stages)))
+    return StageCut.of(flow, count, stages)
+
+
+def _made_again(
+    flow: StageFlow, stages: Sequence[int], sent: Mapping[int, set[int]]
+) -> dict[int, set[int]]:
+    """By value the stages that make it of what they have, rather than to receive it, too."""
+    program, roots = flow.joint.program, flow.joint.roots
+    found: dict[int, set[int]] = {}
+    for value, targets in sent.items():
+        position = program.producers[value]
+        if program.kinds[position] is not Kind.CHEAP:
+            continue
+        for target in targets:
+            if all(
+                each in roots
+                or stages[flow.node_of[each]] == target
+                or target in sent.get(each, ())
+                for each in program.operands[position]
+            ):
+                found.setdefault(value, set()).add(target)
+    return found
 
 
 def _check_order(flow: StageFlow, stages: Sequence[int]) -> None:
@@ -260,13 +361,3 @@ def _check_order(flow: StageFlow, stages: Sequence[int]) -> None:
                     f"{what}, of type {program.values[value].type}, is no array that one stage "
                     "can send to another. Ask for fewer stages"
                 )
-
-
-def _moved(cut: StageCut, count: int) -> list[float]:
-    """Points at which each stage would take the mean, by the times of a cut."""
-    nodes = list(zip(cut.flow.nodes, cut.stages, strict=True))
-    main = [sum(n.seconds for n, stage in nodes if n.pinned and stage == s) for s in range(count)]
-    ends = np.cumsum([0.0, *main])
-    times = np.cumsum([0.0, *cut.seconds])
-    wanted = times[-1] * np.arange(1, count) / count
-    return [float(point) for point in np.interp(wanted, times, ends)]

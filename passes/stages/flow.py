@@ -10,7 +10,7 @@ crosses; so it mostly goes to the stage whose residuals it reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -149,13 +149,26 @@ class StageFlow:
         found = minimum_cut(self._count, self._arcs, first, last)
         return {number for number in found if number < len(self.nodes)}
 
-    def crossing(self, stages: list[int]) -> list[int]:
-        """The values that one stage makes and another one reads, by the stage of each node."""
-        return [
-            value
+    def crossing_bytes(self, later: Collection[int]) -> int:
+        """What crosses between the later nodes and the others."""
+        program = self.joint.program
+        return sum(
+            program.bytes_of(value)
             for value, readers in self.readers.items()
-            if any(stages[reader] != stages[self.node_of[value]] for reader in readers)
-        ]
+            if any((reader in later) != (self.node_of[value] in later) for reader in readers)
+        )
+
+    def crossing(self, stages: Sequence[int]) -> dict[int, set[int]]:
+        """The values that one stage makes and others read, with these, by the stage of each node.
+
+        They are in the order in which they are made.
+        """
+        found: dict[int, set[int]] = {}
+        for value, readers in self.readers.items():
+            others = {stages[reader] for reader in readers} - {stages[self.node_of[value]]}
+            if others:
+                found[value] = others
+        return found
 
 
 def _main_path(joint: Joint) -> set[int]:

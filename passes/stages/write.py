@@ -76,7 +76,7 @@ class _StageStep:
         self._cut, self.number = cut, stage
         self._flow, self._joint = cut.flow, cut.flow.joint
         self._program = self._joint.program
-        self.crossing = [v for v in cut.crossing if self._stage_of(v) == stage]
+        self.crossing = [v for v in cut.crossing if cut.maker(v) == stage]
         """The values that it gives to other stages."""
         self.outputs = [
             number
@@ -93,15 +93,10 @@ class _StageStep:
         """By parameter the terms of its gradient that it gives, as values."""
         self.positions, self.read = self._needed()
 
-    def _stage_of(self, value: int) -> int | None:
-        """The stage that makes a value; None where each makes it by itself."""
-        node = self._flow.node_of.get(value)
-        return None if node is None else self._cut.stages[node]
-
     def _place(self, value: int, parameter: Parameter | None) -> int:
         """The stage that gives a result; of one that every stage can make the last one, or the
         first that holds the parameter."""
-        stage = self._stage_of(value)
+        stage = self._cut.maker(value)
         if stage is not None:
             return stage
         if parameter is None:
@@ -115,8 +110,9 @@ class _StageStep:
         return min(holders, default=0)
 
     def is_received(self, value: int) -> bool:
-        """Whether another stage makes a value."""
-        return self._stage_of(value) not in (None, self.number)
+        """Whether another stage makes a value for it."""
+        stage = self._cut.maker(value)
+        return stage not in (None, self.number) and not self._cut.makes_again(value, self.number)
 
     @property
     def given(self) -> list[int]:
@@ -153,7 +149,7 @@ class _StageStep:
     def is_backward(self, value: int) -> bool:
         """Whether what another stage makes is there only when the stage's forward program has run:
         it depends on a cotangent, or is of a later stage."""
-        stage = self._stage_of(value)
+        stage = self._cut.maker(value)
         assert stage is not None
         return self._joint.late[value] or stage > self.number
 
