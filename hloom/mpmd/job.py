@@ -49,7 +49,7 @@ class Job:
             _peers.append(Peers(store, jax.process_index(), jax.process_count(), _own_host()))
         _peers[0].tell(watch.changed)
         watch.peers = _peers[0]
-        return cls(places, Permute(watch.started), watch)
+        return cls(places, Permute(watch), watch)
 
     def agree(self, plan: str) -> None:
         """Raises StagesError where another process has another plan, or none in time."""

@@ -64,7 +64,7 @@ class Plan:
         )
         yield (
             f"by rooflines a step takes {seconds(float(self.timed.end))}, of which stages wait "
-            f"{percent(self.timed.bubble)}; if all programs took equally long {percent(self.bubble)}"
+            f"{percent(self.timed.bubble)}; were all programs equally long {percent(self.bubble)}"
         )
         yield f"the longest stage takes {self.stages.balance:.2f} of the mean"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,16 @@ class Local:
         return put(arrays, parcel.shardings())
 
 
+class TransferWatch(Protocol):
+    """What watches transfers between processes."""
+
+    def starting(self, parcel: Parcel) -> None:
+        """Called before a transfer is started, which may wait already."""
+
+    def started(self, parcel: Parcel, arrays: list[jax.Array]) -> None:
+        """Called behind that, with arrays that are ready when the transfer is through."""
+
+
 class Permute:
     """Between processes a jitted `ppermute` over the devices of both stages.
 
@@ -78,12 +88,11 @@ class Permute:
     is that of the schedule.
 
     Args:
-      started: is told of each transfer that this process takes part in, with arrays that are
-        ready when it is through.
+      watch: is told of each transfer that this process takes part in.
     """
 
-    def __init__(self, started: Callable[[Parcel, list[jax.Array]], None]) -> None:
-        self._started = started
+    def __init__(self, watch: TransferWatch) -> None:
+        self._watch = watch
         self._movers: dict[Any, _Mover] = {}
         self._local = Local()
 
@@ -101,11 +110,12 @@ class Permute:
         if source == to:
             return self._local.send(parcel, arrays)
         mover = self._mover(parcel)
+        self._watch.starting(parcel)
         if here == source:
-            self._started(parcel, mover.give(arrays))
+            self._watch.started(parcel, mover.give(arrays))
             return []
         moved = mover.take(parcel)
-        self._started(parcel, moved)
+        self._watch.started(parcel, moved)
         return moved
 
     def _mover(self, parcel: Parcel) -> _Mover:

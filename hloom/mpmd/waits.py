@@ -68,6 +68,7 @@ class Watch:
         self._me, self._timeout_s = me, timeout_s
         self._news = threading.Event()
         self._pending: deque[_Pending] = deque()
+        self._starting: _Pending | None = None
         self.peers: Peers | None = None
         self._failed: str | None = None
 
@@ -75,9 +76,14 @@ class Watch:
         """Says that something is to be looked at."""
         self._news.set()
 
+    def starting(self, parcel: Parcel) -> None:
+        """Says which transfer is started next: where it waits, nothing has begun to be watched."""
+        self._starting = _Pending(parcel, ())
+
     def started(self, parcel: Parcel, arrays: list[jax.Array]) -> None:
         """Has a transfer be watched, which is through when its arrays are ready."""
         self._pending.append(_Pending(parcel, arrays))
+        self._starting = None
 
     def run(self, work: Callable[[], _Result]) -> _Result:
         """What some work gives, when all transfers and all that it gives are through.
@@ -98,6 +104,7 @@ class Watch:
             self._news.set()
 
         self._pending.clear()
+        self._starting = None
         threading.Thread(target=worked, name="hloom-stages", daemon=True).start()
         last = time.monotonic()
         is_final = False
@@ -131,7 +138,7 @@ class Watch:
 
     def _check(self, idle_s: float) -> None:
         """Raises StagesError where the step cannot go on."""
-        first = self._pending[0] if self._pending else None
+        first = self._first()
         gone = self.peers.gone if self.peers is not None else {}
         dead = [each for each, how in sorted(gone.items()) if how == "has died"]
         other = first.other(self._me) if first is not None else None
@@ -141,6 +148,10 @@ class Watch:
             self._fail(f"process {other} {gone[other]}")
         if idle_s > self._timeout_s and (first is None or first.parcel is not None):
             self._fail(f"nothing has come for {idle_s:.0f} s")
+
+    def _first(self) -> _Pending | None:
+        """What this process waits for first."""
+        return self._pending[0] if self._pending else self._starting
 
     def _fail_of(self, error: BaseException) -> NoReturn:
         """Raises StagesError, of an error of a transfer: mostly the other process is gone."""
@@ -153,7 +164,8 @@ class Watch:
         self._fail(reason_of(error))
 
     def _fail(self, why: str) -> NoReturn:
-        waits = [each.waits(self._me) for each in list(self._pending)[:1]]
+        first = self._first()
+        waits = [] if first is None else [first.waits(self._me)]
         text = "; ".join([f"hloom.stages: {why}", *waits])
         self._failed = text
         _leave_at_exit()

@@ -6,22 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stages import devices_of_stages, tied_layers, tied_stages
 
 from hloom.mpmd.batch import Layout, Microbatches
 from hloom.mpmd.driver import Driver, Trace
-from hloom.mpmd.places import Place, places_of
+from hloom.mpmd.places import places_of
 from hloom.mpmd.schedules import rows_of
 from hloom.mpmd.timeline import timeline_of
 from hloom.mpmd.transports import Local
 from hloom.passes.stages.programs import Parameter
-from support.stages import tied_layers, tied_stages
 
 WIDTH, COUNT, MICROBATCHES = 8, 4, 4
-
-
-def _places(devices: int) -> tuple[Place, ...]:
-    every = np.array(jax.devices()[: COUNT * devices]).reshape(COUNT, devices)
-    return places_of([jax.sharding.Mesh(each, ("x",)) for each in every], COUNT)
 
 
 def _run(schedule: str, devices: int):  # type: ignore[no-untyped-def]
@@ -33,7 +28,7 @@ def _run(schedule: str, devices: int):  # type: ignore[no-untyped-def]
     timeline = timeline_of(stages, rows_of(schedule, COUNT, MICROBATCHES))
     leaves = {COUNT: x, COUNT + 1: jnp.asarray(target)}
     layout = Layout.of(leaves, {COUNT: "x", COUNT + 1: "target"}, MICROBATCHES, devices)
-    places = _places(devices)
+    places = places_of(devices_of_stages(COUNT, devices), COUNT)
     driver = Driver.of(
         stages, functions, timeline, layout, places, 1 / (MICROBATCHES * devices), Local()
     )

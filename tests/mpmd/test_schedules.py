@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from support.stages import chain
 
 from hloom.mpmd.schedules import SCHEDULES, Task, check_schedule, ideal_bubble, rows_of
 from hloom.mpmd.timeline import (
@@ -15,7 +16,6 @@ from hloom.mpmd.timeline import (
     timeline_of,
 )
 from hloom.passes.stages.programs import Direction, Stages, Value
-from support.stages import chain
 
 pytestmark = pytest.mark.once
 

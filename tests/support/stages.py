@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hloom.mpmd.executables import Function
 from hloom.passes.stages.programs import (
@@ -18,6 +19,12 @@ from hloom.passes.stages.programs import (
     Stages,
     Value,
 )
+
+
+def devices_of_stages(count: int, devices: int) -> list[jax.sharding.Mesh]:
+    """A mesh for each stage, of so many devices."""
+    every = np.array(jax.devices()[: count * devices]).reshape(count, devices)
+    return [jax.sharding.Mesh(each, ("x",)) for each in every]
 
 
 def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> Stages:
@@ -54,7 +61,7 @@ def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> S
         )
         if apart:
             programs.append(_program(stage, Direction.WEIGHTS, [left[stage]], [gradient]))
-    values = tuple(Crossing(f"value {number}", 1, None) for number in range(4 * count))  # type: ignore[arg-type]
+    values = _values(4 * count, 1)
     return Stages(None, count, tuple(programs), values)  # type: ignore[arg-type]
 
 
@@ -76,7 +83,8 @@ def tied_stages(count: int, rows: int, width: int) -> tuple[Stages, dict[str, Fu
 
     A microbatch has so many rows on a device.
     """
-    matrix, data = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((width,) * 2, (rows, width)))  # fmt: skip
+    matrix = jax.ShapeDtypeStruct((width, width), jnp.float32)
+    data = jax.ShapeDtypeStruct((rows, width), jnp.float32)
     loss = jax.ShapeDtypeStruct((), jnp.float32)
     y = [Value(stage) for stage in range(count)]
     back = [Value(count + stage) for stage in range(count)]
@@ -114,10 +122,16 @@ def tied_stages(count: int, rows: int, width: int) -> tuple[Stages, dict[str, Fu
     for stage in reversed(range(count)):
         last = stage == count - 1
         reads = [Parameter(stage), y[stage - 1] if stage else Batch(count)]
-        reads += [Parameter(0), Batch(count + 1), y[stage], Cotangent(0)] if last else [y[stage], back[stage]]  # fmt: skip
+        reads += [Parameter(0), Batch(count + 1)] if last else []
+        reads += [y[stage], Cotangent(0) if last else back[stage]]
         gives = [Gradient(Parameter(stage)), *back[stage - 1 : stage]]
         run = last_backward if last else layer if stage else lambda *given: layer(*given)[:1]
         add(stage, Direction.BACKWARD, run,
             reads, [*gives, Gradient(Parameter(0))] if last else gives)  # fmt: skip
-    values = tuple(Crossing(f"value {number}", rows * width * 4, None) for number in range(2 * count))  # type: ignore[arg-type]  # fmt: skip
+    values = _values(2 * count, rows * width * 4)
     return Stages(None, count, tuple(programs), values), functions  # type: ignore[arg-type]
+
+
+def _values(count: int, bytes_each: int) -> tuple[Crossing, ...]:
+    names = (f"value {number}" for number in range(count))
+    return tuple(Crossing(name, bytes_each, None) for name in names)  # type: ignore[arg-type]
