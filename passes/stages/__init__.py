@@ -91,6 +91,8 @@ class Stages(Pass):
     stages: int = option(2, doc="how many stages the step becomes", minimum=2)
     weights: bool = option(False, doc="whether gradients of parameters are programs of their own")
 
+    remat: bool = option(True, doc="whether `remat` plans each stage before it is split")
+
     def plan(self, module: ir.Module, target: Target) -> StagesPlan:
         try:
             function = walk.entry_function(module)
@@ -108,7 +110,7 @@ class Stages(Pass):
                 f"{len(signature.gradients)} results are gradients; wanted one for each"
             )
         cut = best_cut(module, target, self.stages)
-        return StagesPlan(stages_of(cut, target, weights=self.weights), module)
+        return StagesPlan(stages_of(cut, target, weights=self.weights, remat=self.remat), module)
 
     def apply(self, plan: StagesPlan) -> None:
         assert plan.module is not None

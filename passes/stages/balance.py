@@ -22,6 +22,7 @@ from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir.op_facts import Kind
 from ..split import SplitError
+from ..split.boundary import Halves, Marks
 from .flow import StageFlow
 from .joint import Joint
 from .trips import LayerLoop, layer_groups
@@ -106,8 +107,11 @@ class StageCut:
 
 
 def best_cut(module: ir.Module, target: Target, count: int) -> StageCut:
-    """The cut of a module into so many stages. Raises StageError."""
-    line = _Line(Joint.of(module, target, {}), target)
+    """The cut of a module into so many stages. Raises SplitError."""
+    joint = Joint.of(module, target, {})
+    # What has an effect, and so may not be in several programs, is told first.
+    Halves.of(joint.program, Marks(joint.signature.cotangents, (), ()))
+    line = _Line(joint, target)
     _check(line, count)
     marks = _selected(line.marks(), line.seconds, count)
     cuts = line.cuts(marks)

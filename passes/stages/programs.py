@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from ..framework.tables import Described
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Parameter:
     """A differentiated argument of the step, or slices of its leading axis.
 
@@ -32,14 +32,14 @@ class Parameter:
     stop: int | None = None
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Batch:
     """Any other argument of the step, as data and random keys: that of one microbatch."""
 
     leaf: int
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Cotangent:
     """What an output's cotangent is: the share of the step's loss that the microbatch's has.
 
@@ -50,21 +50,21 @@ class Cotangent:
     number: int
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Value:
     """An array that an earlier program of the same microbatch gives: one of `Stages.values`."""
 
     number: int
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Gradient:
     """The gradient of a parameter, or a term of it, of one microbatch."""
 
     parameter: Parameter
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Output:
     """One of the step's own results of one microbatch.
 

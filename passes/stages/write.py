@@ -19,6 +19,7 @@ from ..ir.clone import clone_module
 from ..ir.erase import erase
 from ..ir.outline import private_function
 from ..ir.values import shape_of
+from ..recompute.plan import apply_plan, plan_cheap
 from ..split.boundary import Marks
 from ..split.choose import Step
 from ..split.copies import copy_ops
@@ -51,21 +52,25 @@ from .rows import RowReader, concatenated
 
 _LeafSource = Parameter | Batch | Cotangent
 
+_MIN_BYTES = 16 * 1024
+"""Values that take less are kept as they are, as in `remat`."""
+
 _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 """Attributes of an argument that say how it lies on devices."""
 
 
-def stages_of(cut: StageCut, target: Target, *, weights: bool) -> Stages:
+def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> Stages:
     """The programs of a cut. Raises SplitError.
 
     Args:
       weights: gradients of parameters have a program of their own, where earlier stages wait for
         what the backward program gives.
+      remat: `remat` plans each stage before it is split.
     """
     steps = [_StageStep(cut, stage) for stage in range(cut.count)]
     writer = _Writer(cut, target)
     for step in steps:
-        writer.add(step, weights=weights)
+        writer.add(step, weights=weights, remat=remat)
     return writer.stages()
 
 
@@ -278,9 +283,12 @@ class _Writer:
         self._attributes.append(attributes)
         return len(self._values) - 1
 
-    def add(self, step: _StageStep, *, weights: bool) -> None:
+    def add(self, step: _StageStep, *, weights: bool, remat: bool) -> None:
         """Writes the functions of a stage."""
         alone = _alone(step, self._cut, weights=weights)
+        if remat:
+            with self._code.context, ir.Location.unknown():
+                apply_plan(plan_cheap(alone.module, self._target, _MIN_BYTES))
         plan = Step(alone.module, self._target, alone.marks).cheapest()
         assert plan.boundary is not None
         known = self._known(alone, plan, step.number)
@@ -381,9 +389,12 @@ _KINDS = {FORWARD: Direction.FORWARD, OF_WEIGHTS: Direction.WEIGHTS}
 """By the name of a half; all others are backward programs."""
 
 
-def _order(source: Source) -> tuple[int, Source]:
+def _order(source: Source) -> tuple[int, int, int]:
     """Parameters come first, then data, values and cotangents."""
-    return (Parameter, Batch, Value, Cotangent).index(type(source)), source
+    kind = (Parameter, Batch, Value, Cotangent).index(type(source))
+    if isinstance(source, Parameter):
+        return kind, source.leaf, -1 if source.start is None else source.start
+    return kind, source.leaf if isinstance(source, Batch) else source.number, 0
 
 
 def _write_main(code: ir.Module, joint: Joint, programs: Sequence[Program]) -> None:
