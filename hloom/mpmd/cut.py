@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,19 +100,16 @@ class _Cut(StagesPass):
 def cut(
     call: Call,
     shapes: Mapping[int, jax.ShapeDtypeStruct],
-    count: int,
     before: Pipeline,
-    *,
-    weights: bool,
+    stages: StagesPass,
 ) -> tuple[Stages, dict[str, Function]]:
     """The programs of a loss, and each as a function.
 
     Args:
       call: the loss with arguments of a kind.
       shapes: by number those of the batch's leaves, of one microbatch on one device.
-      count: how many stages there are.
       before: the passes that run on the whole before it is cut.
-      weights: whether gradients of weights are programs of their own.
+      stages: the pass that cuts it.
 
     Raises TypeError where the loss gives no number, ValueError where it cannot be cut.
     """
@@ -141,7 +139,7 @@ def cut(
     y = jax.ShapeDtypeStruct(y.shape, y.dtype)
     lowered = lowered_joint(Signature(call.name, arguments, [y], [y], (), joint))
     mark(lowered.module, "arg_attrs", range(call.parameters), PARAMETER)
-    last = _Cut(stages=count, weights=weights)
+    last = _Cut(**{each.name: getattr(stages, each.name) for each in dataclasses.fields(stages)})
     pipeline = Pipeline((*before.passes, last))
     try:
         planned(lowered.module, lowered.backend, lowered.devices, [pipeline], "hloom.stages")

@@ -23,7 +23,6 @@ from hloom.mpmd.schedules import check_schedule, rows_of
 from hloom.mpmd.timeline import timeline_of
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.split import BEFORE
 from hloom.passes.stages import Stages as StagesPass
 from hloom.passes.stages.programs import Parameter
 from hloom.plugin import flag_value
@@ -64,8 +63,8 @@ def stages(
       reduction: what the loss is over the examples of a batch, their "mean" or "sum": of the parts'
         losses it is taken again. A loss that is neither, as a mean over a mask, is not what the
         whole batch's is; nor is one with batch statistics.
-      passes: what runs on the step before it is cut, as "fit{budget=60GiB}"; by default the spec of
-        `jax_hloom`, and "remat" where that is not set.
+      passes: what runs on the step before it is cut, as "one-hot"; by default the spec of
+        `jax_hloom`. `remat` plans each stage by itself behind the cut, but with "off".
       timeout_s: where stages are of several processes, the seconds without any news after which a
         transfer is an error that says who waits for whom.
 
@@ -102,7 +101,7 @@ class _Settings:
         """The passes that run before the cut. Raises SpecError."""
         spec, source = self.passes, "hloom.stages: passes"
         if spec is None:
-            spec, source = flag_value() or BEFORE[0], "JAX_HLOOM"
+            spec, source = flag_value(), "JAX_HLOOM"
         found = Pipeline.parse(spec or "off", source=source)
         if any(isinstance(each, StagesPass) for each in found.passes):
             raise SpecError(f"{source}={spec!r}: the cut into stages comes last by itself.")
@@ -207,8 +206,10 @@ class StagedLoss:
         layout = Layout.of(call.batch, dict(enumerate(call.paths)), settings.microbatches, devices)
         parts = {number: layout.part(number) for number in call.batch}
         programs, functions = cut(
-            call, parts, settings.stages, settings.before(),
-            weights=settings.schedule == "zero-bubble",
+            call, parts, settings.before(), StagesPass(
+                stages=settings.stages, weights=settings.schedule == "zero-bubble",
+                remat=settings.passes != "off",
+            ),
         )  # fmt: skip
         rows = rows_of(settings.schedule, settings.stages, settings.microbatches)
         timeline = timeline_of(programs, rows)
@@ -237,7 +238,8 @@ class _Planned:
         self._shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in given]
         self._paths = list(call.paths)
         self._names = [
-            {self._name(each): each for each in sorted(held)} for held in driver.parameters
+            {self._name(each): each for each in driver.stages.parameters(stage)}
+            for stage in range(driver.stages.count)
         ]
         share = driver.share
 

@@ -125,7 +125,7 @@ def test_what_is_placed_is_gathered_again_and_a_tied_parameter_stays_equal() -> 
         "1:    F0 B0 F1 B1 F2 B2 F3 B3",
     ]
     [record] = hloom.records("scanned")[-1:]
-    assert record.spec == "remat,stages"
+    assert record.spec == "stages"
 
 
 def test_stages_of_two_devices_divide_each_microbatch() -> None:
