@@ -102,6 +102,7 @@ def cut(
     shapes: Mapping[int, jax.ShapeDtypeStruct],
     before: Pipeline,
     stages: StagesPass,
+    device: jax.Device,
 ) -> tuple[Stages, dict[str, Function]]:
     """The programs of a loss, and each as a function.
 
@@ -110,12 +111,16 @@ def cut(
       shapes: by number those of the batch's leaves, of one microbatch on one device.
       before: the passes that run on the whole before it is cut.
       stages: the pass that cuts it.
+      device: one of those that it is for.
 
     Raises TypeError where the loss gives no number, ValueError where it cannot be cut.
     """
     given = [abstract(leaf) for leaf in call.leaves[: call.parameters]]
-    arguments = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in given]
-    arguments += shapes.values()
+    where = jax.sharding.SingleDeviceSharding(device)
+    arguments = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=where)
+        for each in (*given, *shapes.values())
+    ]
 
     def loss(leaves: Sequence[Any]) -> tuple[Callable[[Any], Any], Any]:
         (params, *batch), kwargs = jax.tree.unflatten(call.tree, leaves)
@@ -147,17 +152,17 @@ def cut(
         if isinstance(failure.__cause__, SplitError):
             raise ValueError(f"hloom.stages: {call.name}: {failure.__cause__}.") from None
         raise
-    return last.kept, _functions(last.kept)
+    return last.kept, _functions(last.kept, lowered.callbacks)
 
 
-def _functions(stages: Stages) -> dict[str, Function]:
+def _functions(stages: Stages, callbacks: tuple[Any, Any]) -> dict[str, Function]:
     found = {}
     by_name = walk.functions(stages.code)
     for program in stages.programs:
         results = [abstract_of_type(each) for each in program.results]
         alone = function_alone(stages.code, by_name[program.function])
         found[program.function] = Function(
-            module_function(alone, results, program.function),
+            module_function(alone, results, program.function, callbacks),
             tuple(_shape(each) for each in program.arguments),
             tuple(_shape(each) for each in program.results),
         )

@@ -14,7 +14,7 @@ from hloom.mpmd.places import Place
 from hloom.mpmd.schedules import Task
 from hloom.mpmd.timeline import Send, Timeline
 from hloom.mpmd.transports import Parcel, Transport
-from hloom.passes.stages.programs import Batch, Gradient, Parameter, Stages, Value, _overlap
+from hloom.passes.stages.programs import Batch, Gradient, Parameter, Stages, Value
 
 StageArrays = Mapping[Parameter, jax.Array]
 """Parameters of a stage, or their gradients."""
@@ -261,7 +261,7 @@ def _terms(
             (source, other)
             for source, others in enumerate(gradients)
             for other in others
-            if _overlap(parameter, other)
+            if parameter.overlaps(other)
         ]
         for stage, mine in enumerate(parameters)
         for parameter in mine

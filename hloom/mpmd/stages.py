@@ -210,6 +210,7 @@ class StagedLoss:
                 stages=settings.stages, weights=settings.schedule == "zero-bubble",
                 remat=settings.passes != "off",
             ),
+            next(place.mesh.devices.flat[0] for place in places if place.is_here),
         )  # fmt: skip
         rows = rows_of(settings.schedule, settings.stages, settings.microbatches)
         timeline = timeline_of(programs, rows)

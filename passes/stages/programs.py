@@ -31,6 +31,14 @@ class Parameter:
     start: int | None = None
     stop: int | None = None
 
+    def overlaps(self, other: Parameter) -> bool:
+        """Whether both have slices, or the whole, of one argument in common."""
+        if self.leaf != other.leaf:
+            return False
+        if self.start is None or self.stop is None or other.start is None or other.stop is None:
+            return True
+        return self.start < other.stop and other.start < self.stop
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -252,7 +260,7 @@ class Stages:
                 for one in parameters
                 for later in held[stage + 1 :]
                 for other in later
-                if _overlap(one, other)
+                if one.overlaps(other)
             }
         )
 
@@ -269,11 +277,3 @@ class Stages:
 
 def _values_of(sources: Iterable[Source]) -> set[int]:
     return {each.number for each in sources if isinstance(each, Value)}
-
-
-def _overlap(one: Parameter, other: Parameter) -> bool:
-    if one.leaf != other.leaf:
-        return False
-    if one.start is None or one.stop is None or other.start is None or other.stop is None:
-        return True
-    return one.start < other.stop and other.start < one.stop
