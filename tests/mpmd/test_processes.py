@@ -65,6 +65,7 @@ def test_stages_in_two_processes_of_two_devices_give_what_one_program_gives() ->
     )
 
 
+@pytest.mark.once
 def test_a_process_that_dies_is_named_on_every_other_and_none_hangs() -> None:
     first, dead, last = run_members(SCRIPT, "dies", "3", processes=3, timeout_s=60)
     assert dead.returncode == -9
@@ -76,6 +77,7 @@ def test_a_process_that_dies_is_named_on_every_other_and_none_hangs() -> None:
         assert member.returncode == 1
 
 
+@pytest.mark.once
 def test_a_wait_has_a_deadline_and_a_name() -> None:
     first, _ = run_members(SCRIPT, "late", "2", processes=2, timeout_s=60)
     assert re.search(
@@ -86,6 +88,7 @@ def test_a_wait_has_a_deadline_and_a_name() -> None:
     ), first
 
 
+@pytest.mark.once
 def test_processes_that_plan_otherwise_are_told() -> None:
     members = run_members(SCRIPT, "otherwise", "2", processes=2, timeout_s=60)
     for number, member in enumerate(members):

@@ -137,6 +137,45 @@ def test_stages_of_two_devices_divide_each_microbatch() -> None:
     _assert_close(gradients, right)
 
 
+def test_a_loss_that_is_not_what_reduction_says_is_found_by_a_check() -> None:
+    weights = [_normal(WIDTH, WIDTH) for _ in range(2)]
+    x = _normal(8, WIDTH)
+
+    def summed(weights: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(x @ weights[0]) @ weights[1])
+
+    right = hloom.stages(summed, 2, 4, reduction="sum")
+    assert right.check(right.place(weights, x), x) < 1e-5
+    wrong = hloom.stages(summed, 2, 4)
+    with pytest.raises(ValueError, match="It is their sum: give reduction='sum'"):
+        wrong.check(wrong.place(weights, x), x)
+
+    def masked(weights: Any, x: Any) -> Any:
+        keep = x[:, 0] > 0
+        y = jnp.tanh(x @ weights[0]) @ weights[1]
+        return jnp.sum(jnp.where(keep, y[:, 0] ** 2, 0)) / jnp.maximum(jnp.sum(keep), 1)
+
+    step = hloom.stages(masked, 2, 4)
+    with pytest.raises(ValueError, match="It is neither their mean nor their sum"):
+        step.check(step.place(weights, x), x)
+
+
+def test_a_pure_callback_runs_on_the_stage_that_has_it() -> None:
+    def calling(weights: Any, x: Any) -> Any:
+        for weight in weights:
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            bias = jax.pure_callback(np.cos, shape, jax.lax.stop_gradient(x))
+            x = jnp.tanh(x @ weight) + bias
+        return jnp.mean(x)
+
+    weights, x = [_normal(WIDTH, WIDTH) for _ in range(4)], _normal(8, WIDTH)
+    step = hloom.stages(calling, 2, 2, meshes=devices_of_stages(2, 2))
+    loss, gradients = _run(step, weights, x)
+    wanted, right = jax.value_and_grad(calling)(weights, x)
+    assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
+    _assert_close(gradients, right)
+
+
 def _encoder_decoder(params: Any, source: Any, target: Any) -> Any:
     """The encoder's result goes to all layers of the decoder, which differ from the encoder's."""
     memory = source
