@@ -160,10 +160,10 @@ class Sums:
         stacked = [_stacked(sum_shape(shape), place) for shape in shapes.values()]
         dtypes = [shape.dtype if each in alone else None for each, shape in shapes.items()]
 
-        def zeros() -> list[Any]:
+        def no_gradients() -> list[Any]:
             return [jnp.zeros(each.shape, each.dtype) for each in stacked]
 
-        def totals(sums: list[Any]) -> list[Any]:
+        def gradients(sums: list[Any]) -> list[Any]:
             summed: list[Any] = lax.psum([each[0] for each in sums], AXIS)
             scaled = [each * jnp.asarray(share, each.dtype) for each in summed]
             return [
@@ -172,11 +172,11 @@ class Sums:
             ]
 
         inside = jax.shard_map(
-            totals, mesh=place.mesh, in_specs=([_DIVIDED] * len(stacked),),
+            gradients, mesh=place.mesh, in_specs=([_DIVIDED] * len(stacked),),
             out_specs=[_WHOLE] * len(stacked), check_vma=False,
         )  # fmt: skip
         placed = [place.divided] * len(stacked)
-        self._zeros = jax.jit(zeros, out_shardings=placed).lower().compile()
+        self._zeros = jax.jit(no_gradients, out_shardings=placed).lower().compile()
         self._totals = jax.jit(inside, donate_argnums=0).lower(stacked).compile()
         self._combine = jax.jit(_added, static_argnums=(0, 1, 2), out_shardings=place.whole)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hloom._jax.distributed import ProcessStore
 
 _KEY = "hloom/stages/address"
-_MEET_S = 60.0
+_MEET_S = 300.0
 """How long to wait for another process's address, or connection."""
 _SILENT_S, _PROBES = 3, 4
 """After how many silent seconds a host is asked whether it lives, and how often, each second."""

@@ -290,7 +290,8 @@ class _Planned:
             raise ValueError(
                 f"hloom.stages: place got parameters of the structure {tree}; wanted {self._tree}."
             )
-        for leaf, shape, path in zip(leaves, self._shapes, self._paths, strict=False):
+        for given, shape, path in zip(leaves, self._shapes, self._paths, strict=False):
+            leaf = abstract(given)
             if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
                 raise ValueError(
                     f"hloom.stages: place got {path} of {leaf.dtype}{list(leaf.shape)}; wanted "

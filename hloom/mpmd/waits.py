@@ -106,6 +106,16 @@ class Watch:
         self._pending.clear()
         self._starting = None
         threading.Thread(target=worked, name="hloom-stages", daemon=True).start()
+        try:
+            self._wait(done, errors)
+        except KeyboardInterrupt:
+            self._failed = "hloom.stages: a step was interrupted"
+            _leave_at_exit()
+            raise
+        return done[0]
+
+    def _wait(self, done: list[Any], errors: list[BaseException]) -> None:
+        """Waits until a step is done, and all that it gives is there. Raises StagesError."""
         last = time.monotonic()
         is_final = False
         while True:
@@ -120,7 +130,7 @@ class Watch:
                 leaves = [leaf for leaf in jax.tree.leaves(done[0]) if isinstance(leaf, jax.Array)]
                 self._pending.append(_Pending(None, leaves))
             elif is_final and not self._pending:
-                return done[0]
+                return
             if count:
                 last = time.monotonic()
             self._check(time.monotonic() - last)
