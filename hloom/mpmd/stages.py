@@ -349,25 +349,21 @@ class _Planned:
 
     def gathered(self, placed: Placed) -> Any:
         """The tree of what lies on stages."""
-        whole: list[np.ndarray | None] = [None] * len(self._shapes)
-        known = [np.zeros(0, bool)] * len(self._shapes)
+        whole: dict[int, np.ndarray] = {}
         for stage, names in enumerate(self._names):
             for name, each in names.items():
-                shape = self._driver.parameters[stage][each]
+                shape, of = self._driver.parameters[stage][each], self._shapes[each.leaf]
                 array = self._job.on_host(name, placed[stage].get(name), shape, stage)
-                of = self._shapes[each.leaf]
-                if whole[each.leaf] is None:
-                    whole[each.leaf] = np.zeros(of.shape, of.dtype)
-                    known[each.leaf] = np.zeros(of.shape[:1] or (1,), bool)
-                there = whole[each.leaf]
-                assert there is not None
                 if each.start is None:
                     whole[each.leaf] = array
-                    known[each.leaf][:] = True
-                else:
-                    there[each.start : each.stop] = array
-                    known[each.leaf][each.start : each.stop] = True
-        return jax.tree.unflatten(self._tree, [jnp.asarray(each) for each in whole])
+                    continue
+                if each.leaf not in whole:
+                    whole[each.leaf] = np.zeros(of.shape, of.dtype)
+                # What is whole came as it is from a device, and has these slices already.
+                if whole[each.leaf].flags.writeable:
+                    whole[each.leaf][each.start : each.stop] = array
+        leaves = [jnp.asarray(whole[number]) for number in range(len(self._shapes))]
+        return jax.tree.unflatten(self._tree, leaves)
 
 
 def _slices(leaf: Any, parameter: Parameter) -> Any:
