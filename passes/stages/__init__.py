@@ -46,8 +46,8 @@ idle time.
 Arguments carry ``hloom.parameter`` where they are differentiated and ``hloom.cotangent``; results
 that carry ``hloom.gradient`` are the gradients of the parameters, in their order.
 
-A step with an effect or a callback to Python is an error that names it, and so is one whose main
-path has fewer parts than there are to be stages. `hloom.stages` runs the programs from JAX.
+A step with an effect, as a callback to Python that prints, is an error that names it, and so is one
+whose main path has fewer parts than there are to be stages. `hloom.stages` runs the programs from JAX.
 
 The package, in the order in which a module passes through it: ``joint`` reads the step, with
 ``trips`` and ``rows`` to cut scans, and ``terms`` for gradients that are sums; ``flow`` is the
@@ -70,6 +70,7 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from ..ir.clone import replace_body
+from ..split import COTANGENT
 from .balance import StageError, best_cut
 from .joint import PARAMETER, Signature
 from .plan import BALANCE, CROSSING, StagesPlan
@@ -101,8 +102,8 @@ class Stages(Pass):
         signature = Signature.of(function)
         if not signature.cotangents or not signature.parameters:
             return StagesPlan(
-                refusal=f"no argument of the program carries {PARAMETER} or none a cotangent's "
-                "mark, so that no part of it is known to be the backward pass"
+                refusal=f"no argument of the program carries {PARAMETER}, or none {COTANGENT}, so "
+                "that no part of it is known to be the backward pass"
             )
         if len(signature.parameters) != len(signature.gradients):
             return StagesPlan(

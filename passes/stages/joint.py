@@ -15,6 +15,7 @@ from ..analysis.purity import erase_dead
 from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import clone_module
+from ..ir.erase import erase
 from ..ir.op_facts import Kind
 from ..split import COTANGENT, GRADIENT
 from .programs import Batch, Cotangent, Parameter, Source
@@ -190,5 +191,5 @@ def _write_terms(block: ir.Block, signature: Signature) -> list[Parameter]:
                 found.append(term.of(leaf))
                 returned.append(term.value)
         ir.Operation.create(terminator.name, operands=returned)
-    terminator.erase()
+    erase(terminator)
     return found
