@@ -46,8 +46,8 @@ idle time.
 Arguments carry ``hloom.parameter`` where they are differentiated and ``hloom.cotangent``; results
 that carry ``hloom.gradient`` are the gradients of the parameters, in their order.
 
-A step with an effect, as a callback to Python that prints, is an error that names it, and so is one
-whose main path has fewer parts than there are to be stages. `hloom.stages` runs the programs from JAX.
+A step with an effect, as a callback to Python that prints, is an error that names it. So is one
+whose main path has fewer parts than there are to be stages. `hloom.stages` runs the programs.
 
 The package, in the order in which a module passes through it: ``joint`` reads the step, with
 ``trips`` and ``rows`` to cut scans, and ``terms`` for gradients that are sums; ``flow`` is the
