@@ -24,7 +24,7 @@ from ..ir.op_facts import Kind
 from ..split import SplitError
 from ..split.boundary import Halves, Marks
 from .flow import StageFlow
-from .joint import Joint
+from .joint import Joint, made_of_parameters
 from .trips import LayerLoop, layer_groups
 
 _EVEN = 0.12
@@ -182,7 +182,9 @@ class _Line:
 
     def __init__(self, joint: Joint, target: Target) -> None:
         self.flow = StageFlow(joint, target.speed)
-        self._groups = layer_groups(joint.program.block, joint.signature.parameters)
+        self._groups = layer_groups(
+            joint.program.block, made_of_parameters(joint.program, joint.signature)
+        )
         loops = {
             joint.program.index[each.loop.op.results[0]]: (number, each)
             for number, group in enumerate(self._groups)

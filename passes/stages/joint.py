@@ -102,8 +102,9 @@ class Joint:
         block = main.regions[0].blocks[0]
         erase_dead(block)
         with code.context, ir.Location.unknown():
-            groups = layer_groups(block, signature.parameters)
-            late = late_values(Program(block), signature.cotangents)
+            before = Program(block)
+            groups = layer_groups(block, made_of_parameters(before, signature))
+            late = late_values(before, signature.cotangents)
             for number, at in cuts.items():
                 cut_group(groups[number], at, late)
             terms = _write_terms(block, signature)
@@ -161,6 +162,19 @@ class Joint:
             if rows is not None and rows[0] in self.signature.parameters:
                 found[program.results[position][0]] = Parameter(*rows)
         return found
+
+
+def made_of_parameters(program: Program, signature: Signature) -> set[ir.Value]:
+    """The values of a program that are made of parameters, and of constants, alone."""
+    parameters = set(signature.parameters)
+    found = [value in parameters for value in range(len(program.sizes))]
+    other = [value not in parameters for value in range(len(program.block.arguments))]
+    other += [False] * (len(found) - len(other))
+    for operands, results in zip(program.operands, program.results, strict=True):
+        for value in results:
+            found[value] = any(found[each] for each in operands)
+            other[value] = any(other[each] for each in operands)
+    return {v for v, *flags in zip(program.values, found, other, strict=False) if flags == [1, 0]}
 
 
 def late_values(program: Program, cotangents: Sequence[int]) -> list[ir.Value]:

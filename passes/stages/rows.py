@@ -39,9 +39,8 @@ class RowReader:
     def _written(self, value: ir.Value, start: int, stop: int) -> ir.Value:
         op = defining_op(value)
         if op is not None and op.name == CONCATENATE and axis_of(op) == 0:
-            found = _piece(op, start, stop)
-            if found is not None:
-                return found
+            pieces = _pieces(op, start, stop)
+            return concatenated([self.rows(value, *rows) for value, *rows in pieces])
         if op is not None and op.name == BARRIER:
             # It orders work of one program: these rows are of several.
             return self.rows(op.operands[ir.OpResult(value).result_number], start, stop)
@@ -96,28 +95,37 @@ def concatenated(pieces: Sequence[ir.Value]) -> ir.Value:
     return made.results[0]
 
 
-def _piece(op: ir.Operation, start: int, stop: int) -> ir.Value | None:
-    """The operand of a concatenation that are these rows."""
-    at = 0
+def _pieces(op: ir.Operation, start: int, stop: int) -> list[tuple[ir.Value, int, int]]:
+    """The operands of a concatenation that have some of these rows, each with which of its own."""
+    found, at = [], 0
     for operand in op.operands:
         rows = shape_of(operand)[0]
-        if (at, at + rows) == (start, stop):
-            return operand
+        first, last = max(start - at, 0), min(stop - at, rows)
+        if first < last:
+            found.append((operand, first, last))
         at += rows
-    return None
+    return found
 
 
 def parameter_rows(op: ir.Operation, block: ir.Block) -> tuple[int, int, int] | None:
     """The number of the argument of a block of which an operation slices rows, and which."""
-    if op.name != SLICE:
+    rows = sliced_rows(op)
+    if rows is None:
         return None
     source = op.operands[0]
     if not isinstance(source.owner, ir.Block) or source.owner != block:
         return None
+    return ir.BlockArgument(source).arg_number, *rows
+
+
+def sliced_rows(op: ir.Operation) -> tuple[int, int] | None:
+    """The rows of its operand that an operation is; None where it is no rows."""
+    if op.name != SLICE:
+        return None
     starts, stops, strides = (
         walk.integers(op, name) for name in ("start_indices", "limit_indices", "strides")
     )
-    shape = shape_of(source)
-    if any(starts[1:]) or stops[1:] != shape[1:] or any(each != 1 for each in strides):
+    shape = shape_of(op.operands[0])
+    if not shape or any(starts[1:]) or stops[1:] != shape[1:] or any(s != 1 for s in strides):
         return None
-    return ir.BlockArgument(source).arg_number, starts[0], stops[0]
+    return starts[0], stops[0]

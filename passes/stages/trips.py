@@ -12,7 +12,7 @@ zero in each part, and the parts' sums are added behind them. So no stage waits 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -26,7 +26,7 @@ from ..ir.values import constant_int, defining_op, is_read, shape_of
 from ..ir.while_rewriter import WhileRewriter
 from ..split.flow import BARRIER
 from ..split_loop.rewrite import LoopPart
-from .rows import RowReader, concatenated, does_each_row_alone
+from .rows import RowReader, concatenated, does_each_row_alone, sliced_rows
 
 SCOPE = "hloom.stages"
 """Name-stack component of a loop that is a part of one."""
@@ -55,17 +55,16 @@ class LayerLoop:
         return list(itertools.pairwise(bounds))
 
 
-def layer_groups(block: ir.Block, parameters: Iterable[int]) -> list[list[LayerLoop]]:
+def layer_groups(block: ir.Block, stacked: Collection[ir.Value]) -> list[list[LayerLoop]]:
     """The scans over layers of a block, with all loops that share stacks with them.
 
     Args:
       block: the program, calls inlined.
-      parameters: the numbers of the arguments that are differentiated.
+      stacked: the values that are made of parameters alone.
     """
     loops = [LayerLoop(loop, _slices(loop)) for loop in counted_loops(block) if loop.trip_count > 1]
     at = {walk.key(each.loop.op): number for number, each in enumerate(loops)}
     links: list[list[tuple[int, bool]]] = [[] for _ in loops]
-    stacked: set[ir.Value] = {ir.Value(block.arguments[number]) for number in parameters}
     layers = set[int]()
     readers: dict[ir.Value, tuple[int, bool]] = {}
     for number, each in enumerate(loops):
@@ -235,6 +234,17 @@ class _Parts:
         for number, result in enumerate(op.results):
             if number not in self._slices:
                 result.replace_all_uses_with(totals.get(number, carried[number]))
+        for number in self._stacks:
+            self._read_parts(carried[number])
+
+    def _read_parts(self, stack: ir.Value) -> None:
+        """Lets what reads rows of a stack read the part that they are of."""
+        for reader in [use.owner.operation for use in stack.uses]:
+            rows = sliced_rows(reader)
+            if rows is not None:
+                with ir.InsertionPoint(reader), reader.location:
+                    # Not those that are known: they may stand behind this reader.
+                    reader.results[0].replace_all_uses_with(RowReader().rows(stack, *rows))
 
     def _part(
         self, start: int, end: int, carried: Sequence[ir.Value]

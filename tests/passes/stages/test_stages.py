@@ -87,6 +87,12 @@ def indexed(p: Any, x: Any) -> Any:
     return (x * x).sum()
 
 
+def listed(p: Any, x: Any) -> Any:
+    """A scan over layers whose parameters are stacked in the step."""
+    x, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, jnp.stack(p))
+    return (x * x).sum()
+
+
 def backwards(p: Any, x: Any) -> Any:
     """A scan from the last layer to the first."""
     x, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, p, reverse=True)
@@ -162,6 +168,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "unrolled": (unrolled, UNROLLED, X),
     "scanned": (scanned, SCANNED, X),
     "indexed": (indexed, STACKED, X),
+    "listed": (listed, list(STACKED), X),
     "backwards": (backwards, STACKED, X),
     "converted": (converted, STACKED, X),
     "sharing": (sharing, {"layers": STACKED, "bias": VECTOR, "shared": MATRIX}, X),
@@ -280,6 +287,14 @@ def test_stacked_parameters_are_placed_by_rows_and_shared_ones_are_found() -> No
     assert [Parameter(1) in found for found in held] == [True, False, True]
     given = [each.parameter for p in stages.programs for each in p.gives if type(each) is Gradient]
     assert sorted(given, key=str) == sorted([*rows, Parameter(1), Parameter(1)], key=str)
+
+
+@pytest.mark.once
+def test_parameters_that_the_step_stacks_are_in_the_stage_of_their_layer() -> None:
+    stages = stages_of(made("listed")[0], 2)
+    held = [[each.leaf for each in stages.parameters(stage)] for stage in range(2)]
+    assert held == [list(range(LAYERS // 2)), list(range(LAYERS // 2, LAYERS))]
+    assert len(stages.transfers) == 2
 
 
 @pytest.mark.once
