@@ -198,6 +198,22 @@ def test_a_value_may_cross_to_several_stages() -> None:
     _assert_close(gradients, right)
 
 
+def test_a_stacked_parameter_may_be_read_whole_beside_its_layers() -> None:
+    """Its gradient has terms of a stage that reads all of it, and of those of its slices."""
+
+    def decayed(weights: Any, x: Any) -> Any:
+        y, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, weights)
+        return jnp.mean(y**2) + 0.1 * jnp.sum(weights**2)
+
+    weights, x = _normal(4, WIDTH, WIDTH), _normal(8, WIDTH)
+    step = hloom.stages(decayed, 2, 4)
+    loss, gradients = _run(step, weights, x)
+    wanted, right = jax.value_and_grad(decayed)(weights, x)
+    assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
+    _assert_close(gradients, right)
+    np.testing.assert_array_equal(step.gather(step.place(weights)), weights)
+
+
 def _with_dropout(weights: Any, x: Any, scale: Any, key: Any) -> Any:
     for number, weight in enumerate(weights):
         keep = jax.random.bernoulli(jax.random.fold_in(key, number), 0.5, x.shape)
