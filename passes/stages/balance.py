@@ -219,7 +219,7 @@ class _Line:
             after_s = self.seconds
             if not last:
                 # What is between two cuts is on the side where less crosses.
-                reach = 0 if inside or items[place + 1].loop is not None else (every - 1) // 2
+                reach = 0 if inside or items[place + 1].loop is not None else every // 2
                 low, high = max(place - reach, 0), min(place + 1 + reach, len(items) - 1)
                 later = flow.later(earlier | set(order[: low + 1]), order[high:])
                 earlier = set(range(len(flow.nodes))) - later
