@@ -53,7 +53,7 @@ def minimum_vertex_cut(
     # Vertex v is split into v (in) and count + v (out); the arc between carries its weight.
     source, sink = 2 * count, 2 * count + 1
     inside = np.arange(count)
-    pairs = np.fromiter(itertools.chain.from_iterable(edges), dtype=np.int64).reshape(-1, 2)
+    pairs = _pairs(edges)
     starts, ends, priced = _array(set(sources)), _array(set(sinks)), _array(prices)
     made = np.concatenate([priced, starts])  # of a source's arcs the last counts
     tails = np.concatenate([inside, np.full(len(made), source), pairs[:, 0] + count, ends + count])
@@ -65,38 +65,43 @@ def minimum_vertex_cut(
     return frozenset(np.flatnonzero(crossing).tolist())
 
 
-def minimum_cut(
-    count: int,
-    arcs: Sequence[tuple[int, int, int | None]],
-    sources: Iterable[int],
-    sinks: Iterable[int],
-) -> frozenset[int]:
-    """The vertices on the sinks' side of the cut of arcs of least total capacity.
+class CutNetwork:
+    """A network of which minimum cuts of arcs are asked again and again."""
 
-    Args:
-        count: how many vertices there are.
-        arcs: (from, to, capacity) each; None is one that no cut has.
-        sources: vertices on the one side.
-        sinks: vertices on the other side, none of them a source.
+    def __init__(self, count: int, arcs: Sequence[tuple[int, int, int | None]]) -> None:
+        """The network of so many vertices and (from, to, capacity) arcs.
 
-    Of several minimum cuts it is the one nearest the sinks. Capacities are rounded up as the
-    weights of `minimum_vertex_cut` are. A cut through an arc without capacity is one that nothing
-    avoids: the caller sees it by an arc that leads from the one side to the other.
-    """
-    limited = [capacity for _, _, capacity in arcs if capacity is not None]
-    unit = max(1, -(-2 * sum(limited) // _CAPACITY_LIMIT))
-    unlimited = sum(-(-capacity // unit) for capacity in limited) + 1
-    source, sink = count, count + 1
-    ends = [(source, each) for each in sorted(set(sources))]
-    ends += [(each, sink) for each in sorted(set(sinks))]
-    pairs = _array([each for arc in arcs for each in arc[:2]] + [each for e in ends for each in e])
-    pairs = pairs.reshape(-1, 2)
-    capacities = np.full(len(pairs), unlimited, dtype=np.int32)
-    capacities[: len(arcs)] = [
-        unlimited if capacity is None else -(-capacity // unit) for _, _, capacity in arcs
-    ]
-    reached = _reaching(sink, source, pairs[:, 0], pairs[:, 1], capacities)
-    return frozenset(np.flatnonzero(reached[:count]).tolist())
+        A capacity of None is that of an arc that no cut has. Others are rounded up as the weights
+        of `minimum_vertex_cut` are.
+        """
+        self._count = count
+        limited = [capacity for _, _, capacity in arcs if capacity is not None]
+        unit = max(1, -(-2 * sum(limited) // _CAPACITY_LIMIT))
+        self._unlimited = sum(-(-capacity // unit) for capacity in limited) + 1
+        self._ends = _pairs((start, end) for start, end, _ in arcs)
+        self._capacities = _array(
+            [self._unlimited if each is None else -(-each // unit) for _, _, each in arcs]
+        ).astype(np.int32)
+
+    def cut(self, sources: Iterable[int], sinks: Iterable[int]) -> frozenset[int]:
+        """The vertices on the sinks' side of the cut of least total capacity.
+
+        Of several minimum cuts it is the one nearest the sinks. A source that is a sink, or reaches
+        one by arcs that no cut has, is a mistake that the caller sees by such an arc between sides.
+        """
+        source, sink = self._count, self._count + 1
+        added = _pairs([(source, each) for each in sorted(set(sources))])
+        added = np.concatenate([added, _pairs([(each, sink) for each in sorted(set(sinks))])])
+        ends = np.concatenate([self._ends, added])
+        unlimited = np.full(len(added), self._unlimited, dtype=np.int32)
+        capacities = np.concatenate([self._capacities, unlimited])
+        reached = _reaching(sink, source, ends[:, 0], ends[:, 1], capacities)
+        return frozenset(np.flatnonzero(reached[: self._count]).tolist())
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    flat = np.fromiter(itertools.chain.from_iterable(pairs), dtype=np.int64)
+    return flat.reshape(-1, 2)
 
 
 def _array(numbers: Collection[int]) -> NDArray[np.int64]:

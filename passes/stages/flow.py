@@ -11,12 +11,13 @@ crosses; so it mostly goes to the stage whose residuals it reads.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..analysis.cost import seconds
-from ..analysis.mincut import minimum_cut
+from ..analysis.mincut import CutNetwork
 from ..analysis.program import FROM_OUTSIDE
 from ..analysis.purity import CHEAP_KINDS
 from ..framework.target import Speed
@@ -64,6 +65,7 @@ class StageFlow:
         self._arcs: list[tuple[int, int, int | None]] = []
         self._count = len(self.nodes)
         self._add_arcs()
+        self._network = CutNetwork(self._count, self._arcs)
 
     def _add_nodes(self, speed: Speed) -> None:
         program, joint = self.joint.program, self.joint
@@ -146,16 +148,19 @@ class StageFlow:
 
     def later(self, first: Iterable[int], last: Iterable[int]) -> set[int]:
         """The nodes of the later side of the minimum cut that has some nodes on each side."""
-        found = minimum_cut(self._count, self._arcs, first, last)
+        found = self._network.cut(first, last)
         return {number for number in found if number < len(self.nodes)}
 
-    def crossing_bytes(self, later: Collection[int]) -> int:
+    def crossing_bytes(self, later: AbstractSet[int]) -> int:
         """What crosses between the later nodes and the others."""
         program = self.joint.program
         return sum(
             program.bytes_of(value)
             for value, readers in self.readers.items()
-            if any((reader in later) != (self.node_of[value] in later) for reader in readers)
+            if readers
+            and not (
+                readers <= later if self.node_of[value] in later else readers.isdisjoint(later)
+            )
         )
 
     def crossing(self, stages: Sequence[int]) -> dict[int, set[int]]:
