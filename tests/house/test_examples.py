@@ -41,7 +41,7 @@ def temporaries_mib(output: str) -> float:
 def test_stages_train() -> None:
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     output = run_example("stages_train.py", **flags)
-    first, last, _ = losses(output)
+    first, last = losses(output)
     assert last < 0.1 * first
     assert "3:          F0 B0 F1 B1" in output
     page = (ROOT / "docs" / "stages.md").read_text(encoding="utf-8")
