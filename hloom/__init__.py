@@ -43,6 +43,7 @@ __all__ = [
     "HloomWarning",
     "PassError",
     "SpecError",
+    "StagesError",
     "SyncRequirement",
     "declare_collective",
     "declare_kernel",
@@ -54,6 +55,7 @@ __all__ = [
     "print_summary",
     "records",
     "split",
+    "stages",
     "step",
     "strict",
 ]
@@ -74,6 +76,7 @@ class _PassesPackage(types.ModuleType):
 _passes_package.__class__ = _PassesPackage
 
 _LAZY = {
+    "StagesError": ("hloom.mpmd.waits", "StagesError"),
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
@@ -81,6 +84,7 @@ _LAZY = {
     "fits": ("hloom.budgets.ask", "fits"),
     "print_summary": ("hloom.log.summary", "print_summary"),
     "split": ("hloom.halves.splitting", "split"),
+    "stages": ("hloom.mpmd.stages", "stages"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
@@ -89,6 +93,8 @@ if TYPE_CHECKING:
     from hloom.budgets.ask import fits as fits
     from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
+    from hloom.mpmd.stages import stages as stages
+    from hloom.mpmd.waits import StagesError as StagesError
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective

@@ -44,3 +44,11 @@ def process_number() -> int | None:
 
     state = distributed.global_state
     return state.process_id if (state.num_processes or 1) > 1 else None
+
+
+def coordinator_address() -> str | None:
+    """Where the processes of `jax.distributed` meet, "host:port"; None where there is one."""
+    from jax._src import distributed
+
+    address: str | None = distributed.global_state.coordinator_address
+    return address

@@ -26,28 +26,33 @@ from hloom.targets.devices import target_of
 
 
 def planned(
-    module: ir.Module, backend: Any, devices: Any, pipelines: Sequence[Pipeline]
-) -> ir.Module:
-    """A copy of a module behind a pipeline, of which there is a record, and a dump if asked for.
+    module: ir.Module,
+    backend: Any,
+    devices: Any,
+    pipelines: Sequence[Pipeline],
+    asked: str = "hloom.split",
+) -> Planned:
+    """What a pipeline makes of a module: there is a record of it, and a dump if asked for.
 
     Of several pipelines it is the one behind which least is done again, the first where they are
     alike. Where a pass before the last one fails outside strict mode, there is one warning and only
     the last one runs. Raises PassError where that fails.
 
     Args:
-      module: the step with its gradients, marked for `split`; not edited.
+      module: the step with its gradients, marked for the last pass; not edited.
       backend, devices: what it is for.
-      pipelines: the last pass of each is `split`.
+      pipelines: the last pass of each is the one that divides the step, as `split`.
+      asked: what the caller called, for messages.
     """
     target = target_of(platform_of(backend), device_facts(backend, devices))
     origin = Origin(module, backend, devices, compile_options_for(list(devices.flat), {}))
-    chosen: _Planned | None = None
+    chosen: Planned | None = None
     failure: PassError | None = None
     for pipeline in pipelines:
         if chosen is not None and not chosen.done_again:
             break
         try:
-            found = _run(origin, target, pipeline)
+            found = _run(origin, target, pipeline, asked)
         except PassError as error:
             failure = failure or error
             continue
@@ -57,12 +62,16 @@ def planned(
         assert failure is not None
         raise failure
     _keep(origin, target, chosen)
-    return chosen.code
+    return chosen
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """What a pipeline made of a step."""
+class Planned:
+    """What a pipeline made of a step.
+
+    Attributes:
+      code: a copy of the step's module behind the passes.
+    """
 
     pipeline: Pipeline
     code: ir.Module
@@ -71,12 +80,17 @@ class _Planned:
     fell_back: str | None
 
     @property
+    def plan(self) -> Any:
+        """The plan of the last pass."""
+        return self.result.runs[-1].plan
+
+    @property
     def done_again(self) -> float:
         """The share of the products that both programs do."""
-        return float(facts_of(self.result.runs[-1].plan).get(DONE_AGAIN, 0.0))
+        return float(facts_of(self.plan).get(DONE_AGAIN, 0.0))
 
 
-def _run(origin: Origin, target: Target, pipeline: Pipeline) -> _Planned:
+def _run(origin: Origin, target: Target, pipeline: Pipeline, asked: str) -> Planned:
     fell_back = None
     while True:
         dumped = dump_settings.current()
@@ -90,13 +104,13 @@ def _run(origin: Origin, target: Target, pipeline: Pipeline) -> _Planned:
             if is_strict() or failure.pass_name == last.name:
                 raise
             fell_back = str(failure)
-            warn(f"hloom.split: {origin.name}: {failure}. The step is split without {pipeline}.")
+            warn(f"{asked}: {origin.name}: {failure}. The step is divided without {pipeline}.")
             pipeline = Pipeline((last,))
         else:
-            return _Planned(pipeline, code, result, dump, fell_back)
+            return Planned(pipeline, code, result, dump, fell_back)
 
 
-def _keep(origin: Origin, target: Target, chosen: _Planned) -> None:
+def _keep(origin: Origin, target: Target, chosen: Planned) -> None:
     record = CompileRecord(
         module=origin.name,
         spec=str(chosen.pipeline),

@@ -128,6 +128,35 @@ def split_program(
     Raises PassError where a pass fails, HostMemoryError where the devices cannot reach any.
     """
 
+    joint = lowered_joint(signature)
+    module, count = joint.module, len(signature.outputs)
+    mark(module, "res_attrs", [count + each for each in signature.weights], WEIGHT_GRADIENT)
+    host = None if host_bytes is None else HostPlacement(joint.devices, host_bytes)
+    code = planned(module, joint.backend, joint.devices, pipelines).code
+    return _Reader(code, signature, joint.gradients, joint.callbacks, host).program()
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A step with its gradients, lowered.
+
+    Attributes:
+      module: of (arguments, cotangents): (outputs, gradients); the last of both are marked.
+      gradients: the shapes of the gradients.
+      backend, devices: what it is for.
+      callbacks: those of its custom calls, as `callbacks_of` has them.
+    """
+
+    module: ir.Module
+    gradients: Sequence[Any]
+    backend: Any
+    devices: Any
+    callbacks: tuple[Any, Any]
+
+
+def lowered_joint(signature: Signature) -> Joint:
+    """Traces a step with its gradients, and marks what is a cotangent, and what a gradient."""
+
     def joint(arguments: Leaves, cotangents: Leaves) -> tuple[Leaves, Leaves]:
         return signature.joint(arguments, cotangents)
 
@@ -140,16 +169,12 @@ def split_program(
     module = clone_module(lowered_ir)
     backend, devices = devices_of(lowered)
     gradients: Sequence[Any] = jax.tree.leaves(lowered.out_info[1])
-    count = len(signature.outputs)
-    _mark(module, "arg_attrs", range(-len(signature.cotangents), 0), COTANGENT)
-    _mark(module, "res_attrs", range(-len(gradients), 0), GRADIENT)
-    _mark(module, "res_attrs", [count + each for each in signature.weights], WEIGHT_GRADIENT)
-    host = None if host_bytes is None else HostPlacement(devices, host_bytes)
-    code = planned(module, backend, devices, pipelines)
-    return _Reader(code, signature, gradients, callbacks_of(lowered), host).program()
+    mark(module, "arg_attrs", range(-len(signature.cotangents), 0), COTANGENT)
+    mark(module, "res_attrs", range(-len(gradients), 0), GRADIENT)
+    return Joint(module, gradients, backend, devices, callbacks_of(lowered))
 
 
-def _mark(module: ir.Module, of: str, numbers: Iterable[int], name: str) -> None:
+def mark(module: ir.Module, of: str, numbers: Iterable[int], name: str) -> None:
     """Puts an attribute on arguments, or results, of a module's main."""
     main = walk.entry_function(module)
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
@@ -213,7 +238,7 @@ class _Reader:
         crossing = list(self._residuals[place].values())
         results = (*given, *crossing)
         function = module_function(
-            _alone(self._code, self._function_of(call)),
+            function_alone(self._code, self._function_of(call)),
             [abstract(each) for each in results],
             f"{self._signature.name}_{name}",
             self._callbacks,
@@ -320,7 +345,7 @@ def _one_device(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Sharding
     return jax.sharding.SingleDeviceSharding(devices.pop()) if len(devices) == 1 else None
 
 
-def _alone(code: ir.Module, function: ir.Operation) -> ir.Module:
+def function_alone(code: ir.Module, function: ir.Operation) -> ir.Module:
     """A module whose main is a copy of a function, with all else that its module declares."""
     with code.context, ir.Location.unknown():
         alone = ir.Module.create()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -16,6 +15,7 @@ from hloom._jax.module_call import abstract, is_traced, trace_state
 from hloom.halves.backward import Backward, BackwardW, BackwardX
 from hloom.halves.calls import Convention, PlannedCall, TracedCall
 from hloom.halves.host import LEAST_BYTES, HostMemoryError
+from hloom.halves.names import leaf_paths, parameter_names
 from hloom.halves.outputs import Outputs
 from hloom.halves.program import Signature, SplitOutputError, split_program
 from hloom.halves.residuals import Residuals
@@ -224,7 +224,7 @@ class _Call:
     @functools.cached_property
     def paths(self) -> list[str]:
         """The name of each leaf, "params['w']"."""
-        return _paths(self.step.f, self.args, self.kwargs)
+        return leaf_paths(self.step.f, self.args, self.kwargs)
 
     @functools.cached_property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
@@ -253,7 +253,7 @@ class _Call:
                     )
 
     def _argument(self, number: int) -> str:
-        return _parameters(self.step.f, len(self.args))[number]
+        return parameter_names(self.step.f, len(self.args))[number]
 
     def planned(self) -> PlannedCall:
         """The two programs for such arguments."""
@@ -398,27 +398,3 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.Array) and not leaf.committed:
         sharding = None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
-
-
-def _parameters(f: Callable[..., Any], count: int) -> list[str]:
-    """The names of a function's positional arguments; "args[2]" of what has none."""
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in parameters if each.kind in positional][:count]
-    return [*names, *(f"args[{number}]" for number in range(len(names), count))]
-
-
-def _paths(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The name of each leaf of a call's arguments, in the order of `jax.tree.leaves`."""
-    found = [
-        f"{name}{jax.tree_util.keystr(path)}"
-        for name, value in zip(_parameters(f, len(args)), args, strict=True)
-        for path, _ in jax.tree_util.tree_leaves_with_path(value)
-    ]
-    for name, value in sorted(kwargs.items()):
-        leaves = jax.tree_util.tree_leaves_with_path(value)
-        found += [f"{name}{jax.tree_util.keystr(path)}" for path, _ in leaves]
-    return found

@@ -53,7 +53,7 @@ def minimum_vertex_cut(
     # Vertex v is split into v (in) and count + v (out); the arc between carries its weight.
     source, sink = 2 * count, 2 * count + 1
     inside = np.arange(count)
-    pairs = np.fromiter(itertools.chain.from_iterable(edges), dtype=np.int64).reshape(-1, 2)
+    pairs = _pairs(edges)
     starts, ends, priced = _array(set(sources)), _array(set(sinks)), _array(prices)
     made = np.concatenate([priced, starts])  # of a source's arcs the last counts
     tails = np.concatenate([inside, np.full(len(made), source), pairs[:, 0] + count, ends + count])
@@ -63,6 +63,45 @@ def minimum_vertex_cut(
     reached = _reaching(sink, source, tails, heads, capacities)
     crossing = ~reached[:count] & reached[count : 2 * count]
     return frozenset(np.flatnonzero(crossing).tolist())
+
+
+class CutNetwork:
+    """A network of which minimum cuts of arcs are asked again and again."""
+
+    def __init__(self, count: int, arcs: Sequence[tuple[int, int, int | None]]) -> None:
+        """The network of so many vertices and (from, to, capacity) arcs.
+
+        A capacity of None is that of an arc that no cut has. Others are rounded up as the weights
+        of `minimum_vertex_cut` are.
+        """
+        self._count = count
+        limited = [capacity for _, _, capacity in arcs if capacity is not None]
+        unit = max(1, -(-2 * sum(limited) // _CAPACITY_LIMIT))
+        self._unlimited = sum(-(-capacity // unit) for capacity in limited) + 1
+        self._ends = _pairs((start, end) for start, end, _ in arcs)
+        self._capacities = _array(
+            [self._unlimited if each is None else -(-each // unit) for _, _, each in arcs]
+        ).astype(np.int32)
+
+    def cut(self, sources: Iterable[int], sinks: Iterable[int]) -> frozenset[int]:
+        """The vertices on the sinks' side of the cut of least total capacity.
+
+        Of several minimum cuts it is the one nearest the sinks. A source that is a sink, or reaches
+        one by arcs that no cut has, is a mistake that the caller sees by such an arc between sides.
+        """
+        source, sink = self._count, self._count + 1
+        added = _pairs([(source, each) for each in sorted(set(sources))])
+        added = np.concatenate([added, _pairs([(each, sink) for each in sorted(set(sinks))])])
+        ends = np.concatenate([self._ends, added])
+        unlimited = np.full(len(added), self._unlimited, dtype=np.int32)
+        capacities = np.concatenate([self._capacities, unlimited])
+        reached = _reaching(sink, source, ends[:, 0], ends[:, 1], capacities)
+        return frozenset(np.flatnonzero(reached[: self._count]).tolist())
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    flat = np.fromiter(itertools.chain.from_iterable(pairs), dtype=np.int64)
+    return flat.reshape(-1, 2)
 
 
 def _array(numbers: Collection[int]) -> NDArray[np.int64]:

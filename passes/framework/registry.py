@@ -46,6 +46,7 @@ _OWN = {
     "remat": "hloom.passes.remat:Remat",
     "split": "hloom.passes.split:Split",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
+    "stages": "hloom.passes.stages:Stages",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",
     "uninitialized-stacks": "hloom.passes.uninitialized_stacks:UninitializedStacks",
     "unroll": "hloom.passes.unroll:Unroll",

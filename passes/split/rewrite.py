@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
+from ..analysis.program import Program
 from ..ir import walk
 from ..ir.clone import replace_body
 from ..ir.erase import erase
@@ -43,7 +44,7 @@ def apply_split(plan: SplitPlan) -> None:
     writer = _Writer(plan, boundary)
     made: dict[int, ir.Value] = {}
     with ir.InsertionPoint(terminator), terminator.location:
-        for part in _parts(plan, boundary):
+        for part in parts_of(plan, boundary):
             results = writer.write(part, made)
             made.update(zip(part.crossing, results[len(part.given) :], strict=True))
             for number, result in zip(part.numbers, results, strict=False):
@@ -54,8 +55,8 @@ def apply_split(plan: SplitPlan) -> None:
 
 
 @dataclass(frozen=True)
-class _Program:
-    """One of the functions.
+class PartOfStep:
+    """What becomes one of the functions.
 
     Attributes:
       name: its name.
@@ -74,26 +75,28 @@ class _Program:
     positions: Sequence[int]
 
 
-def _parts(plan: SplitPlan, boundary: Boundary) -> list[_Program]:
-    """The functions in the order in which they run."""
+def parts_of(plan: SplitPlan, boundary: Boundary) -> list[PartOfStep]:
+    """What becomes the functions, in the order in which they run."""
     halves, division = boundary.halves, plan.division
     returned = range(len(halves.program.root.returned))
     given = [number for number in returned if number not in halves.gradients]
-    forward = _Program(
+    forward = PartOfStep(
         FORWARD, boundary.forward_arguments, given, halves.given, boundary.residuals,
         boundary.forward,
     )  # fmt: skip
     if division is None:
         read = [*boundary.read_again, *boundary.residuals, *boundary.cotangents]
-        backward = _Program(BACKWARD, read, halves.gradients, halves.results, (), boundary.backward)
+        backward = PartOfStep(
+            BACKWARD, read, halves.gradients, halves.results, (), boundary.backward
+        )
         return [forward, backward]
     inputs, weights = division.inputs, division.weights
     numbers = [number for number in halves.gradients if number not in halves.weights]
     return [
         forward,
-        _Program(OF_INPUTS, inputs.read, numbers, halves.of_inputs, division.handed,
+        PartOfStep(OF_INPUTS, inputs.read, numbers, halves.of_inputs, division.handed,
                  inputs.positions),
-        _Program(OF_WEIGHTS, weights.read, halves.weights, halves.of_weights, (),
+        PartOfStep(OF_WEIGHTS, weights.read, halves.weights, halves.of_weights, (),
                  weights.positions),
     ]  # fmt: skip
 
@@ -108,9 +111,9 @@ class _Writer:
         names = [FORWARD, BACKWARD] if plan.division is None else [FORWARD, OF_INPUTS, OF_WEIGHTS]
         self._names = _unused(plan.code, names)
         crossing = [*boundary.residuals, *plan.handed]
-        self._described = dict(zip(crossing, self._descriptions(crossing), strict=True))
+        self._described = dict(zip(crossing, descriptions(self._program, crossing), strict=True))
 
-    def write(self, part: _Program, made: dict[int, ir.Value]) -> Sequence[ir.Value]:
+    def write(self, part: PartOfStep, made: dict[int, ir.Value]) -> Sequence[ir.Value]:
         """Writes a function and its call; gives the call's results.
 
         ``made`` has the results of earlier calls for the values that cross.
@@ -121,7 +124,7 @@ class _Writer:
         outputs = [*part.given, *part.crossing]
         name = self._names[part.name]
         ops = [self._program.ops[position] for position in part.positions]
-        function = _function(
+        function = function_of(
             self._module, name, [values[value] for value in read],
             [values[value] for value in outputs], ops,
         )  # fmt: skip
@@ -146,28 +149,27 @@ class _Writer:
             [none if value is None else self._described.get(value, none) for value in values]
         )
 
-    def _descriptions(self, crossing: Sequence[int]) -> list[ir.Attribute]:
-        """For each value its name, and how it is split over devices where that is known."""
-        shardings = self._program.device.shardings
-        values = [self._program.values[value] for value in crossing]
-        found: list[ir.Attribute] = []
-        for value, name in zip(values, residual_names(values), strict=True):
-            attributes: dict[str, ir.Attribute] = {RESIDUAL: ir.StringAttr.get(name)}
-            placement = None if shardings.trivial else shardings.placement(value)
-            if placement is not None and not any(
-                axis.part for axes in placement.axes for axis in axes
-            ):
-                attributes[PLACED] = ir.ArrayAttr.get(
-                    [
-                        ir.ArrayAttr.get([ir.StringAttr.get(axis.name) for axis in axes])
-                        for axes in placement.axes
-                    ]
-                )
-            found.append(ir.DictAttr.get(attributes))
-        return found
+
+def descriptions(program: Program, crossing: Sequence[int]) -> list[ir.Attribute]:
+    """For each value its name, and how it is split over devices where that is known."""
+    shardings = program.device.shardings
+    values = [program.values[value] for value in crossing]
+    found: list[ir.Attribute] = []
+    for value, name in zip(values, residual_names(values), strict=True):
+        attributes: dict[str, ir.Attribute] = {RESIDUAL: ir.StringAttr.get(name)}
+        placement = None if shardings.trivial else shardings.placement(value)
+        if placement is not None and not any(axis.part for axes in placement.axes for axis in axes):
+            attributes[PLACED] = ir.ArrayAttr.get(
+                [
+                    ir.ArrayAttr.get([ir.StringAttr.get(axis.name) for axis in axes])
+                    for axes in placement.axes
+                ]
+            )
+        found.append(ir.DictAttr.get(attributes))
+    return found
 
 
-def _function(
+def function_of(
     module: ir.Block,
     name: str,
     inputs: Sequence[ir.Value],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import CountedLoop
+from ..analysis.loops.counted import CountedLoop, StackedOutput
 from ..analysis.purity import erase_dead
 from ..ir import walk
 from ..ir.build import integer_like, zeros
@@ -21,7 +21,7 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter
-from .groups import SCOPE, SplitStack, StackReader
+from .groups import SCOPE, SplitStack
 from .plan import GroupSplit
 
 
@@ -98,16 +98,16 @@ class _LoopParts:
         """Writes the iterations from ``start`` to ``end``, exclusive, as a loop."""
         op = self.loop.op.clone(ir.InsertionPoint(self.loop.op)).operation
         with scoped(op.location, SCOPE):
-            part = _Part(op, self.loop, carried, start, end)
+            part = LoopPart(op, self.loop, carried, start, end)
             added = {
                 self._slices(stack, start, end, ascending=stack.stack.slope == 1): (
-                    part.write_stack(stack)
+                    part.write_stack(stack.stack)
                 )
                 for stack in self.stacks
             }
             for stack, reader in self.reads:
                 slices = self._slices(stack, start, end, ascending=reader.ascending)
-                part.read_stack(reader, self.written[slices])
+                part.read_stack(reader.operand, self.written[slices], ascending=reader.ascending)
             loop = part.finish()
         for slices, number in added.items():
             self.written[slices] = loop.results[part.edit.position(number)]
@@ -120,8 +120,12 @@ class _LoopParts:
         return _PartOfStack(stack.writer, stack.stack.number, start, end)
 
 
-class _Part:
-    """A copy of a loop that becomes one of its parts; its location is that of new operations."""
+class LoopPart:
+    """A copy of a loop that becomes one of its parts.
+
+    It runs the iterations from ``start`` to ``end``, exclusive, and begins with ``carried``. The
+    current location is that of new operations.
+    """
 
     def __init__(
         self, op: ir.Operation, loop: CountedLoop, carried: Sequence[ir.Value], start: int, end: int
@@ -153,9 +157,9 @@ class _Part:
             following = stablehlo.AddOp(self.counter, integer_like(self.counter, 1)).result
         self.edit.returned[number] = following
 
-    def write_stack(self, stack: SplitStack) -> int:
+    def write_stack(self, stack: StackedOutput) -> int:
         """Replaces a stack by one of the part's length; returns the number of its carry."""
-        number = stack.stack.number
+        number = stack.number
         update = defining_op(self.edit.terminator.operands[number])
         assert update is not None
         whole = ir.RankedTensorType(update.results[0].type)
@@ -164,7 +168,7 @@ class _Part:
             initial = zeros(type_)
         added = self.edit.add(initial)
         _, slice_, _, *others = update.operands
-        index = self._index(ascending=stack.stack.slope == 1)
+        index = self._index(ascending=stack.slope == 1)
         with ir.InsertionPoint(self.edit.terminator), update.location:
             carried = self.edit.body.arguments[added]
             self.edit.returned[added] = stablehlo.DynamicUpdateSliceOp(
@@ -173,17 +177,17 @@ class _Part:
         self.edit.drop_stack(number, update)
         return added
 
-    def read_stack(self, reader: StackReader, stack: ir.Value) -> None:
-        """Lets the body read slices of a part's stack instead of the whole one."""
+    def read_stack(self, operand: int, stack: ir.Value, *, ascending: bool) -> None:
+        """Lets the body read slices of a part's stack instead of the whole one, an operand."""
         added = self.edit.add(stack)
         argument = self.edit.body.arguments[added]
-        whole = self.edit.body.arguments[reader.operand]
+        whole = self.edit.body.arguments[operand]
         slices = [use.owner.operation for use in whole.uses]
         for slice_ in slices:
             if slice_ != self.edit.terminator:
                 slice_.operands[0] = argument
-                slice_.operands[1] = self._index(ascending=reader.ascending)
-        self.edit.drop(reader.operand)
+                slice_.operands[1] = self._index(ascending=ascending)
+        self.edit.drop(operand)
 
     def _index(self, *, ascending: bool) -> ir.Value:
         """The counter, or the same counted back from the last iteration of the part."""

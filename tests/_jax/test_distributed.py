@@ -1,6 +1,7 @@
 """What hloom/_jax/distributed.py takes for granted of JAX.
 
-`jax._src.distributed.global_state.client`, and that what processes tell each other is compressed.
+`client` and `coordinator_address` of `jax._src.distributed.global_state`, and that what processes
+tell each other is compressed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import socket
 
 from support import RunPython
 
-from hloom._jax.distributed import ProcessStore
+from hloom._jax.distributed import ProcessStore, coordinator_address
 
 
-def test_a_process_alone_has_no_store() -> None:
+def test_a_process_alone_has_no_store_and_no_coordinator() -> None:
     assert ProcessStore.find() is None
+    assert coordinator_address() is None
 
 
 def with_store() -> str:
@@ -36,6 +38,17 @@ def test_what_processes_tell_each_other_is_compressed(run_python: RunPython) -> 
     sizes = re.findall(r"Compressed\[gzip\] (\d+) bytes vs. (\d+) bytes", traced)
     # The figures that a job agrees on are short; a plan would be sent in a fraction of its bytes.
     assert any(int(before) > 6000 and int(after) < 600 for before, after in sizes), traced[-2000:]
+
+
+def test_the_address_of_the_coordinator_is_known(run_python: RunPython) -> None:
+    script = (
+        with_store()
+        + """
+from hloom._jax.distributed import coordinator_address
+print(coordinator_address())
+"""
+    )
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", run_python(script).stdout)
 
 
 def test_processes_share_a_store(run_python: RunPython) -> None:

@@ -248,8 +248,8 @@ print("after")
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
         "cse, drop-constraints, fit, fold-transposes, free-constants, inline, late-gather, "
-        "offload, one-hot, overlap, pipeline, ragged, remat, split, split-loop, undo-checkpoint, "
-        "uninitialized-stacks, unroll; "
+        "offload, one-hot, overlap, pipeline, ragged, remat, split, split-loop, stages, "
+        "undo-checkpoint, uninitialized-stacks, unroll; "
         "or 'default', or 'off'. `hloom passes` lists them with their options.\n"
     ) in result.stderr
     assert "During handling" not in result.stderr

@@ -38,6 +38,20 @@ def temporaries_mib(output: str) -> float:
 
 
 @pytest.mark.once
+def test_stages_train() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    output = run_example("stages_train.py", **flags)
+    first, last = losses(output)
+    assert last < 0.1 * first
+    assert "3:          F0 B0 F1 B1" in output
+    page = (ROOT / "docs" / "stages.md").read_text(encoding="utf-8")
+    plan = page.split("```text\n")[1].split("```")[0].splitlines()
+    # The seconds are those of the machine, by its own rooflines.
+    assert plan[0] == output.splitlines()[0]
+    assert plan[-4:] == [line for line in output.splitlines() if re.match(r"\d: ", line)]
+
+
+@pytest.mark.once
 def test_pipeline_train() -> None:
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     plain = run_example("pipeline_train.py", JAX_HLOOM="off", **flags)

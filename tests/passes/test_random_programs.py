@@ -125,6 +125,7 @@ ELSEWHERE = {
     "late-gather": "a program on one device has no gather: its own tests, and overlap's draws",
     "offload": "the interpreter knows no memory of a host",
     "split": "these programs have no cotangent: its own draws",
+    "stages": "these programs have no cotangent: its own draws",
     "one-hot": "these programs have no labels: its own draws",
     "overlap": "a program on one device has no exchange: its own draws",
     "pipeline": "a program on one device has no stages: its own draws",

@@ -30,7 +30,7 @@ pytestmark = DUMP_MARKS
             "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, "
             "accumulate-in-place, barriers, capture, chunk, cse, drop-constraints, fit, "
             "fold-transposes, free-constants, inline, late-gather, needs-touch, offload, one-hot, "
-            "overlap, pipeline, ragged, remat, replace-two, split, split-loop, touch, "
+            "overlap, pipeline, ragged, remat, replace-two, split, split-loop, stages, touch, "
             "undo-checkpoint, uninitialized-stacks, unroll. "
             "Did you mean 'touch'?",
         ),

@@ -1,0 +1,1 @@
+"""One step as several programs on several devices: `hloom.stages`."""

@@ -1,0 +1,181 @@
+"""A loss, for a batch of one kind, as the programs of stages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.mlir import ir
+
+from hloom._jax.module_call import abstract, abstract_of_type, module_function
+from hloom.halves.names import leaf_paths
+from hloom.halves.planned import planned
+from hloom.halves.program import Signature, function_alone, lowered_joint, mark
+from hloom.mpmd.executables import Function
+from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
+from hloom.passes.split import SplitError
+from hloom.passes.stages import PARAMETER, StagesPlan
+from hloom.passes.stages import Stages as StagesPass
+from hloom.passes.stages.programs import Stages
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The arguments of a loss.
+
+    Attributes:
+      f: the loss, of parameters and a batch.
+      name: its name.
+      leaves: the arguments' leaves, those of parameters first.
+      tree: their tree, ((params, *batch), kwargs).
+      paths: the names of the leaves.
+      parameters: how many of them are parameters.
+    """
+
+    f: Callable[..., Any]
+    name: str
+    leaves: Sequence[Any]
+    tree: Any
+    paths: Sequence[str]
+    parameters: int
+
+    @classmethod
+    def of(
+        cls, f: Callable[..., Any], params: Any, batch: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        """Raises TypeError where an argument is no array, or a parameter is not differentiable."""
+        args = (params, *batch)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        paths = leaf_paths(f, args, kwargs)
+        count = len(jax.tree.leaves(params))
+        name = getattr(f, "__name__", type(f).__name__).strip("<>")
+        for number, (leaf, path) in enumerate(zip(leaves, paths, strict=True)):
+            try:
+                aval = abstract(leaf)
+            except TypeError:
+                raise TypeError(
+                    f"hloom.stages: argument {path} of {name} is a {type(leaf).__name__}; wanted "
+                    "arrays. Bind what is none by functools.partial."
+                ) from None
+            if number < count and not jnp.issubdtype(aval.dtype, jnp.inexact):
+                raise TypeError(
+                    f"hloom.stages: {path} is {aval.dtype}; only floating-point parameters are "
+                    "differentiated. Pass it beside the parameters."
+                )
+        if not count:
+            raise TypeError(f"hloom.stages: the first argument of {name} has no array in it.")
+        return cls(f, name, leaves, tree, paths, count)
+
+    @property
+    def batch(self) -> dict[int, Any]:
+        """The leaves that are no parameters, by number."""
+        return dict(enumerate(self.leaves[self.parameters :], self.parameters))
+
+
+class _Cut(StagesPass):
+    """The pass, which keeps what it planned."""
+
+    def plan(self, module: ir.Module, target: Target) -> StagesPlan:
+        found = super().plan(module, target)
+        self.__dict__["kept"] = found
+        return found
+
+    @property
+    def kept(self) -> Stages:
+        """The programs of the last module that it planned."""
+        plan = self.__dict__["kept"]
+        assert isinstance(plan, StagesPlan)
+        if plan.stages is None:
+            raise ValueError(f"hloom.stages: {plan.refusal}.")
+        return plan.stages
+
+
+def cut(
+    call: Call,
+    shapes: Mapping[int, jax.ShapeDtypeStruct],
+    before: Pipeline,
+    stages: StagesPass,
+    device: jax.Device,
+) -> tuple[Stages, dict[str, Function]]:
+    """The programs of a loss, and each as a function.
+
+    Args:
+      call: the loss with arguments of a kind.
+      shapes: by number those of the batch's leaves, of one microbatch on one device.
+      before: the passes that run on the whole before it is cut.
+      stages: the pass that cuts it.
+      device: one of those that it is for.
+
+    Raises TypeError where the loss gives no number, ValueError where it cannot be cut.
+    """
+    given = [abstract(leaf) for leaf in call.leaves[: call.parameters]]
+    where = jax.sharding.SingleDeviceSharding(device)
+    arguments = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=where)
+        for each in (*given, *shapes.values())
+    ]
+
+    def loss(leaves: Sequence[Any]) -> tuple[Callable[[Any], Any], Any]:
+        (params, *batch), kwargs = jax.tree.unflatten(call.tree, leaves)
+        return lambda params: call.f(params, *batch, **kwargs), params
+
+    def value(leaves: Sequence[Any]) -> Any:
+        f, params = loss(leaves)
+        return f(params)
+
+    y = jax.eval_shape(value, arguments)
+    if not hasattr(y, "shape") or y.shape or not jnp.issubdtype(y.dtype, jnp.floating):
+        raise TypeError(
+            f"hloom.stages: {call.name} gives {_described(y)}; wanted a scalar loss, the mean or "
+            "the sum over the examples of the batch."
+        )
+
+    def joint(leaves: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, Any]:
+        y, pullback = jax.vjp(*loss(leaves))
+        return [y], jax.tree.leaves(pullback(cotangents[0]))
+
+    y = jax.ShapeDtypeStruct(y.shape, y.dtype)
+    lowered = lowered_joint(Signature(call.name, arguments, [y], [y], (), joint))
+    mark(lowered.module, "arg_attrs", range(call.parameters), PARAMETER)
+    last = _Cut(**{each.name: getattr(stages, each.name) for each in dataclasses.fields(stages)})
+    pipeline = Pipeline((*before.passes, last))
+    try:
+        planned(lowered.module, lowered.backend, lowered.devices, [pipeline], "hloom.stages")
+    except PassError as failure:
+        if isinstance(failure.__cause__, SplitError):
+            raise ValueError(f"hloom.stages: {call.name}: {failure.__cause__}.") from None
+        raise
+    return last.kept, _functions(last.kept, lowered.callbacks)
+
+
+def _functions(stages: Stages, callbacks: tuple[Any, Any]) -> dict[str, Function]:
+    found = {}
+    by_name = walk.functions(stages.code)
+    for program in stages.programs:
+        results = [abstract_of_type(each) for each in program.results]
+        alone = function_alone(stages.code, by_name[program.function])
+        found[program.function] = Function(
+            module_function(alone, results, program.function, callbacks),
+            tuple(_shape(each) for each in program.arguments),
+            tuple(_shape(each) for each in program.results),
+        )
+    return found
+
+
+def _shape(type_: ir.Type) -> jax.ShapeDtypeStruct:
+    aval = abstract_of_type(type_)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _described(y: Any) -> str:
+    leaves = jax.tree.leaves(y)
+    if len(leaves) == 1 and leaves[0] is y:
+        return f"{y.dtype}[{','.join(map(str, y.shape))}]"
+    return f"a {type(y).__name__}"

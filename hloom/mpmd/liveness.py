@@ -1,0 +1,129 @@
+"""Whether the processes of a job live: each is connected to each, and sees at once who dies.
+
+A process that dies closes its connections, whatever it was doing, and so does the system when the
+host behind one does not answer (TCP keep-alive). Nothing has to run in a process for others to know
+that it lives: one that traces or compiles for minutes is no suspect.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import selectors
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from hloom._jax.distributed import ProcessStore
+
+_KEY = "hloom/stages/address"
+_MEET_S = 300.0
+"""How long to wait for another process's address, or connection."""
+_SILENT_S, _PROBES = 3, 4
+"""After how many silent seconds a host is asked whether it lives, and how often, each second."""
+_GOODBYE = b"."
+
+
+class Peers:
+    """The other processes of a job, and which of them are gone.
+
+    Args:
+      store: where processes tell their addresses.
+      me: the number of this process.
+      processes: how many there are.
+      host: the address at which others reach this process.
+    """
+
+    def __init__(self, store: ProcessStore, me: int, processes: int, host: str) -> None:
+        self._me = me
+        self._told: list[Callable[[], None]] = []
+        self._gone: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._sockets: dict[int, socket.socket] = {}
+        self._meet(store, processes, host)
+        atexit.register(self._say_goodbye)
+        threading.Thread(target=self._watch, name="hloom-stages-peers", daemon=True).start()
+
+    @property
+    def gone(self) -> dict[int, str]:
+        """By number the processes that are gone, each with how: "has died"."""
+        with self._lock:
+            return dict(self._gone)
+
+    def tell(self, changed: Callable[[], None]) -> None:
+        """Has something be called when a process is gone."""
+        self._told.append(changed)
+
+    def _meet(self, store: ProcessStore, processes: int, host: str) -> None:
+        """Connects to processes of lower numbers; those of higher ones connect to this one."""
+        with socket.create_server((host, 0)) as server:
+            server.settimeout(_MEET_S)
+            store.put(f"{_KEY}/{self._me}", f"{host}:{server.getsockname()[1]}")
+            for other in range(self._me):
+                address = store.get(f"{_KEY}/{other}", _MEET_S)
+                if address is None:
+                    raise TimeoutError(_absent(other))
+                there, _, port = address.rpartition(":")
+                connection = socket.create_connection((there, int(port)), _MEET_S)
+                connection.sendall(self._me.to_bytes(4, "big"))
+                self._keep(other, connection)
+            for _ in range(self._me + 1, processes):
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    missing = set(range(processes)) - {self._me, *self._sockets}
+                    raise TimeoutError(_absent(*sorted(missing))) from None
+                connection.settimeout(_MEET_S)
+                other = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+                self._keep(other, connection)
+
+    def _keep(self, other: int, connection: socket.socket) -> None:
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (
+            ("TCP_KEEPIDLE", _SILENT_S), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", _PROBES),
+        ):  # fmt: skip
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        self._sockets[other] = connection
+        self._selector.register(connection, selectors.EVENT_READ, other)
+
+    def _watch(self) -> None:
+        ended: set[int] = set()
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                connection, other = key.fileobj, key.data
+                assert isinstance(connection, socket.socket)
+                try:
+                    said = connection.recv(1)
+                except OSError:
+                    said = b""
+                if said == _GOODBYE:
+                    ended.add(other)
+                    continue
+                self._selector.unregister(connection)
+                with self._lock:
+                    self._gone[other] = "has ended" if other in ended else "has died"
+                if other not in ended:
+                    # At once: JAX ends this process without a word of ours if 0 is gone.
+                    line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
+                    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
+                for changed in list(self._told):
+                    changed()
+
+    def _say_goodbye(self) -> None:
+        for connection in self._sockets.values():
+            try:
+                connection.sendall(_GOODBYE)
+            except OSError:
+                continue
+
+
+def _absent(*processes: int) -> str:
+    who = ", ".join(map(str, processes))
+    return (
+        f"hloom.stages: process {who} is not there after {_MEET_S:g} s; wanted all processes of "
+        "jax.distributed to plan the same stages."
+    )
