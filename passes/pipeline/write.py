@@ -22,7 +22,6 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mesh import manual_axes_attribute
 from ..ir.values import defining_op, is_read
-from ..phase_loops.contents import Form
 from ..phase_loops.devices import Share
 from .circular import Dealing
 from .loop import PipelinedLoop
@@ -167,29 +166,28 @@ class _LoopWriter:
         for each, layout in zip(pipeline.found.read, pipeline.read, strict=True):
             stack = self._dealing.dealt(self._now(each.value), repeats)
             found.append(_Operand(stack, self._places.of_stack(layout)))
-        starts = [
-            (self._loop.op.operands[each.number], each.layout) for each in pipeline.travelling
-        ]
-        cut = [(values[number], form) for number, form in pipeline.cut]
-        for value, layout in (*starts, *cut):
-            assert not isinstance(layout, Form)
-            by_batch = self._places.by_batch(layout)
-            found.append(_Operand(self._made_by_batch(value, layout), by_batch))
+        for carry in pipeline.travelling:
+            start = self._loop.op.operands[carry.number]
+            found.append(self._made_by_batch(start, carry.layout))
+        for number, form in pipeline.cut:
+            assert isinstance(form, AxisLayout)
+            found.append(self._made_by_batch(values[number], form))
         found += [_Operand(self._now(values[number]), {}) for number in pipeline.whole]
         return found
 
-    def _made_by_batch(self, value: ir.Value, layout: AxisLayout | None) -> ir.Value:
-        """A value of which each device gets all, as one that each device makes a part of.
+    def _made_by_batch(self, value: ir.Value, layout: AxisLayout | None) -> _Operand:
+        """A value of which each device of the axis gets all, and each makes its part.
 
         XLA would else make all of it on each: of a loss head it gathers the logits' gradient, which
         is several times as large as what comes of it.
         """
-        split = self._places.by_part(value.type, layout)
+        places, axis = self._places, self._axis
         made, op = self._now(value), defining_op(value)
+        split = places.by_part(value.type, layout)
         constants = {walk.key(each.op) for each in self._pipeline.plan.program.program.root.nodes}
-        if split is None or op is None or walk.key(op) in constants:
-            return made
-        return sdy.ShardingConstraintOp(made, self._axis.sharding(made.type, split, ())).result
+        if split is not None and op is not None and walk.key(op) not in constants:
+            made = sdy.ShardingConstraintOp(made, axis.sharding(made.type, split, ())).result
+        return _Operand(made, places.by_batch(layout))
 
     def _device(self, arguments: list[ir.Value]) -> list[ir.Value]:
         """The computation of one device; what it returns."""
