@@ -58,10 +58,11 @@ def main():
         out_shardings=(placed, whole),
         donate_argnums=0,
     )
-    memory = train_step.lower(state, batches[0]).compile().memory_analysis()
+    train_step = train_step.lower(state, batches[0]).compile()
     for number, batch in enumerate(batches, start=1):
         state, loss = train_step(state, batch)
         print(f"step {number:2d}  loss {loss:.5f}")
+    memory = train_step.memory_analysis()
     print(f"temporary memory of a step: {memory.temp_size_in_bytes / 2**20:.1f} MiB")
 
 

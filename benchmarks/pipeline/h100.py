@@ -24,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, code, figure, mebi, section, text, without_cache
-from benchmarks.pipeline import programs
+from benchmarks.pipeline import by_hand, programs
 from benchmarks.pipeline.values import shown_mesh
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives_of
@@ -46,6 +46,7 @@ class Case:
       spec: hloom's.
       weights: how a stack of layers is sharded.
       batch: how activations are held where it is given, and the tokens.
+      by_hand: microbatches of the form that is written by hand; 0 for the plain step.
     """
 
     sizes: dict[str, int]
@@ -53,6 +54,7 @@ class Case:
     spec: str
     weights: PartitionSpec
     batch: PartitionSpec | None
+    by_hand: int = 0
 
 
 def _cases() -> Iterator[Case]:
@@ -74,6 +76,9 @@ def _cases() -> Iterator[Case]:
         yield Case(sizes, "nothing_saveable", spec, stages, PartitionSpec("data"))
         both = PartitionSpec("stage", "data")
         yield Case(sizes, "nothing_saveable", spec, both, PartitionSpec("data"))
+    for count in (8, 4):
+        for policy in ("", "nothing_saveable"):
+            yield Case({"stage": count}, policy, "off", stages, None, by_hand=16)
 
 
 def _lowered(case: Case) -> Any:
@@ -95,6 +100,8 @@ def _lowered(case: Case) -> Any:
         body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 
     def loss(p: Any, tok: jax.Array) -> jax.Array:
+        if case.by_hand:
+            return by_hand.gpipe(p, tok, mesh, case.by_hand, body)
         return programs.plain(p, tok, body)
 
     shapes = {
@@ -134,7 +141,7 @@ def measured(case: Case) -> dict[str, Any]:
             counts[f"{each.kind} in loops"] += each.runs
     copies, loops, unknown = _loops(hlo)
     return {
-        "mesh": shown_mesh(case.sizes),
+        "mesh": shown_mesh(case.sizes) + (", by hand" if case.by_hand else ""),
         "weights": str(tuple(case.weights)),
         "policy": case.policy or "none",
         "spec": case.spec,
@@ -150,7 +157,8 @@ def measured(case: Case) -> dict[str, Any]:
 
 
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
-_COPY = re.compile(r"= (\S+) copy(?:-start)?\(")
+_COPY = re.compile(r"= (\S+) copy(?:-start)?\((?!%?dynamic_slice)")
+"""A copy of more than a slice, such as XLA writes for the weights of a layer in a loop."""
 
 
 def _loops(hlo: str) -> tuple[int, int, int]:
@@ -215,7 +223,9 @@ The loss and the gradients of a GPT of 16 scanned layers of width 2048, 16 heads
 are those with the mesh `data`: weights sharded over the devices along their second axis, and
 activations held along the batch by constraints. Temporaries are XLA's, on one device. Collectives
 are counted in XLA's optimized text, as often as they run, with the bytes of their results on one
-device; results of reduce-scatters are a part of what they read. A large copy is one of over 20 MiB.
+device; results of reduce-scatters are a part of what they read. A large copy is one of over 20 MiB,
+but for those of a slice, as of a layer's weights. Rows `by hand` are GPipe with `shard_map` and
+`lax.cond`, 16 microbatches (`benchmarks/pipeline/by_hand.py`).
 `dtype=keep` adds up gradients in bfloat16, as FSDP's one product over the batch rounds to it."""
 
 

@@ -72,6 +72,8 @@ def compile_program(request: CompileRequest) -> CompileResult:
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
             failures.complain(run.name, Complaint(in_lines(run.name, run.refusal)))
+        if run.warning:
+            failures.advise(run)
     record = _record(request, candidates, compiler, failures, used, attempts)
     if entry is not None:
         _keep(entry, used, failures, record)

@@ -7,6 +7,7 @@ from pathlib import Path
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.pipeline import PassRun
 from hloom.policy import first_time, is_strict, warn
 
 
@@ -70,6 +71,12 @@ class Failures:
                 " Further programs with this problem are only in hloom.records()." if topic else ""
             )
             warn("\n".join((f"{what}{others}", *more)))
+
+    def advise(self, run: PassRun) -> None:
+        """Warns, once, of what is amiss with what a pass has done; never an error."""
+        text = f"hloom: pass '{run.name}': '{self._request.name}': {run.warning}"
+        if self._request.falls_back and first_time(f"{self._request.pipeline}: {text}"):
+            warn(text)
 
     def _tell(self, failure: PassError, outcome: str, repeat: str) -> None:
         request = self._request

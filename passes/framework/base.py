@@ -47,6 +47,15 @@ class RefusingPlan(Plan, Protocol):
         """What is not done and why, in sentences for the user; empty where nothing is missing."""
 
 
+@runtime_checkable
+class WarningPlan(Plan, Protocol):
+    """A plan that is carried out, and may have a flaw that the user should know of."""
+
+    @property
+    def warning(self) -> str:
+        """What is amiss, in sentences for the user; empty where nothing is."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """One thing that a plan does and could leave.

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from .base import Pass, Plan, PlanWithEffect, RefusingPlan
+from .base import Pass, Plan, PlanWithEffect, RefusingPlan, WarningPlan
 from .errors import PassError, reason_of
 from .feedback import (
     Attempt,
@@ -42,6 +42,7 @@ class PassRun:
       record: what a measured pass needs of its plan later; None of others.
       requested: the spec names it, and it does more than to normalise for others.
       refusal: what the spec asks for and the plan does not do; empty where nothing.
+      warning: what is amiss with what it does; empty where nothing.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PassRun:
     record: PlanRecord | None = dataclasses.field(default=None, repr=False)
     requested: bool = True
     refusal: str = ""
+    warning: str = ""
 
     @property
     def seconds(self) -> float:
@@ -219,6 +221,7 @@ class _ReadPlan:
     _decisions: dict[str, object]
     record: PlanRecord | None
     refusal: str
+    warning: str
 
     def summary(self) -> str:
         return self._summary
@@ -250,6 +253,7 @@ def _run_step(
         record=read.record,
         requested=requested and not step.preparation,
         refusal=read.refusal,
+        warning=read.warning,
     )
     return read, run
 
@@ -262,7 +266,8 @@ def _read(step: Pass, plan: Plan) -> _ReadPlan:
     if not (empty or step.preparation):
         effect = plan.effect() if isinstance(plan, PlanWithEffect) else summary
     refusal = plan.refusal if isinstance(plan, RefusingPlan) else ""
-    return _ReadPlan(empty, rewrites, effect, summary, plan.to_json(), record, refusal)
+    warning = plan.warning if isinstance(plan, WarningPlan) else ""
+    return _ReadPlan(empty, rewrites, effect, summary, plan.to_json(), record, refusal, warning)
 
 
 def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:

@@ -49,7 +49,8 @@ are left to XLA's partitioner.
 In the order in which a module passes through it:
 
 - ``mesh_axis`` is the axis, ``segments`` reads a loop as one over layers, ``batch`` finds the
-  dimension that is cut, ``schedule`` and ``cost`` tell how many microbatches and repeats;
+  dimension that is cut, ``schedule`` is who does what when; ``choice`` takes microbatches and
+  repeats, by ``cost``, and tells what is amiss;
 - ``loop`` has all that is decided of a loop, ``plan`` that of a module, in tables;
 - ``write`` puts the manual computation in the loop's place, ``places`` says how values lie on the
   devices, ``ticks`` writes what a device does, ``segment_writer`` a segment, ``circular`` the order
@@ -92,15 +93,16 @@ class Pipeline(Pass):
     )
     microbatches: int | None = option(
         None,
-        doc="into how many microbatches the batch is divided. By default the fewest that are at "
-        "least twice the devices of the axis, or as many as there can be",
+        doc="into how many microbatches the batch is divided. By default what the cost model finds "
+        "fastest where the speed of the links is known, else the fewest that are at least twice "
+        "the devices of the axis, or as many as there can be",
         minimum=2,
     )
     repeats: int | None = option(
         None,
         doc="how many segments of layers each device has, which it runs one after the other on "
         "all microbatches: it idles less, and more is sent. By default as many as the cost model "
-        "finds best where the speed of the links is known, else 1",
+        "finds fastest where the speed of the links is known, else 1",
         minimum=1,
     )
     dtype: str = option(

@@ -1,9 +1,11 @@
 """What a pipeline takes in a step by the cost model, and FSDP over the same devices beside it.
 
-A tick takes a device's share of the work, and what it sends to the next device is exposed: XLA
-starts the transfer behind the segment that makes it, and the next tick waits for it. FSDP gathers
-each layer's weights while it computes with the layer before, so that it takes the longer of both.
-The optimizer and the reduction of gradients over other axes are the same on either side.
+A tick takes a device's share of the work, but no less than to read the weights of its segment and
+to start its kernels, and adds to the segment's gradients. What it sends to the next device is
+exposed: XLA starts the transfer behind the segment that makes it, and the next tick waits for it.
+So more microbatches idle less and cost more passes over weights and gradients. FSDP gathers each
+layer's weights while it computes with the layer before, so that it takes the longer of both. The
+optimizer and the reduction of gradients over other axes are the same on either side.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ class LoopWork:
       busy_s: a device's share of the work.
       carried_bytes: what travels of the whole batch, on one device.
       weight_bytes: the weights that it reads, of all layers, on one device of each stage together.
+      least_s: what a microbatch takes on a device at least, however small it is.
+      sums_s: what it takes to add a microbatch's gradients to those of a device's layers.
     """
 
     busy_s: float
     carried_bytes: int
     weight_bytes: int
+    least_s: float = 0.0
+    sums_s: float = 0.0
 
 
 def link_rate(speed: Speed, devices: int) -> float | None:
@@ -41,7 +47,8 @@ def link_rate(speed: Speed, devices: int) -> float | None:
 
 def tick_seconds(work: LoopWork, schedule: PipelineSchedule, rate: float) -> tuple[float, float]:
     """What a device computes in a tick, and what it sends."""
-    return work.busy_s / schedule.items, work.carried_bytes / schedule.microbatches / rate
+    busy_s = max(work.busy_s / schedule.microbatches, work.least_s) + work.sums_s
+    return busy_s / schedule.repeats, work.carried_bytes / schedule.microbatches / rate
 
 
 def pipeline_seconds(loops: Sequence[LoopWork], schedule: PipelineSchedule, rate: float) -> float:
@@ -54,17 +61,17 @@ def pipeline_seconds(loops: Sequence[LoopWork], schedule: PipelineSchedule, rate
     return ticks + 2 * weights * (1 - 1 / schedule.stages) / rate
 
 
-def best_repeats(
+def best_schedule(
     loops: Sequence[LoopWork], possible: Sequence[PipelineSchedule], rate: float
 ) -> PipelineSchedule:
-    """The fastest of some schedules, the first of which is without repeats."""
+    """The fastest of some schedules, one of which is without repeats."""
 
     def is_exposed(schedule: PipelineSchedule) -> bool:
         sent = [tick_seconds(work, schedule, rate) for work in loops]
         return any(send_s > MOST_SENT * busy_s for busy_s, send_s in sent)
 
     allowed = [each for each in possible if each.repeats == 1 or not is_exposed(each)]
-    return min(allowed, key=lambda each: (pipeline_seconds(loops, each, rate), each.repeats))
+    return min(allowed, key=lambda each: (pipeline_seconds(loops, each, rate), each.items))
 
 
 def sharded_seconds(loops: Sequence[LoopWork], devices: int, rate: float) -> float:

@@ -162,6 +162,12 @@ class PipelinedLoop:
         )
 
     @property
+    def residual_bytes(self) -> int:
+        """What it stacks for the whole batch, on one device."""
+        devices = self.schedule.stages * self.parts
+        return sum(_bytes(each.type) // devices for each in self.written if each.layout)
+
+    @property
     def description(self) -> str:
         text = pluralize(self.schedule.repeats * self.schedule.stages, "segment")
         return f"{site(self.found.loop.op)}: {self.found.layers} layers in {text}"
@@ -179,9 +185,12 @@ def pipelined_loop(
     """The loop as a pipeline. Raises NotPossibleError where it cannot be written as one."""
     layers, per_turn = found.layers, schedule.stages * schedule.repeats
     if layers % per_turn:
+        stages, most = schedule.stages, layers // schedule.stages
+        whole = [str(each) for each in range(1, most + 1) if layers % (stages * each) == 0]
         raise NotPossibleError(
-            f"its {layers} layers are no multiple of {schedule.stages} devices"
-            + (f" times {schedule.repeats} repeats" if schedule.repeats > 1 else ""),
+            f"its {layers} layers are no multiple of {stages} devices"
+            + (f" times {schedule.repeats} repeats" if schedule.repeats > 1 else "")
+            + (f": want repeats of {' or '.join(whole)}" if whole else ""),
             found.loop.op,
         )
     plan = plan_loops(batch.flow, schedule.microbatches, accumulate_in=rule, by_parts=False)

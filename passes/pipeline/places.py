@@ -65,20 +65,19 @@ class Places:
 
     def of_result(self, carry: PipelineCarry) -> AxesByDimension:
         """Where a carry is split behind the loop."""
-        split = self.by_batch(carry.layout)
-        if carry.layout is not None and self.is_scattered(carry):
-            split[carry.layout.axis] = (*self.pipeline.axes, self.axis.name)
-        return split
+        return self.by_part(carry.type, carry.layout) or self.by_batch(carry.layout)
 
-    def is_scattered(self, carry: PipelineCarry) -> bool:
-        """Whether each device of the axis gets its part of the batch, for what is behind the loop.
+    def by_part(self, type_: ir.Type, layout: AxisLayout | None) -> AxesByDimension | None:
+        """Where a value is split of which each device of the axis has its part of the batch, too.
 
-        That is how embedding, head and loss are divided over these devices.
+        That is how embedding, head and loss are divided over these devices. None where they cannot
+        have parts of the same length.
         """
-        layout = carry.layout
         if layout is None or self.own(layout).outer != 1:
-            return False
-        return shape_of(carry.type)[layout.axis] % (self.axis.count * self.pipeline.parts) == 0
+            return None
+        if shape_of(type_)[layout.axis] % (self.axis.count * self.pipeline.parts):
+            return None
+        return {layout.axis: (*self.pipeline.axes, self.axis.name)}
 
     def part(self, type_: ir.Type, split: AxesByDimension) -> ir.Type:
         """The type of a device's part of a value."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.cost import seconds
 from ..analysis.dimension_flow.result import site
 from ..analysis.loops.counted import CountedLoop, counted_loops
 from ..analysis.program import Node, Program
@@ -16,16 +14,15 @@ from ..analysis.shardings.shardings import Shardings
 from ..framework import base
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Table
-from ..framework.target import Speed, Target
+from ..framework.target import Target
 from ..framework.text import percent, pluralize, size
-from ..framework.text import seconds as shown_seconds
 from ..ir import walk
 from ..ir.marks import next_channel
 from ..ir.types import tensor_bytes
 from ..ir.values import is_read, shape_of
 from ..phase_loops.exits import AccumulatorRule
 from .batch import LoopBatch, batch_of
-from .cost import LoopWork, best_repeats, link_rate, pipeline_seconds, sharded_seconds
+from .choice import LoopAndBatch, ScheduleChoice
 from .loop import PipelinedLoop, check_body, pipelined_loop
 from .mesh_axis import StageAxis
 from .schedule import PipelineSchedule
@@ -53,6 +50,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
       axis: along which axis of the mesh.
       first_channel: a number that collectives of the module have no higher one than.
       instead: what would be as fast by the cost model; empty where nothing is.
+      warning: what is amiss with the schedule, in sentences; empty where nothing is.
       reason: why there are none; empty where there are.
       refusal: the same, where somebody who asked for them has to know.
     """
@@ -60,6 +58,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
     axis: StageAxis | None = None
     first_channel: int = 1
     instead: str = ""
+    warning: str = ""
     reason: str = ""
     refusal: str = ""
 
@@ -99,6 +98,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
             Fact("sent a tick", max(each.tick_bytes for each in self.decided), Kind.BYTES),
             Fact("batch", batch, Kind.TEXT),
             *((Fact("instead", self.instead, Kind.TEXT),) if self.instead else ()),
+            *((Fact("warning", self.warning, Kind.TEXT),) if self.warning else ()),
         )
 
     def tables(self) -> tuple[Table, ...]:
@@ -152,35 +152,43 @@ def plan_pipeline(module: ir.Module, settings: PipelineSettings, target: Target)
         axis = StageAxis.of(module, settings.axis)
         if axis is None or axis.count < 2:
             return PipelinePlan((), reason="there is one device to run the layers on")
-        planner = PipelinePlanner(module, axis, settings, target.speed)
+        planner = PipelinePlanner(module, axis, settings, target)
         loops = planner.loops()
     except (_NothingToDoError, walk.NoEntryError) as error:
         return PipelinePlan((), reason=str(error))
     except NotPossibleError as error:
         why = error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
         return PipelinePlan((), reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")
-    instead = planner.beside_sharding(loops)
-    return PipelinePlan(loops, axis=axis, first_channel=next_channel(module), instead=instead)
+    block = walk.entry_function(module).regions[0].blocks[0]
+    return PipelinePlan(
+        loops,
+        axis=axis,
+        first_channel=next_channel(module),
+        instead=planner.choice.instead(loops),
+        warning=" ".join(f"{each}." for each in planner.choice.warnings(loops, block)),
+    )
 
 
 class PipelinePlanner:
     """Plans for one module. Raises NotPossibleError."""
 
     def __init__(
-        self, module: ir.Module, axis: StageAxis, settings: PipelineSettings, speed: Speed
+        self, module: ir.Module, axis: StageAxis, settings: PipelineSettings, target: Target
     ) -> None:
         self._module = module
         self._axis = axis
         self._settings = settings
-        self._speed = speed
         self._shardings = Shardings.of(module)
         self._made: set[ir.Value] = set()
         """Stacks that loops over layers make."""
+        self.choice = ScheduleChoice(
+            axis, self._shardings, target, self._made, settings.accumulate_in
+        )
         self._odd: NotPossibleError | None = None
         """Why the first loop that reads stacks on the axis is none over layers."""
 
     def loops(self) -> tuple[PipelinedLoop, ...]:
-        found: list[tuple[LayerLoop, LoopBatch]] = []
+        found: list[LoopAndBatch] = []
         for program in self._programs():
             for loop, node in _loops_of(program):
                 layers = self._layer_loop(loop, node, program)
@@ -193,8 +201,8 @@ class PipelinePlanner:
                 self._made.update(loop.op.results[stack.number] for stack in loop.stacks)
         if not found:
             raise self._no_loop()
-        schedule = self._schedule(*zip(*found, strict=True))
-        rule = self._settings.accumulate_in
+        settings, rule = self._settings, self._settings.accumulate_in
+        schedule = self.choice.schedule(found, settings.microbatches, settings.repeats)
         return tuple(
             pipelined_loop(number, layers, batch, schedule, rule, self._shardings, self._axis)
             for number, (layers, batch) in enumerate(found)
@@ -310,88 +318,6 @@ class PipelinePlanner:
                 reader,
             )
         raise _NothingToDoError(f"no loop is over layers on {name}")
-
-    def _schedule(
-        self, loops: Sequence[LayerLoop], batches: Sequence[LoopBatch]
-    ) -> PipelineSchedule:
-        stages, settings = self._axis.count, self._settings
-        common = math.gcd(*(batch.size for batch in batches))
-        possible = [number for number in range(2, common + 1) if common % number == 0]
-        wanted = settings.microbatches
-        if wanted is None:
-            enough = [number for number in possible if number >= 2 * stages]
-            microbatches = next(iter(enough or reversed(possible)), None)
-            if microbatches is None:
-                raise NotPossibleError("its batch has one element on a device", loops[0].loop.op)
-        elif wanted in possible:
-            microbatches = wanted
-        else:
-            batch = next(each for each in batches if each.size % wanted or wanted < 2)
-            raise NotPossibleError(
-                f"{wanted} microbatches do not divide {batch.text}"
-                + (f", of which a device has {batch.size}" if batch.devices > 1 else "")
-                + f": want one of {', '.join(map(str, possible)) or 'none'}"
-            )
-        return PipelineSchedule(stages, microbatches, self._repeats(loops, batches, microbatches))
-
-    def _repeats(
-        self, loops: Sequence[LayerLoop], batches: Sequence[LoopBatch], microbatches: int
-    ) -> int:
-        stages, wanted = self._axis.count, self._settings.repeats
-        if wanted is not None:
-            if wanted > 1 and microbatches < stages:
-                raise NotPossibleError(
-                    f"{wanted} repeats take a microbatch for each of {stages} devices at least; "
-                    f"there are {microbatches}"
-                )
-            return wanted
-        layers = math.gcd(*(each.layers for each in loops))
-        rate = link_rate(self._speed, self._axis.devices)
-        if rate is None or microbatches < stages:
-            return 1
-        possible = [
-            PipelineSchedule(stages, microbatches, repeats)
-            for repeats in range(1, layers // stages + 1)
-            if layers % (stages * repeats) == 0
-        ]
-        works = list(map(self._work, loops, batches))
-        return best_repeats(works, possible, rate).repeats if possible else 1
-
-    def _work(self, found: LayerLoop, batch: LoopBatch) -> LoopWork:
-        index = batch.flow.program.index
-        travelling = [
-            found.loop.op.operands[number]
-            for number in found.carried
-            if batch.flow.of(index[found.loop.op.results[number]]).is_split
-        ]
-        weights = [each.value for each in found.read if each.value not in self._made]
-        return LoopWork(
-            seconds(found.loop.op, self._speed) / self._axis.devices,
-            sum(tensor_bytes(value.type) or 0 for value in travelling) // batch.devices,
-            sum(map(self._weight_bytes, weights)),
-        )
-
-    def _weight_bytes(self, value: ir.Value) -> int:
-        """Of all layers, what one device of each stage has together."""
-        placement = self._shardings.placement(value)
-        counts = {} if placement is None else placement.counts
-        parts = math.prod(count for axis, count in counts.items() if axis)
-        return (tensor_bytes(value.type) or 0) // parts
-
-    def beside_sharding(self, loops: Sequence[PipelinedLoop]) -> str:
-        """What FSDP over the same devices would take, where it would be as fast."""
-        rate = link_rate(self._speed, self._axis.devices)
-        if rate is None:
-            return ""
-        works = [self._work(each.found, each.batch) for each in loops]
-        own_s = pipeline_seconds(works, loops[0].schedule, rate)
-        sharded_s = sharded_seconds(works, self._axis.count, rate)
-        if sharded_s > own_s:
-            return ""
-        return (
-            f"FSDP over the same {self._axis.count} devices is as fast: "
-            f"{shown_seconds(sharded_s)} in these loops against {shown_seconds(own_s)}"
-        )
 
 
 class _NothingToDoError(Exception):

@@ -244,7 +244,7 @@ class DeviceWriter:
         value = converted(value, _summable(own))
         # The others have zeros to add.
         value = stablehlo.select(self.is_last, value, zeros(ir.RankedTensorType(value.type)))
-        is_scattered = carry.layout is not None and self.places.is_scattered(carry)
+        is_scattered = self.places.by_part(carry.type, carry.layout) is not None
         scattered = carry.layout.axis if carry.layout and is_scattered else None
         value = converted(self._across((axis.name,), value, Combine.SUM, scattered), own)
         return self._across(axes, value, carry.combine) if carry.combine and axes else value

@@ -167,13 +167,27 @@ class _LoopWriter:
             stack = self._dealing.dealt(self._now(each.value), repeats)
             found.append(_Operand(stack, self._places.of_stack(layout)))
         for carry in pipeline.travelling:
-            start = self._now(self._loop.op.operands[carry.number])
-            found.append(_Operand(start, self._places.by_batch(carry.layout)))
+            start = self._loop.op.operands[carry.number]
+            found.append(self._made_by_batch(start, carry.layout))
         for number, form in pipeline.cut:
             assert isinstance(form, AxisLayout)
-            found.append(_Operand(self._now(values[number]), self._places.by_batch(form)))
+            found.append(self._made_by_batch(values[number], form))
         found += [_Operand(self._now(values[number]), {}) for number in pipeline.whole]
         return found
+
+    def _made_by_batch(self, value: ir.Value, layout: AxisLayout | None) -> _Operand:
+        """A value of which each device of the axis gets all, and each makes its part.
+
+        XLA would else make all of it on each: of a loss head it gathers the logits' gradient, which
+        is several times as large as what comes of it.
+        """
+        places, axis = self._places, self._axis
+        made, op = self._now(value), defining_op(value)
+        split = places.by_part(value.type, layout)
+        constants = {walk.key(each.op) for each in self._pipeline.plan.program.program.root.nodes}
+        if split is not None and op is not None and walk.key(op) not in constants:
+            made = sdy.ShardingConstraintOp(made, axis.sharding(made.type, split, ())).result
+        return _Operand(made, places.by_batch(layout))
 
     def _device(self, arguments: list[ir.Value]) -> list[ir.Value]:
         """The computation of one device; what it returns."""

@@ -64,6 +64,20 @@ def test_pipeline_train() -> None:
     assert temporaries_mib(pipeline) <= 0.4 * temporaries_mib(plain)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["pipeline_equinox", "pipeline_logical_axes"])
+def test_more_models_train_as_pipelines(name: str) -> None:
+    """In strict mode, where a step that is no pipeline would be an error."""
+    told = run_example(
+        f"{name}.py",
+        JAX_HLOOM="pipeline{axis=stage microbatches=4}",
+        HLOOM_STRICT="1",
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+    )
+    assert len(losses(told)) == 10
+    assert losses(told)[-1] < losses(told)[0]
+
+
 # On the newest version tests of the demo train a model of Flax with and without hloom.
 @pytest.mark.once
 def test_the_first_hour(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ class Job:
         for run in result.runs:
             if run.record is not None and run.record.prediction is not None:
                 yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
-            if run.refusal:
-                yield Diagnostic(Severity.WARNING, position, f"{run.name}: {run.refusal}")
+            for text in filter(None, (run.refusal, run.warning)):
+                yield Diagnostic(Severity.WARNING, position, f"{run.name}: {text}")
         for step in self.pipeline.passes:
             if (nothing := step.nothing_on(self.target.platform)) is not None:
                 yield Diagnostic(Severity.REMARK, position, f"{step.name}: {nothing.summary()}")

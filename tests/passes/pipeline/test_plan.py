@@ -113,6 +113,43 @@ def test_repeats_by_default_are_the_cost_model_s() -> None:
     assert found == [1, 1, 4]
 
 
+def test_microbatches_by_default_are_the_cost_model_s_where_links_are_known() -> None:
+    """Kernels that take a while make few microbatches better, links that are slow many."""
+    kernels = Target(speed=Speed(link_bytes_per_s=1e15, kernel_s=1e-3))
+    links = Target(speed=Speed(link_bytes_per_s=1.0))
+    found = [
+        facts_of(run_of(plain, "pipeline{repeats=1}", stage=2, target=target)[0].plan)
+        for target in (kernels, links)
+    ]
+    assert [each["microbatches"] for each in found] == [2, 16]
+
+
+def test_ticks_that_send_for_longer_than_they_compute_are_warned_of() -> None:
+    target = Target(speed=Speed(link_bytes_per_s=1e3))
+    run, _ = run_of(plain, "pipeline{microbatches=8}", target=target)
+    assert "in each of 11 ticks a device sends 32 B for 32.0 ms, at 1e-06 GB/s" in run.warning
+    assert run.warning.endswith("Have stage over fewer devices, or over faster links.")
+    assert "test_plan.py:" in run.warning
+    run, _ = run_of(plain, "pipeline{microbatches=8 repeats=2}", target=target)
+    assert run.warning.endswith("With repeats=1 a device sends 2 times less.")
+    assert not run_of(plain, target=Target(speed=Speed(link_bytes_per_s=1e15)))[0].warning
+
+
+@pytest.mark.once  # how many there are differs by version
+def test_residuals_that_the_device_has_no_room_for_are_warned_of() -> None:
+    """With the groups that make them fit."""
+    arguments, stack = STACK.nbytes // 4 + ROWS.nbytes, LAYERS // 4 * ROWS.nbytes
+    # Three of them: what goes into the product, and what tanh keeps.
+    run, _ = run_of(plain, target=Target(usable_bytes=arguments + 3 * stack))
+    assert not run.warning
+    run, _ = run_of(plain, target=Target(usable_bytes=arguments + stack))
+    assert run.warning == (
+        "Residuals of 1.50 KiB stay on a device, which has 512 B beside the step's arguments: "
+        "`accumulate{microbatches=4}` in front makes them 384 B; `remat` and jax.checkpoint make "
+        "them less, too."
+    )
+
+
 def test_where_sharded_weights_are_as_fast_the_plan_says_so() -> None:
     target = Target(speed=Speed(link_bytes_per_s=1e15, kernel_s=1e-3))
     told = str(facts_of(run_of(plain, stage=4, target=target)[0].plan).get("instead"))
@@ -192,7 +229,7 @@ REFUSED = [
     (plain, {"spec": "pipeline{microbatches=3}"}, "3 microbatches do not divide axis 0 of the "
      "carried tensor<16x4xf32>, 16 elements: want one of 2, 4, 8, 16", ""),
     (plain, {"spec": "pipeline{repeats=3}"}, "its 8 layers are no multiple of 4 devices times 3 "
-     "repeats", "test_plan.py:"),
+     "repeats: want repeats of 1 or 2", "test_plan.py:"),
     (plain, {"spec": "pipeline{microbatches=2 repeats=2}"}, "2 repeats take a microbatch for each "
      "of 4 devices at least; there are 2", ""),
     (plain, {"spec": "pipeline{axis=stag}"}, "'stag' is no axis of the mesh. Did you mean "

@@ -18,8 +18,9 @@ from support import often
 from support.devices.meshes import mesh_of
 
 import hloom
-from benchmarks.pipeline import programs
+from benchmarks.pipeline import by_hand, programs
 from benchmarks.pipeline.values import Case, compared, random_case
+from hloom.passes.pipeline.choice import ScheduleChoice
 
 MOST_OFF = 2e-6
 LAYERS, WIDTH, BATCH, LENGTH = 8, 8, 8, 2
@@ -149,6 +150,35 @@ def test_random_steps_give_what_one_device_gives(number: int) -> None:
     off, record = compared(random_case(number))
     assert record.changed
     assert off < MOST_OFF
+
+
+def test_what_is_amiss_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In strict mode, too: it is no error."""
+    told = "the links are slow"
+    monkeypatch.setattr(ScheduleChoice, "warnings", lambda self, loops, block: iter((told,)))
+    case = Case("plain", plain, (weights(), DATA), {"stage": 2}, by_stage, "pipeline")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        off, record = compared(case)
+    assert (off < MOST_OFF, record.complaint) == (True, None)
+    texts = [str(each.message) for each in seen if told in str(each.message)]
+    assert texts == [f"hloom: pass 'pipeline': 'jit_plain': {told}."]
+
+
+@pytest.mark.once
+def test_the_form_by_hand_gives_what_one_device_gives() -> None:
+    """It stands beside the pass in a table of benchmarks."""
+    mesh = mesh_of(AxisType.Auto, stage=2)
+    p, tok = programs.parameters(2), programs.tokens(4)
+    known = jax.device_get(jax.jit(jax.value_and_grad(programs.plain))(p, tok))
+    placed = programs.placed((p, tok), mesh, programs.by_layers)
+    step = jax.jit(
+        jax.value_and_grad(lambda p, tok: by_hand.gpipe(p, tok, mesh, 4)),
+        in_shardings=placed,
+        compiler_options={"hloom": "off"},
+    )
+    got = jax.device_get(step(*jax.device_put((p, tok), placed)))
+    assert programs.worst(known, got) < MOST_OFF
 
 
 def test_a_step_that_is_refused_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
