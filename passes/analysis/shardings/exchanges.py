@@ -29,7 +29,8 @@ from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..loops.counted import counted_loop
 from .products import PRODUCTS, split_as_xla_does
-from .propagation import Remembered, number_of, propagated_clone, values_of
+from .propagation import Remembered, propagated_clone, values_of
+from .readings import number_of
 from .rules import add_rules
 from .shardings import Shardings
 

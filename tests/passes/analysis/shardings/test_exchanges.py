@@ -145,6 +145,27 @@ def test_what_meets_an_operand_that_is_split_as_the_result_is_gathered() -> None
     assert sent_bytes_by_kind(text) == {"all-gather": each.exchange.sent_bytes}
 
 
+@pytest.mark.once
+def test_what_a_loop_carries_unchanged_stays_where_it_was_made() -> None:
+    """A use in the loop, which propagation may come to first, does not move the whole stack."""
+    mesh = mesh_of(AxisType.Auto, a=4)
+    ws, x = shaped(mesh, (None, "a", None), 4, 64, 32), shaped(mesh, ("a", None), 32, 64)
+    rows = NamedSharding(mesh, PartitionSpec(None, "a", None))
+
+    def loss(ws: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return x + jax.nn.silu(x) @ w @ w.T, None
+
+        return (jax.lax.scan(layer, x, ws)[0] ** 2).sum()
+
+    lowered = jax.jit(jax.grad(loss), out_shardings=rows).lower(ws, x)
+    moved = [each.exchange for each in exchanges_of(lowered.compiler_ir())]
+    assert "while" not in [exchange.operation for exchange in moved]
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    gathered = sum(each.sent_bytes for each in moved if each.kind == "all-gather")
+    assert sent_bytes_by_kind(text)["all-gather"] == gathered
+
+
 def test_a_reshape_that_no_split_axis_survives_is_done_on_the_whole() -> None:
     mesh = mesh_of(AxisType.Auto, a=4)
     x, w = shaped(mesh, (None, None), 16, 64), shaped(mesh, (None, "a"), 64, 96)
