@@ -182,12 +182,11 @@ BENCHMARK = Benchmark(
     "XLA's partitioner gives a device with the same sizes; bytes that a device sends in a step, "
     "along rings; temporary memory of a device by hloom's model, by the model without what is "
     "exchanged, and by XLA. Rows that are far off, as far as XLA's dumps tell: a mixture of "
-    "experts over one axis, where Shardy moves stacks between loops that XLA keeps as they are; "
-    "small products, whose sums XLA splits into parts that lie in memory (the checkpointed "
-    "decoder; of `decoder, FSDP` more gathers are foreseen than XLA does); the U-Net, whose "
-    "gradients XLA makes late, for one all-reduce; Flax, whose tanh in float32 XLA computes again. "
-    "Of explicit axes and of the newest JAX only some rows are measured; why tensor parallelism "
-    "sends more there is not known.",
+    "experts over one axis, whose outer products XLA makes multiplications of, through which "
+    "shardings go another way; small products, whose sums XLA splits into parts that lie in memory "
+    "(the small decoder, and the checkpointed one); the U-Net, whose gradients XLA makes late, for "
+    "one all-reduce; Flax, whose tanh in float32 XLA computes again. Of explicit axes there are "
+    "the rows of programs that JAX takes so.",
     _tables,
 )
 

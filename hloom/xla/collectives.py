@@ -104,10 +104,11 @@ def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Itera
 
 
 def result_bytes(type_: str, kind: str, *, started: bool) -> int:
-    """Of a result. What has only started gives a tuple of its operands and its results; a sum has
-    the type of its result alone."""
+    """Of a result. What has only started gives a tuple of its operands and its results; a sum, by
+    the oldest JAX, its results alone."""
     sizes = array_bytes(type_)
-    if started and kind != "all-reduce" and len(sizes) > 1:
+    has_operands = kind != "all-reduce" or type_.startswith("((")
+    if started and has_operands and len(sizes) > 1:
         # Behind both there may be counters of one word.
         sizes = array_bytes(type_.replace("u32[]", ""))
         sizes = sizes[len(sizes) // 2 :]

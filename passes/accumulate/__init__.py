@@ -43,7 +43,8 @@ the batch are gathered for the products that read them. They are the same for al
 sharding constraint before the loop gathers them once, stacks of scanned layers too, and the loop
 reads that (`phase_loops/gathers`). Where the batch takes all devices, each can then run the loop by
 itself, sum whole gradients, and get its part of them after it: one reduce-scatter a gradient.
-Either takes memory, so that `auto` does as much as the budget holds with the fewest microbatches.
+Either takes memory, so that `auto` does as much as the budget holds with the fewest microbatches;
+without a budget `gather=once` alone is no more than that.
 
 **With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
 by the memory model first, then by XLA's figures of what was compiled.
@@ -127,8 +128,8 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         "auto",
         doc="when gradients of such parameters are reduced over the devices: once, after the loop, "
         "for which each device sums whole gradients; each, with every microbatch; or auto, as for "
-        "gather. Once takes parameters that are gathered once, and a batch that is sharded over "
-        "all devices; else it is each",
+        "gather, but each where gather is once and there is no budget. Once takes parameters that "
+        "are gathered once, and a batch that is sharded over all devices; else it is each",
         choices=("once", "each", "auto"),
     )
     phases: int = option(
@@ -187,7 +188,8 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         most = Once.GATHERS if self.reduce == "each" else Once.SUMS
         by_gather = {
             "each": (Once.NOTHING, Once.NOTHING),
-            "once": (Once.GATHERS, most),
+            # Without a budget no more memory is taken than is asked for.
+            "once": (Once.GATHERS, most if self.bound is not None else Once.GATHERS),
             "auto": (Once.NOTHING, most),
         }
         return by_gather[self.gather]

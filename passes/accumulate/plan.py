@@ -27,6 +27,8 @@ from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.product_terms import product_behind
+from ..ir.types import tensor_bytes
+from ..ir.values import defining_op
 from ..phase_loops.devices import DeviceParts
 from ..phase_loops.exits import AccumulatorRule, Leaves
 from ..phase_loops.gathers import Gather, gathers_of
@@ -366,13 +368,18 @@ class MicrobatchPlanner:
         return self._added
 
     def _whole_bytes(self, batch: _Batch, plan: LoopsPlan) -> int:
-        """What sums take more that are whole on each device."""
-        values = batch.flow.program.values
-        return sum(
-            int(plan.bytes_of(found) * (1 - self._shardings.share(values[found.number])))
-            for found in plan.exits
-            if found.leaves is Leaves.ACCUMULATED
-        )
+        """What sums take more that are whole on each device, and gradients of a microbatch that a
+        loop over layers stacks before they are added."""
+        found_bytes = 0
+        for found in plan.exits:
+            if found.leaves is Leaves.ACCUMULATED:
+                value = batch.flow.program.values[found.number]
+                maker = defining_op(value)
+                is_stacked = maker is not None and maker.name == "stablehlo.while"
+                stacked_bytes = (tensor_bytes(value.type) or 0) if is_stacked else 0
+                whole_bytes = plan.bytes_of(found) + stacked_bytes
+                found_bytes += int(whole_bytes * (1 - self._shardings.share(value)))
+        return found_bytes
 
     @functools.cached_property
     def _gathers(self) -> tuple[Gather, ...]:

@@ -79,6 +79,11 @@ def test_a_loop_counts_as_often_as_xla_knows() -> None:
             {"all-reduce": 48},
         ),
         (
+            "((f32[8], f32[4]), (f32[8], f32[4])) all-reduce-start(%x, %y), "
+            "replica_groups=[4,2]<=[8]",
+            {"all-reduce": 48},
+        ),
+        (
             "(f32[8], f32[8], u32[], u32[]) collective-permute-start(%x), "
             "source_target_pairs={{0,1}}",
             {"collective-permute": 32},

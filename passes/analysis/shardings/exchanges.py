@@ -2,9 +2,9 @@
 
 Shardy's own partitioner runs on a clone: it propagates shardings, puts a reshard where an operation
 wants its operand placed otherwise, and makes collectives of reshards. XLA's partitioner decides the
-same for programs whose activations are annotated. What it does beside that is not found here: halos
-of slices and pads along a split axis, and what it falls back to where it finds no better way
-("involuntary full rematerialization").
+same for programs whose activations are annotated, but for some products (`products`). What it does
+beside that is not found here: halos of slices and pads along a split axis, and what it falls back
+to where it finds no better way ("involuntary full rematerialization").
 
 Source: the passes that Shardy exports as `sdy-insert-explicit-reshards` with `enable-full-version`,
 and `sdy-reshard-to-collectives` (https://openxla.org/shardy).
@@ -28,8 +28,11 @@ from ...ir.shardings import placement_of
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..loops.counted import counted_loop
-from .propagation import Remembered, number_of, propagated_clone, values_of
+from .products import PRODUCTS, split_as_xla_does
+from .propagation import Remembered, propagated_clone, values_of
+from .readings import number_of
 from .rules import add_rules
+from .shardings import Shardings
 
 _STAGES = (
     "sdy-close-shardings",
@@ -346,6 +349,7 @@ def _are_alike(left: ir.Operation, right: ir.Operation) -> bool:
 def _partitioned(module: ir.Module) -> ir.Module:
     clone = propagated_clone(module, as_xla_reads=True)
     with module.context, ir.Location.unknown():
+        _split_products(module, clone)
         add_rules(clone)  # propagation ends by taking them out
         for stage in _STAGES:
             try:
@@ -353,6 +357,19 @@ def _partitioned(module: ir.Module) -> ir.Module:
             except Exception as error:
                 raise ValueError(f"Shardy's {stage} fails: {error}") from error
     return clone
+
+
+def _split_products(module: ir.Module, propagated: ir.Module) -> None:
+    """Has the products of a module's propagated clone split as XLA splits them."""
+    shardings, originals = Shardings.of(module), list(walk.operations(module.operation))
+    for op in list(walk.operations(propagated.operation)):
+        number = number_of(op) if op.name in PRODUCTS else None
+        if number is not None:
+            product = originals[number]
+            values = (*product.operands, product.results[0])
+            left, right, made = map(shardings.placement, values)
+            if left is not None and right is not None and made is not None:
+                split_as_xla_does(op, left, right, made)
 
 
 def _participants(op: ir.Operation, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], int, int]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func, sdy, stablehlo
+from jax.extend.mlir.dialects import func, sdy
 from jax.extend.mlir.passmanager import PassManager
 
 from ...ir import mesh, walk
@@ -24,13 +23,10 @@ from ...ir.shardings import (
     constraint_placement,
     placement_of,
 )
+from .readings import NUMBER, carry_again, number_of, read_as_by_xla
 from .rules import add_rules
 
 _T = TypeVar("_T")
-
-_NUMBER = "hloom.number"
-"""Discardable attribute by which an operation is found again after Shardy's passes, which clone
-constants and put operations in."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,7 @@ def propagate(
     Args:
       module: the module.
       without: the results of sharding constraints that are left out.
-      as_xla_reads: a broadcast that only adds axes of one element counts as a reshape, which XLA
-        makes of it: Shardy propagates through reshapes sooner than through broadcasts.
+      as_xla_reads: whether the module is first made what XLA makes of it (`readings`).
     """
     left_out = frozenset(
         number
@@ -150,25 +145,16 @@ def propagated_clone(
     with module.context, ir.Location.unknown():
         integer = ir.IntegerType.get_signless(64)
         for number, op in enumerate(list(walk.operations(clone.operation))):
-            op.attributes[_NUMBER] = ir.IntegerAttr.get(integer, number)
+            op.attributes[NUMBER] = ir.IntegerAttr.get(integer, number)
             if number in left_out:
                 op.results[0].replace_all_uses_with(op.operands[0])
                 erase(op)
-            elif as_xla_reads and op.name == "stablehlo.broadcast_in_dim":
-                _as_reshape(op)
+        put_back = read_as_by_xla(clone) if as_xla_reads else ()
         add_rules(clone)
         _add_main(clone)
         PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(clone.operation)
+        carry_again(clone, put_back)
     return clone
-
-
-def number_of(op: ir.Operation) -> int | None:
-    """Which operation of the module one of its propagated clone was, by the order of the text.
-
-    None of one that Shardy put in. Shardy clones constants: several may have one number.
-    """
-    given = op.attributes
-    return ir.IntegerAttr(given[_NUMBER]).value if _NUMBER in given else None
 
 
 def _add_main(module: ir.Module) -> None:
@@ -178,23 +164,6 @@ def _add_main(module: ir.Module) -> None:
             added = func.FuncOp("main", ir.FunctionType.get([], []))
         with ir.InsertionPoint(ir.Block.create_at_start(added.operation.regions[0], [])):
             func.ReturnOp([])
-
-
-def _as_reshape(broadcast: ir.Operation) -> None:
-    """Replaces a broadcast that only adds axes of one element."""
-    given, made = (
-        ir.RankedTensorType(each[0].type) for each in (broadcast.operands, broadcast.results)
-    )
-    axes = list(ir.DenseI64ArrayAttr(broadcast.attributes["broadcast_dimensions"]))
-    if not (given.has_static_shape and made.has_static_shape) or axes != sorted(axes):
-        return
-    if math.prod(given.shape) != math.prod(made.shape):
-        return
-    with ir.InsertionPoint(broadcast):
-        reshape = stablehlo.ReshapeOp(made, broadcast.operands[0]).operation
-    reshape.attributes[_NUMBER] = broadcast.attributes[_NUMBER]
-    broadcast.results[0].replace_all_uses_with(reshape.results[0])
-    erase(broadcast)
 
 
 class _Reader:

@@ -22,6 +22,9 @@ from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, best_of
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
 from hloom.passes.phase_loops.gathers import gathers_of
 from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 
@@ -85,8 +88,9 @@ def text_of(step: Any, *arguments: Any, options: str) -> str:
 @each_kind_of_axes
 @pytest.mark.parametrize("form", LOSSES)
 def test_parameters_are_gathered_once(form: str, axes: AxisType) -> None:
+    """And no memory is taken for anything else that could be done once."""
     step, *arguments = fully_sharded(form, mesh_of(axes, d=8))
-    options = "gather=once reduce=each"
+    options = "gather=once"
     record = assert_same(step, *arguments, spec=spec_of(options))
     assert record.runs[-1].effect == "4 microbatches of 2, parameters gathered once"
     found = collectives(text_of(step, *arguments, options=options))
@@ -214,6 +218,21 @@ def test_a_constraint_in_the_loop_keeps_its_sharding() -> None:
     w = jax.device_put(normal(WIDTH, WIDTH), NamedSharding(mesh, PartitionSpec()))
     x = jax.device_put(normal(BATCH, WIDTH), NamedSharding(mesh, PartitionSpec("d")))
     assert_same(jax.jit(step), w, x, spec=spec_of(""))
+
+
+@pytest.mark.once
+def test_gradients_that_a_loop_stacks_are_whole_as_their_sums_are() -> None:
+    added = {}
+    for form in LOSSES:
+        step, *arguments = fully_sharded(form, mesh_of(AxisType.Auto, d=8))
+        module = clone_module(step.lower(*arguments).compiler_ir())
+        Pipeline.parse("inline").run(module, target=Target())
+        [accumulate] = Pipeline.parse("accumulate{budget=60%}").passes[-1:]
+        record = accumulate.plan(module, Target()).record
+        bytes_by_what = dict(record.added)
+        added[form] = bytes_by_what[Once.SUMS] - bytes_by_what[Once.GATHERS]
+    others = PARAMETER_BYTES * 7 // 8
+    assert added == {"unrolled": others, "scanned": 2 * others}
 
 
 @pytest.mark.once

@@ -118,6 +118,54 @@ def test_terms_are_added_before_they_are_summed_over_devices() -> None:
     assert counted(both) == {"all-reduce": 2}
 
 
+def test_an_axis_that_splits_the_sum_splits_the_result_afterwards() -> None:
+    """Moving the operands would send less; XLA does not."""
+    mesh = mesh_of(AxisType.Auto, a=4)
+    x, w = shaped(mesh, (None, "a"), 64, 32), shaped(mesh, ("a", None), 32, 128)
+    rows = NamedSharding(mesh, PartitionSpec("a", None))
+    lowered = jax.jit(lambda x, w: x @ w, out_shardings=rows).lower(x, w)
+    [each] = exchanges_of(lowered.compiler_ir())
+    assert (each.exchange.kind, each.exchange.result_bytes) == (
+        "reduce-scatter",
+        64 * 128 * F32 // 4,
+    )
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    summed = sent_bytes_by_kind(text)  # XLA:CPU slices the sum
+    assert summed == {"all-reduce": 2 * each.exchange.sent_bytes}
+
+
+def test_what_meets_an_operand_that_is_split_as_the_result_is_gathered() -> None:
+    mesh = mesh_of(AxisType.Auto, a=4)
+    x, y = shaped(mesh, ("a", None), 64, 512), shaped(mesh, (None, "a"), 64, 32)
+    columns = NamedSharding(mesh, PartitionSpec(None, "a"))
+    lowered = jax.jit(lambda x, y: x.T @ y, out_shardings=columns).lower(x, y)
+    [each] = exchanges_of(lowered.compiler_ir())
+    assert (each.exchange.kind, each.exchange.result_bytes) == ("all-gather", 64 * 512 * F32)
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    assert sent_bytes_by_kind(text) == {"all-gather": each.exchange.sent_bytes}
+
+
+@pytest.mark.once
+def test_what_a_loop_carries_unchanged_stays_where_it_was_made() -> None:
+    """A use in the loop, which propagation may come to first, does not move the whole stack."""
+    mesh = mesh_of(AxisType.Auto, a=4)
+    ws, x = shaped(mesh, (None, "a", None), 4, 64, 32), shaped(mesh, ("a", None), 32, 64)
+    rows = NamedSharding(mesh, PartitionSpec(None, "a", None))
+
+    def loss(ws: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return x + jax.nn.silu(x) @ w @ w.T, None
+
+        return (jax.lax.scan(layer, x, ws)[0] ** 2).sum()
+
+    lowered = jax.jit(jax.grad(loss), out_shardings=rows).lower(ws, x)
+    moved = [each.exchange for each in exchanges_of(lowered.compiler_ir())]
+    assert "while" not in [exchange.operation for exchange in moved]
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    gathered = sum(each.sent_bytes for each in moved if each.kind == "all-gather")
+    assert sent_bytes_by_kind(text)["all-gather"] == gathered
+
+
 def test_a_reshape_that_no_split_axis_survives_is_done_on_the_whole() -> None:
     mesh = mesh_of(AxisType.Auto, a=4)
     x, w = shaped(mesh, (None, None), 16, 64), shaped(mesh, (None, "a"), 64, 96)

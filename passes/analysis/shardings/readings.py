@@ -1,0 +1,124 @@
+"""A module as XLA reads it before Shardy's propagation: operations through which shardings take
+another way there.
+
+- A broadcast that only adds axes of one element is a reshape, through which Shardy propagates
+  sooner.
+- What a loop carries unchanged is read from outside of it. Else a use in the loop may place it
+  otherwise than what made it.
+
+Seen in XLA's dumps of what it gives Shardy, with jax 0.10.2 and 0.12.0.1, 2026-11-25.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ...ir import walk
+from ...ir.erase import erase
+
+NUMBER = "hloom.number"
+"""Discardable attribute by which an operation is found again after Shardy's passes, which clone
+constants and put operations in."""
+
+
+def number_of(op: ir.Operation) -> int | None:
+    """Which operation of the module one of its propagated clone was, by the order of the text.
+
+    None of one that the module has not. Shardy clones constants: several may have one number.
+    """
+    given = op.attributes
+    return ir.IntegerAttr(given[NUMBER]).value if NUMBER in given else None
+
+
+@dataclass(frozen=True)
+class CarriedUse:
+    """Where an operation read what a loop carries, by the numbers of both.
+
+    Attributes:
+      reader, operand: the operation, and which of its operands.
+      loop, carry: the loop, and which of its carries.
+      region: the region whose argument was read; None for a result of the loop.
+    """
+
+    reader: int
+    operand: int
+    loop: int
+    carry: int
+    region: int | None
+
+
+def read_as_by_xla(clone: ir.Module) -> tuple[CarriedUse, ...]:
+    """Rewrites a clone whose operations have numbers, in place.
+
+    Returns what `carry_again` has to put back, so that values have their places in loops.
+    """
+    uses: list[CarriedUse] = []
+    for op in list(walk.operations(clone.operation)):
+        if op.name == "stablehlo.broadcast_in_dim":
+            _as_reshape(op)
+        elif op.name == "stablehlo.while":
+            uses += _read_from_outside(op)
+    return tuple(uses)
+
+
+def carry_again(clone: ir.Module, uses: Iterable[CarriedUse]) -> None:
+    """Has operations read again what loops carry, in place."""
+    by_reader: dict[int, list[CarriedUse]] = defaultdict(list)
+    for use in uses:
+        by_reader[use.reader].append(use)
+    loops: dict[int, ir.Operation] = {}
+    for op in walk.operations(clone.operation) if by_reader else ():
+        number = number_of(op)
+        if number is None:
+            continue
+        if op.name == "stablehlo.while":
+            loops[number] = op
+        for use in by_reader.get(number, ()):
+            loop = loops[use.loop]
+            of_loop = loop.results if use.region is None else _arguments(loop, use.region)
+            op.operands[use.operand] = of_loop[use.carry]
+
+
+def _read_from_outside(loop: ir.Operation) -> Iterable[CarriedUse]:
+    number = number_of(loop)
+    assert number is not None
+    body = loop.regions[1].blocks[0]
+    end = walk.terminator(body)
+    for carry, argument in enumerate(body.arguments):
+        if end.operands[carry] != argument:
+            continue
+        read: list[tuple[int | None, ir.Value]] = [(None, loop.results[carry])]
+        read += [(region, _arguments(loop, region)[carry]) for region in (0, 1)]
+        for region, value in read:
+            for use in list(value.uses):
+                reader = use.owner.operation
+                reader_number = number_of(reader)
+                if reader != end and reader_number is not None:
+                    at = use.operand_number
+                    yield CarriedUse(reader_number, at, number, carry, region)
+                    reader.operands[at] = loop.operands[carry]
+
+
+def _arguments(loop: ir.Operation, region: int) -> ir.BlockArgumentList:
+    return loop.regions[region].blocks[0].arguments
+
+
+def _as_reshape(broadcast: ir.Operation) -> None:
+    given, made = (
+        ir.RankedTensorType(each[0].type) for each in (broadcast.operands, broadcast.results)
+    )
+    axes = list(ir.DenseI64ArrayAttr(broadcast.attributes["broadcast_dimensions"]))
+    if not (given.has_static_shape and made.has_static_shape) or axes != sorted(axes):
+        return
+    if math.prod(given.shape) == math.prod(made.shape):
+        with ir.InsertionPoint(broadcast):
+            reshape = stablehlo.ReshapeOp(made, broadcast.operands[0]).operation
+        reshape.attributes[NUMBER] = broadcast.attributes[NUMBER]
+        broadcast.results[0].replace_all_uses_with(reshape.results[0])
+        erase(broadcast)
