@@ -20,14 +20,13 @@ from jax.extend.mlir import ir
 
 from benchmarks.optimality_gap.bound import bound
 from benchmarks.optimality_gap.graphs import GRAPHS, LARGE, Graph
+from benchmarks.optimality_gap.optimum import Effort, least_peak, optimum
 from benchmarks.optimality_gap.search import MachineModel
 from benchmarks.optimality_gap.tables import BENCHMARK
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.exact.optimum import Effort, least_peak, optimum
-from hloom.passes.planner.exact.plan import schedule_of
-from hloom.passes.planner.exact.problem import unmodified
+from hloom.passes.planner.machine.problem import unmodified
 from hloom.passes.remat import Remat
 
 TARGET = "h100_sxm"
@@ -65,17 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(name: str, known: _Known = None) -> dict[str, Any]:
     """One graph: its floors, and the added time at each bound, by the search and at the optimum."""
     with prepared(GRAPHS[name]) as module:
-        model, alone = model_of(module), model_of(module, alone=True)
-        found = _described(model) | {"alone_floor_bytes": alone.floor().peak_bytes}
+        model = model_of(module)
+        found = _described(model)
         proved = _proved(model) if known is None or _differ(known, found) else known
         bounds = [
             {
-                **point,
+                **{key: point[key] for key in ("limit_bytes", "optimum_s", "bound_s")},
                 "search_s": _searched(model, point["limit_bytes"]),
-                "alone_s": _searched(alone, point["limit_bytes"]),
             }
             for point in proved["bounds"]
         ]
+        proved = {key: proved[key] for key in ("least_bytes", "least_bound_bytes")}
         return {**proved, **found, "bounds": bounds}
 
 
@@ -95,21 +94,19 @@ def _proved(model: MachineModel) -> dict[str, Any]:
 
 
 def _optimum(model: MachineModel, limit_bytes: int) -> dict[str, Any]:
-    """What is added within a bound: at the optimum, and by the optimum's plan."""
+    """What is added within a bound at the optimum."""
     best = optimum(model.machine.problem, limit_bytes, EFFORT)
-    schedule = None if best.run is None else schedule_of(model.machine, best.run, limit_bytes)
     return {
         "limit_bytes": limit_bytes,
         "optimum_s": None if best.run is None else best.run.seconds,
         "bound_s": best.bound,
-        "plan_s": None if schedule is None else model.run_of(schedule).seconds,
     }
 
 
 def measure_large(name: str, known: _Known = None) -> dict[str, Any]:
     """A graph of which a bound alone is known, from the search's floor to the graph as it is."""
     with prepared(LARGE[name]) as module:
-        model = model_of(module, alone=True)
+        model = model_of(module)
         found, problem = _described(model), model.machine.problem
         if known is None or _differ(known, found):
             limits = _limits(found["floor_bytes"], found["unmodified_bytes"])
@@ -118,8 +115,8 @@ def measure_large(name: str, known: _Known = None) -> dict[str, Any]:
                 for limit in limits
             ]
         else:
-            points = known["bounds"]
-        bounds = [{**each, "alone_s": _searched(model, each["limit_bytes"])} for each in points]
+            points = [{key: p[key] for key in ("limit_bytes", "bound_s")} for p in known["bounds"]]
+        bounds = [{**each, "search_s": _searched(model, each["limit_bytes"])} for each in points]
         return {**found, "bounds": bounds}
 
 
@@ -150,8 +147,8 @@ def _searched(model: MachineModel, limit_bytes: int) -> float | None:
     return None if found is None else found.seconds
 
 
-def model_of(module: ir.Module, *, alone: bool = False) -> MachineModel:
-    return MachineModel(module, targets.load(TARGET), Remat().min_bytes, alone=alone)
+def model_of(module: ir.Module) -> MachineModel:
+    return MachineModel(module, targets.load(TARGET), Remat().min_bytes)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A bound under which no plan is, for graphs that are too large for the whole integer program.
 
-The program of `hloom.passes.planner.exact` is relaxed: memory is looked at in some of the stages
+The program of `hloom.passes.planner.machine` is relaxed: memory is looked at in some of the stages
 alone, and between two of these a node that runs again counts once, however often it does. Every
 schedule of the machine is a solution of it, so that what HiGHS proves of it holds for all of them.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from hloom.passes.planner.exact.problem import SchedulingProblem
+from hloom.passes.planner.machine.problem import SchedulingProblem
 
 _MOST_VARIABLES, _MOST_STAGES = 12_000, 48
 """Of the relaxed program: pairs of a node that may run again and a stage whose memory counts."""

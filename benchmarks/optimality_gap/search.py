@@ -6,9 +6,10 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.exact.plan import sequence_of_clones
-from hloom.passes.planner.exact.problem import BlockMachine, MachineRun, run, unmodified
 from hloom.passes.planner.loop import least
+from hloom.passes.planner.machine.eviction import Evictions, WindowedPlan, WindowedRun
+from hloom.passes.planner.machine.plan import plan_of
+from hloom.passes.planner.machine.problem import BlockMachine
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch, cheapest
 from hloom.passes.planner.record import Estimate
@@ -18,20 +19,14 @@ from hloom.passes.recompute.block.schedule import CloneSchedule
 class MachineModel(Model):
     """Candidates for the main block of a module without loops, by what the machine runs."""
 
-    def __init__(
-        self, module: ir.Module, target: Target, min_bytes: int, *, alone: bool = False
-    ) -> None:
-        """``alone``: the plans of the exact solver are not among the candidates."""
+    def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
         super().__init__(module, target, min_bytes)
-        self._alone = alone
         self.machine = BlockMachine(self.block_plans.forwards[self.main])
-        self._unmodified = unmodified(self.machine.problem)
-        self._runs: dict[CloneSchedule, MachineRun] = {}
+        self._machine_runs = Evictions(self.machine.problem)
+        self._unmodified = self._machine_runs.run(WindowedPlan([]))
+        self._runs: dict[CloneSchedule, WindowedRun] = {}
 
-    def optima(self) -> tuple[Candidate, ...]:
-        return () if self._alone else super().optima()
-
-    def run(self, candidate: Candidate | None) -> MachineRun:
+    def run(self, candidate: Candidate | None) -> WindowedRun:
         """What a candidate's plan takes; None is the program as it is."""
         schedules = {} if candidate is None else self.block_plans.schedules(candidate)
         if self.main not in schedules:
@@ -41,8 +36,8 @@ class MachineModel(Model):
             self._runs[schedule] = self.run_of(schedule)
         return self._runs[schedule]
 
-    def run_of(self, schedule: CloneSchedule) -> MachineRun:
-        return run(self.machine.problem, sequence_of_clones(self.machine, schedule))
+    def run_of(self, schedule: CloneSchedule) -> WindowedRun:
+        return self._machine_runs.run(plan_of(self.machine, schedule))
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         found = self.run(candidate)
@@ -58,11 +53,11 @@ class MachineModel(Model):
         """The time of the program as it is, weighted as added time is."""
         return sum(self.pricing.seconds(op) for op in self.machine.forward.graph.ops)
 
-    def floor(self) -> MachineRun:
+    def floor(self) -> WindowedRun:
         """What the search comes to where it looks for the least memory."""
         return self.run(least(PriceSearch(self).lowest()).candidate)
 
-    def within(self, limit_bytes: int) -> MachineRun | None:
+    def within(self, limit_bytes: int) -> WindowedRun | None:
         """What the search comes to within a bound on memory; None where nothing fits."""
         search = PriceSearch(self)
 

@@ -13,9 +13,8 @@ from ..analysis.pricing import Rates
 from ..recompute.block.schedule import CloneSchedule
 from ..recompute.block.values import ForwardValues, Window
 from ..recompute.block.windows import PriceSchedule, keep, split
-from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate, PriceGrid
-from .exact.plan import optimal_schedules
-from .exact.problem import BlockMachine
+from .candidates import EXPENSIVE_PRICES, PARTS, STEPS, Candidate, PriceGrid
+from .machine.plan import EvictedPlans
 
 _Split = tuple[int, bool, bool, bool]
 """What the windows of a candidate depend on."""
@@ -47,15 +46,12 @@ class BlockPlans:
         )
 
     @functools.cached_property
-    def optima(self) -> Mapping[Candidate, Mapping[ir.Block, CloneSchedule]]:
-        """The plans made from the optimum, where there is one block, and that is small."""
+    def evicted(self) -> EvictedPlans | None:
+        """The plans by evictions, where there is one block of which something may run again."""
         if len(self.forwards) != 1:
-            return {}
-        ((block, forward),) = self.forwards.items()
-        return {
-            Candidate(self.longest, PRICES * STEPS, optimum=number): {block: schedule}
-            for number, schedule in enumerate(optimal_schedules(BlockMachine(forward)), 1)
-        }
+            return None
+        plans = EvictedPlans(*self.forwards.values())
+        return plans if plans.machine.problem.again else None
 
     def kept_bytes(self, candidate: Candidate) -> dict[ir.Block, int]:
         """By block, the bytes of saved values, without results of its loops."""
@@ -68,8 +64,10 @@ class BlockPlans:
 
     def schedules(self, candidate: Candidate) -> dict[ir.Block, CloneSchedule]:
         """By block, the schedule of its clones."""
-        if candidate.optimum:
-            return dict(self.optima[candidate])
+        if candidate.evicted_to:
+            assert self.evicted is not None
+            schedule = self.evicted.at(self.evicted.peak_bytes * candidate.evicted_to // PARTS)
+            return {} if schedule is None else {schedule.graph.block: schedule}
         return {
             forward.graph.block: self._schedule(forward, windows, candidate)
             for forward, windows in self._windowed(candidate)

@@ -23,6 +23,9 @@ PRICES = (_LAST - _LOWEST) * _PRICES_PER_DOUBLING + 1
 STEPS = 32
 """Steps from one grid price to the next."""
 
+PARTS = 4096
+"""Peaks of the abstract machine are multiples of this part of the one as it is."""
+
 TOP = PRICES * STEPS
 """The price at which nothing is recomputed."""
 
@@ -58,8 +61,9 @@ class Candidate:
         What they would recompute is mostly in memory at that time in any case.
       segmented: a window recomputes no more than the part of the code that mirrors it.
       nested: there are windows behind each border of a block, not only behind the highest one.
-      optimum: the number, from 1, of the plan made from a block's optimum, which has windows and
-        saved values of its own; 0 for a plan by window length and price.
+      evicted_to: of a plan by evictions, which has windows and saved values of its own, the peak of
+        the abstract machine that it holds, in parts of the one as it is, `PARTS` being all; 0 for a
+        plan by window length and price.
       moves: the passes that `fit` runs before, as a spec; the others are of what these make.
     """
 
@@ -68,7 +72,7 @@ class Candidate:
     cheap_prefix: int = 0
     segmented: bool = False
     nested: bool = False
-    optimum: int = 0
+    evicted_to: int = 0
     moves: str = ""
 
     @classmethod
@@ -79,7 +83,7 @@ class Candidate:
     @property
     def recomputes(self) -> bool:
         """Whether anything may be recomputed: not at the price of the moves alone."""
-        return self.price < TOP or self.optimum > 0
+        return self.price < TOP or self.evicted_to > 0
 
     @property
     def price_index(self) -> int:

@@ -318,7 +318,7 @@ def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
 def _is_on_grid(estimate: Estimate) -> bool:
     """Whether it is of a candidate by window length and price."""
     candidate = estimate.candidate
-    return candidate is not None and candidate.recomputes and not candidate.optimum
+    return candidate is not None and candidate.recomputes and not candidate.evicted_to
 
 
 def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:

@@ -39,7 +39,7 @@ from ..recompute.block.schedule import CloneSchedule, clone_into_trace
 from ..recompute.block.values import ForwardValues
 from ..recompute.scan.plan import BlockScans, ScanPlan
 from .block_plans import BlockPlans
-from .candidates import Candidate, PriceGrid
+from .candidates import PARTS, TOP, Candidate, PriceGrid
 from .loop_effects import LoopEffect, LoopEffects, put_stacks
 from .record import Estimate, RematObstacle, obstacle_of
 
@@ -52,6 +52,9 @@ _SEGMENTED = 4
 _LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
 """A program of more than `_LONG` operations is long: few candidates can be estimated in time, and
 only windows of these lengths are tried."""
+
+_SHORT = 150
+"""A program of at most so many operations is short."""
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
 """In very long programs these lengths in operations are tried as well: a layer has some hundred."""
@@ -179,15 +182,28 @@ class Model:
         )
         return (*plain, *segmented, *nested)
 
-    def optima(self) -> tuple[Candidate, ...]:
-        """The plans made from the optimum of a small block; none where there are loops to plan."""
-        return () if self.pairs else tuple(self.block_plans.optima)
+    @property
+    def machine_bytes(self) -> int:
+        """The peak from which values may be evicted, in the abstract machine of the only block that
+        is rewritten; 0 where there are others or loops to plan."""
+        evicted = None if self.pairs else self.block_plans.evicted
+        return 0 if evicted is None else evicted.peak_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Whether that block has so few operations that many plans by evictions take no time."""
+        return len(self.operations) <= _SHORT
+
+    def evicted(self, parts: int) -> Candidate:
+        """The candidate by evictions to so many `PARTS` of the machine's peak, from 1."""
+        return Candidate(self.block_plans.longest, TOP, evicted_to=parts)
 
     def has(self, candidate: Candidate | None) -> bool:
         """Whether the candidate is one of this program: a dump may have others."""
-        if candidate is None or not candidate.optimum:
+        if candidate is None or not candidate.evicted_to:
             return candidate is None or not candidate.moves
-        return candidate in self.optima()
+        is_part = self.machine_bytes > 0 and candidate.evicted_to <= PARTS
+        return is_part and candidate == self.evicted(candidate.evicted_to)
 
     def kept_bytes(self, candidate: Candidate) -> int:
         """The bytes that are saved at one time for the backward pass; quicker than an estimate.

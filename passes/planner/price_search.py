@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
+from .candidates import EXPENSIVE_PRICES, PARTS, PRICES, STEPS, Candidate
 from .model import Model
 from .record import Estimate, Measurement
 
@@ -31,6 +31,12 @@ the best one."""
 _FAR = 1.5
 """Prices between two that both take this many times the least memory are not tried."""
 
+_EVICTIONS, _NEAR = 4, 0.01
+"""How many plans by evictions are tried at most, and the share of the bound that the last one may
+leave."""
+
+_SHARES = 16
+"""Of short blocks peaks are tried that are multiples of this share of the one as it is."""
 
 _INDISTINCT = 1.01
 """Added times that differ by less than this factor are the same."""
@@ -71,7 +77,47 @@ class PriceSearch:
 
         ``tried`` corrects the model's memory.
         """
+        self.evict(limit_bytes, fits, tried)
         self.refine(self.at_grid_prices(limit_bytes, fits), limit_bytes, fits, tried)
+
+    def evict(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Tries evictions to about ``limit_bytes``, where there is one block without loops to plan.
+
+        The machine that they are made in has other figures than the model. What is found is put
+        into the model, and the next peak of the machine is as much lower or higher as that misses.
+        """
+        whole, machine_bytes = self.estimate(None), self.model.machine_bytes
+        if not machine_bytes or not whole.temp_bytes or fits(whole):
+            return
+        factor = corrected_bytes(whole, tried) / max(whole.temp_bytes, 1)
+        part_bytes = machine_bytes / PARTS * factor
+        missing = limit_bytes - whole.temp_bytes * factor
+        parts, low, high = PARTS, 0, PARTS
+        for _ in range(_EVICTIONS):
+            parts += math.floor(missing / part_bytes)
+            parts = min(max(parts, low + 1), high - 1)
+            found = self.estimate(self.model.evicted(parts))
+            missing = limit_bytes - corrected_bytes(found, tried)
+            if fits(found):
+                low = parts
+            else:
+                high = parts
+            if high - low <= 1 or (low == parts and missing < _NEAR * limit_bytes):
+                break
+        self._evict_by_shares()
+
+    def _evict_by_shares(self) -> list[Estimate]:
+        """Estimates at peaks that are evenly spaced, where the block is short.
+
+        There a buffer is a large share of all, and less in the machine may be more in the model.
+        """
+        shares = range(1, _SHARES) if self.model.is_short else ()
+        return [self.estimate(self.model.evicted(PARTS * n // _SHARES)) for n in shares]
 
     def at_grid_prices(
         self, limit_bytes: float, fits: Callable[[Estimate], bool]
@@ -79,7 +125,6 @@ class PriceSearch:
         """The best candidates that fit, of each kind of windows one, at prices of the grid.
 
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
-        What has no price, the optimum of a small block, is estimated beside them.
         """
         columns = self.model.columns()
         if fits(self.estimate(None)) or not columns:
@@ -100,7 +145,6 @@ class PriceSearch:
             best[family] = _better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
-        self._optima()
         return tuple(found.candidate for found in best.values() if found.candidate is not None)
 
     def refine(
@@ -123,10 +167,6 @@ class PriceSearch:
                 self._between(base, fits, limit_bytes, tried, precision_seconds)
         if bases:
             self._try_cheap_prefix(fits)
-
-    def _optima(self) -> list[Estimate]:
-        """Estimates of the plans made from the optimum of a small block."""
-        return [self.estimate(candidate) for candidate in self.model.optima()]
 
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
@@ -155,7 +195,9 @@ class PriceSearch:
                 grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        return [self.estimate(None), *grid, *self._optima()]
+        if self.model.machine_bytes:
+            grid += [self.estimate(self.model.evicted(1)), *self._evict_by_shares()]
+        return [self.estimate(None), *grid]
 
     def _grid(self) -> list[Estimate]:
         """Estimates of each column, at price indices that may take the least memory."""

@@ -255,7 +255,7 @@ def _candidate(found: Any) -> Candidate | None:
     ):
         raise ValueError(
             f"the setting of a plan is {echo(repr(found))}, not [window length, price up to {TOP}, "
-            "prefix, segmented, nested, optimum]"
+            "prefix, segmented, nested, evicted to]"
         )
     _check_moves(moves)
     return dataclasses.replace(Candidate(*fields), moves=moves)

@@ -78,8 +78,11 @@ class Search:
         for variant in self._tried(fits):
             if best is not None and variant.added_seconds >= best.seconds:
                 continue
-            bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
+            self._evict(variant, limit_bytes, fits, tried)
             best = self._best(fits)
+            if best is None or best.seconds > enough_s:
+                bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
+                best = self._best(fits)
             if best is not None and best.seconds <= enough_s:
                 break
         # What is best at the prices of the grid is refined first: less is left for the others.
@@ -95,6 +98,7 @@ class Search:
         whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
         split = self._split(whole, limit_bytes, tried, best)
         if split is not None:
+            self._evict(split, limit_bytes, fits, tried)
             found = self._at_grid_prices(split, limit_bytes, fits)
             self._refine(split, found, limit_bytes, fits, tried)
 
@@ -191,6 +195,19 @@ class Search:
         self._add_all(variant, search)
         return found
 
+    def _evict(
+        self,
+        variant: Variant,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement],
+    ) -> None:
+        if RECOMPUTE in self._moves:
+            own = _own(variant, tried)
+            search = self._search(variant)
+            search.evict(limit_bytes, lambda one: fits(_lifted(variant, one)), own)
+            self._add_all(variant, search)
+
     def _refine(
         self,
         variant: Variant,
@@ -206,16 +223,11 @@ class Search:
         precision_s = _PRECISION * self._variants.base.step_seconds if variant.moves else 0.0
         best = self._best(fits)
         worth_s = math.inf if best is None else best.seconds - variant.added_seconds
-        own = [
-            dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
-            for each in tried
-            if moves_of(each.estimate) == variant.moves
-        ]
         search.refine(
             bases,
             limit_bytes,
             lambda one: fits(_lifted(variant, one)),
-            own,
+            _own(variant, tried),
             worth_s,
             precision_s,
         )
@@ -302,6 +314,15 @@ def _lowered(variant: Variant, found: Estimate) -> Estimate:
         candidate=of_remat(found.candidate),
         seconds=found.seconds - variant.added_seconds,
     )
+
+
+def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
+    """What was measured of a variant, as of its own program."""
+    return [
+        dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
+        for each in tried
+        if moves_of(each.estimate) == variant.moves
+    ]
 
 
 def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:

@@ -66,25 +66,42 @@ class CloneSchedule:
         forward: ForwardValues,
         windows: Sequence[Window],
         kept: Sequence[frozenset[int]],
+        fused: Sequence[frozenset[int]] = (),
+        gates: Sequence[int] | None = None,
     ) -> None:
-        """``kept`` has the saved values of each window."""
+        """Clones what is read in windows.
+
+        Args:
+          forward: the block's values.
+          windows: where they may be cloned.
+          kept: by window, the saved values.
+          fused: by window, values that are not saved and of which operations of the block, other
+            than clones, read no clone, as XLA makes them of saved values inside of these.
+          gates: the values in memory that clones may wait for, in the order of their producers,
+            where they are others than ``forward`` has.
+        """
         self.forward = forward
+        self._gates = forward.gates if gates is None else gates
+        self._gates_made_at = [forward.graph.producers[value] for value in self._gates]
         self.graph = forward.graph
         self.kept = frozenset().union(*kept)
         """What is saved for some window."""
         self.seconds = 0.0
         """The weighted time of the clones: cheap work counts by a share."""
         ends = {window.border: window.positions.stop for window in windows}
-        in_order = sorted(zip(windows, kept, strict=True), key=lambda pair: -pair[0].border)
+        fused = fused or [frozenset()] * len(windows)
+        in_order = sorted(zip(windows, kept, fused, strict=True), key=lambda each: -each[0].border)
         self.windows = tuple(
             found
-            for window, saved in in_order
-            if (found := self._window(window, saved, ends[window.border])).reads
+            for window, saved, left in in_order
+            if (found := self._window(window, saved, left, ends[window.border])).reads
         )
         """In the order in which they are written into the block. Those behind a later border come
         first, for they clone operations that the others change."""
 
-    def _window(self, window: Window, kept: frozenset[int], end: int) -> WindowClones:
+    def _window(
+        self, window: Window, kept: frozenset[int], fused: frozenset[int], end: int
+    ) -> WindowClones:
         """The clones of a window. ``end`` is where the last window of its border stops."""
         forward, operands = self.forward, self.graph.operands
         recomputed = _Recomputed(forward, window, kept)
@@ -92,7 +109,8 @@ class CloneSchedule:
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
         for position in window.positions:
-            wanted = [value for value in operands[position] if value in recomputed]
+            read = operands[position]
+            wanted = [value for value in read if value in recomputed and value not in fused]
             if wanted:
                 reads[position] = wanted
                 if clones := self._closure(wanted, recomputed, made):
@@ -224,8 +242,8 @@ class CloneSchedule:
         still has readers there. Results of cheap work are no gates: XLA fuses them, and a barrier
         would force them into memory.
         """
-        graph, gates = self.graph, self.forward.gates
-        youngest = bisect_left(self.forward.gates_made_at, position)
+        graph, gates = self.graph, self._gates
+        youngest = bisect_left(self._gates_made_at, position)
         for value in reversed(gates[max(0, youngest - _FARTHEST_GATE) : youngest]):
             if graph.producers[value] < code.start:
                 break

@@ -119,17 +119,20 @@ class ForwardValues:
             if self.constant[value] and is_table(graph.ops[producer])
         }
         """Constants that list their elements."""
-        self.gates = [value for value in range(len(graph.sizes)) if self._may_be_gate(value)]
+        self.gates = [
+            value
+            for value in range(len(graph.sizes))
+            if self.may_be_gate(value) and graph.kinds[graph.producers[value]] is not Kind.CHEAP
+        ]
         """Values in memory that clones may wait for, in the order of their producers."""
-        self.gates_made_at = [graph.producers[value] for value in self.gates]
 
-    def _may_be_gate(self, value: int) -> bool:
-        """Whether the value is in memory in any case: results of cheap work are fused by XLA."""
+    def may_be_gate(self, value: int) -> bool:
+        """Whether clones may wait for the value, if it is in memory in any case, which results of
+        cheap work mostly are not: XLA fuses them."""
         graph = self.graph
         producer = graph.producers[value]
         return (
             producer != FROM_OUTSIDE
-            and graph.kinds[producer] is not Kind.CHEAP
             and value not in self.stacks
             and not self.constant[value]
             and graph.bytes_of(value) > 0

@@ -171,12 +171,12 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
 OTHERS = (
     Candidate(0, TOP, moves="one-hot"),
     Candidate(0, 0, moves="split-loop{at=999}"),
-    Candidate(4, TOP, optimum=9),
+    Candidate(4, TOP, evicted_to=9),
 )
 
 
 def test_plans_of_another_program_are_left_out() -> None:
-    """As a dump may have them: moves that find nothing to do, an optimum that there is not."""
+    """As a dump may have them: moves that find nothing to do, evictions where there are scans."""
     others = tuple(Estimate(other, 1, 0.0) for other in OTHERS)
     with analysis_of(jax.grad(scanned)) as analysis:
         unmodified = analysis.unmodified.estimate

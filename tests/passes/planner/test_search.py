@@ -76,18 +76,21 @@ def residual_loss(w: jax.Array, x: jax.Array) -> jax.Array:
     return (x**2).mean()
 
 
-def test_the_optimum_of_a_small_block_is_tried() -> None:
+def test_evictions_are_tried_in_a_block_without_loops() -> None:
     module = prepared(residual_loss)
     with module.context, ir.Location.unknown():
         model = Model(module, Target(), 0)
+        whole = model.estimate(None).temp_bytes
         lowest = PriceSearch(model).lowest()
-        optima = [one for one in lowest if one.candidate is not None and one.candidate.optimum]
-        assert 0 < len(optima) == len(model.optima())
-        least = min(one.temp_bytes for one in optima)
-        assert least < model.estimate(None).temp_bytes
-        search = PriceSearch(model)
-        search.within(least, lambda one: one.temp_bytes <= least)
-        assert any(one.temp_bytes == least for one in search.estimates.values())
+        evicted = [one for one in lowest if one.candidate and one.candidate.evicted_to]
+        least = min(one.temp_bytes for one in evicted)
+        assert least < whole
+        for limit in (least, (least + whole) // 2):
+            search = PriceSearch(model)
+            search.evict(limit, lambda one, limit=limit: one.temp_bytes <= limit)
+            found = [one for one in search.estimates.values() if one.temp_bytes <= limit]
+            assert found
+            assert all(model.has(one.candidate) for one in found)
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:

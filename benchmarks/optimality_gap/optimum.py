@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .problem import MachineRun, SchedulingProblem, run, unmodified
+from hloom.passes.planner.machine.problem import MachineRun, SchedulingProblem, run, unmodified
 
 Terms = list[tuple[int, float]]
 """A linear form: variables with their factors."""

@@ -1,4 +1,4 @@
-"""The optimum of small blocks: valid, the best there is by brute force, and as a plan of clones."""
+"""The abstract machine: its optimum is the best by brute force, and evictions hold their bound."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from support import often
 from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
+from benchmarks.optimality_gap.optimum import Effort, least_peak, optimum
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.pricing import Pricing
 from hloom.passes.framework.target import CPU_SPEED
-from hloom.passes.planner.exact.optimum import Effort, least_peak, optimum
-from hloom.passes.planner.exact.plan import optimal_schedule, optimal_schedules, sequence_of_clones
-from hloom.passes.planner.exact.problem import (
+from hloom.passes.planner.machine.eviction import Evictions
+from hloom.passes.planner.machine.plan import plan_of, schedule_of
+from hloom.passes.planner.machine.problem import (
     BlockMachine,
     InvalidSequenceError,
     MachineRun,
@@ -173,7 +174,8 @@ def test_a_fused_value_is_no_node(block_of: BlockOf) -> None:
     machine = machine_of(block)
     made = [block.names(machine.values_of([node])) for node in range(len(machine.positions))]
     assert made == [["a"], ["c"], ["e"], ["g"]]
-    assert machine.nodes_of([block.number["b"]]) == machine.nodes_of([block.number["a"]])
+    assert block.number["b"] in machine.fused_from([0])
+    assert block.number["b"] not in machine.fused_from([1, 2])
 
 
 def test_a_sum_of_two_is_saved_in_their_place(block_of: BlockOf) -> None:
@@ -181,53 +183,85 @@ def test_a_sum_of_two_is_saved_in_their_place(block_of: BlockOf) -> None:
         block_of, "a dot x x\nb dot x d\nc add a b\ne tanh c\n---\ng call d\nh add g c\ni call h"
     )
     machine = machine_of(block)
-    (node,) = machine.nodes_of([block.number["c"]])
-    assert block.names(machine.values_of([node])) == ["c"]
+    made = [block.names(machine.values_of([node])) for node in range(len(machine.positions))]
+    assert ["c"] in made
+    assert machine.holds_less
+
+
+def test_what_is_fused_requests_its_operands_where_it_stands(block_of: BlockOf) -> None:
+    lines = (
+        "a dot x x\nb tanh a\ne dot b x\n---\ng call e\nh add g b\ni call g\nj add h i\nk call j"
+    )
+    machine = machine_of(TrainingBlock(block_of, lines))
+    nodes = machine.problem.nodes
+    reader = len(nodes) - 2
+    requests = dict(nodes[reader].requests)
+    assert any(step < reader for step in requests.values())
 
 
 @pytest.mark.parametrize("seed", range(often(8, 200)))
-def test_a_plan_of_the_optimum_holds_its_bound(block_of: BlockOf, seed: int) -> None:
+def test_evictions_hold_their_bound(block_of: BlockOf, seed: int) -> None:
     lines = random_lines(seed, forward=14, backward=12)
     machine = machine_of(TrainingBlock(block_of, lines, Pricing(CPU_SPEED)))
-    problem = machine.problem
-    lowest = least_peak(problem)
-    assert lowest.run is not None
-    limit_bytes = (lowest.run.peak_bytes + unmodified(problem).peak_bytes) // 2
-    best, schedule = optimum(problem, limit_bytes), optimal_schedule(machine, limit_bytes)
-    assert best.run is not None
-    if schedule is not None:
-        found = run(problem, sequence_of_clones(machine, schedule))
-        assert found.peak_bytes <= limit_bytes
-        assert found.seconds >= best.bound * (1 - 1e-6)
+    problem, evictions = machine.problem, Evictions(machine.problem)
+    as_it_is, least = unmodified(problem).peak_bytes, least_peak(problem).bound
+    for limit_bytes in (1, int(least + as_it_is) // 2, as_it_is):
+        plan = evictions.within(limit_bytes)
+        if plan is None:
+            continue
+        found = evictions.run(plan)
+        assert least <= found.peak_bytes <= as_it_is
+        assert evictions.run(plan_of(machine, schedule_of(machine, plan))) == found
+        if found.peak_bytes <= limit_bytes:
+            assert found.seconds >= optimum(problem, limit_bytes).bound * (1 - 1e-6)
 
 
-def test_the_optimum_of_a_chain_is_written_as_it_is(block_of: BlockOf) -> None:
+@settings(max_examples=often(60, 1000), deadline=None)
+@given(problems(), st.integers(1, 30))
+def test_the_machine_runs_what_is_evicted(problem: SchedulingProblem, limit_bytes: int) -> None:
+    count = len(problem.nodes)
+    stages = frozenset(range(min(problem.stages, default=count), count))
+    problem = dataclasses.replace(problem, stages=stages)
+    evictions = Evictions(problem)
+    plan = evictions.within(limit_bytes)
+    if plan is not None:
+        found = evictions.run(plan)
+        same = run(problem, found.sequence)
+        assert (same.peak_bytes, same.seconds) == (found.peak_bytes, pytest.approx(found.seconds))
+        assert found.peak_bytes <= max(limit_bytes, unmodified(problem).peak_bytes)
+
+
+def test_of_a_chain_evictions_are_the_optimum(block_of: BlockOf) -> None:
     machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
-    problem = machine.problem
-    lowest = least_peak(problem, EXACT).run
+    problem, evictions = machine.problem, Evictions(machine.problem)
+    lowest, as_it_is = least_peak(problem, EXACT).run, unmodified(problem).peak_bytes
     assert lowest is not None
-    assert lowest.peak_bytes < unmodified(problem).peak_bytes
-    schedules = optimal_schedules(machine)
-    runs = [run(problem, sequence_of_clones(machine, schedule)) for schedule in schedules]
-    assert runs[0].peak_bytes == lowest.peak_bytes
-    for found in runs:
-        best = optimum(problem, found.peak_bytes, EXACT).run
+    assert lowest.peak_bytes < as_it_is
+    for limit_bytes in (lowest.peak_bytes, (lowest.peak_bytes + as_it_is) // 2):
+        plan, best = evictions.within(limit_bytes), optimum(problem, limit_bytes, EXACT).run
+        assert plan is not None
         assert best is not None
+        found = evictions.run(plan)
+        assert found.peak_bytes <= limit_bytes
         assert found.seconds == pytest.approx(best.seconds)
 
 
-def test_a_large_block_has_no_plans(block_of: BlockOf) -> None:
-    layers = [f"f{n} dot f{n - 1} x\nt{n} tanh f{n}" for n in range(1, 40)]
-    back = [f"b{n} dot b{n - 1} t{40 - n}" for n in range(1, 40)]
-    lines = "\n".join(["f0 dot x x", *layers, "---", "b0 call f39", *back])
+def test_a_large_block_has_plans(block_of: BlockOf) -> None:
+    layers = [f"f{n} dot f{n - 1} x\nt{n} tanh f{n}" for n in range(1, 150)]
+    back = [f"b{n} dot b{n - 1} t{150 - n}" for n in range(1, 150)]
+    lines = "\n".join(["f0 dot x x", *layers, "---", "b0 call f149", *back])
     machine = machine_of(TrainingBlock(block_of, lines, Pricing(CPU_SPEED)))
-    assert optimal_schedules(machine) == ()
+    evictions, limit_bytes = Evictions(machine.problem), unmodified(machine.problem).peak_bytes // 2
+    plan = evictions.within(limit_bytes)
+    assert plan is not None
+    assert evictions.run(plan).peak_bytes <= limit_bytes
 
 
-def test_a_plan_that_saves_everything_adds_nothing(block_of: BlockOf) -> None:
+def test_a_plan_that_keeps_everything_adds_nothing(block_of: BlockOf) -> None:
     machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
     forward = machine.forward
     everything = frozenset(range(len(forward.graph.values)))
     border, end = forward.borders.highest, len(forward.graph.ops)
     schedule = CloneSchedule(forward, [Window(range(border, end), range(border))], [everything])
-    assert sequence_of_clones(machine, schedule) == tuple(range(len(machine.positions)))
+    found = Evictions(machine.problem).run(plan_of(machine, schedule))
+    assert found.sequence == list(range(len(machine.positions)))

@@ -15,7 +15,8 @@ it is what pays: such a value is a node.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,6 +37,10 @@ class Node:
       operands: the nodes whose buffers it reads, in ascending order.
       recomputable: whether it may run again.
       inner_bytes: memory that it takes only while it runs.
+      requests: operands, each with the step from which on it has to be there: operations that are
+        fused into a node stand in the block before it, and read what is there at their place. Both
+        are sorted; an operand may be requested several times, and is at the node itself where it is
+        not among them.
     """
 
     bytes: int
@@ -43,6 +48,7 @@ class Node:
     operands: tuple[int, ...] = ()
     recomputable: bool = True
     inner_bytes: int = 0
+    requests: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,6 +180,9 @@ def unmodified(problem: SchedulingProblem) -> MachineRun:
 _SMALLER = 0.75
 """A value is worth saving in place of what it is made from if it takes at most this share."""
 
+_NO_LESS = 0.98
+"""A block takes less in the machine if it takes less than this share."""
+
 
 class BlockMachine:
     """The problem of a block, and which of its nodes a value of the block is made from.
@@ -183,11 +192,14 @@ class BlockMachine:
 
     def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
         self.forward = forward
-        trace = trace or trace_block(forward.graph)
-        trace = _with_saveable(trace, forward)
+        as_it_is = trace or trace_block(forward.graph)
+        trace = _with_saveable(as_it_is, forward)
         self._kernels = Kernels(trace)
+        self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(Kernels(as_it_is))
+        """Whether the block takes less in the machine, by such values, than XLA makes it take."""
         self._sources = _sources(trace, self._kernels)
         self._fused = _fused(trace, self._kernels)
+        self._requests = _requests(trace, self._kernels, forward.borders.highest)
 
     @property
     def positions(self) -> Sequence[int]:
@@ -218,17 +230,55 @@ class BlockMachine:
             and all(forward.recomputable[value] for value in made)
             and any(forward.weights[value] for value in made),
             inner_bytes=trace.inner[position],
+            requests=self._requested(number) if position >= forward.borders.highest else (),
         )
 
-    def nodes_of(self, values: Iterable[int]) -> frozenset[int]:
-        """The nodes whose buffers values lie in or, where they are fused, are made from."""
+    def _requested(self, number: int) -> tuple[tuple[int, int], ...]:
+        """What a stage reads, and the step before which it does."""
         kernels = self._kernels
-        buffers = (kernels.buffer[source] for value in values for source in self._sources[value])
-        return frozenset(kernels.maker[buffer] for buffer in buffers) - {-1}
+        found = {
+            (kernels.maker[kernels.buffer[value]], bisect_left(kernels.positions, position))
+            for value, position in self._requests[kernels.positions[number]]
+        }
+        return tuple(sorted(each for each in found if each[0] >= 0))
+
+    def fused_from(self, nodes: Collection[int]) -> frozenset[int]:
+        """The values that are fused and made of nothing but what nodes write."""
+        kernels, kept = self._kernels, frozenset(nodes) | {-1}
+        return frozenset(
+            value
+            for value, sources in enumerate(self._sources)
+            if all(kernels.maker[kernels.buffer[source]] in kept for source in sources)
+        )
+
+    @cached_property
+    def gates(self) -> Sequence[int]:
+        """The values in memory that clones may wait for, in the order of their producers."""
+        kernels, forward = self._kernels, self.forward
+        made = {
+            value
+            for number, makes in enumerate(kernels.makes)
+            if kernels.positions[number] >= forward.borders.highest
+            for value in makes
+            if forward.may_be_gate(value)
+        }
+        return sorted({*forward.gates, *made}, key=lambda v: (forward.graph.producers[v], v))
 
     def values_of(self, nodes: Iterable[int]) -> frozenset[int]:
         """The values that nodes write."""
         return frozenset(value for node in nodes for value in self._kernels.makes[node])
+
+
+def _peak_bytes(kernels: Kernels) -> int:
+    """The most bytes that are alive at a time, each buffer up to its last reader."""
+    freed = [0] * len(kernels.positions)
+    total = most = 0
+    for number, (size, users) in enumerate(zip(kernels.written_bytes, kernels.users, strict=True)):
+        total += size
+        most = max(most, total)
+        freed[max(users, default=number)] += size
+        total -= freed[number]
+    return most
 
 
 def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
@@ -278,6 +328,31 @@ def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
         for value in makes:
             sources[value] = frozenset({value}) if in_memory[value] else found
     return sources
+
+
+def _requests(
+    trace: OpTrace, kernels: Kernels, border: int
+) -> dict[int, frozenset[tuple[int, int]]]:
+    """By operation in memory, the values in memory that it is made from, and where they are read.
+
+    That is the position of the first operation behind the border on the way from the value.
+    """
+    in_memory = _in_memory(trace, kernels)
+    fused: list[frozenset[tuple[int, int]]] = [frozenset()] * len(trace.sizes)
+    """By value that is not in memory; the position is -1 as long as it is before the border."""
+    requests: dict[int, frozenset[tuple[int, int]]] = {}
+    for position, (reads, makes) in enumerate(zip(trace.reads, trace.makes, strict=True)):
+        here = position if position >= border else -1
+        found = frozenset(
+            (source, here if at < 0 else at)
+            for value in reads
+            for source, at in ([(value, -1)] if in_memory[value] else fused[value])
+        )
+        if any(in_memory[value] for value in makes):
+            requests[position] = found
+        for value in makes:
+            fused[value] = found
+    return requests
 
 
 def _fused(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:

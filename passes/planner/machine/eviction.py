@@ -1,0 +1,512 @@
+"""Plans near the optimum of a scheduling problem: evictions at the peak, and what repairs them.
+
+Such a plan has windows of the stages, and for each node that may run again the last stage for which
+its first result is kept. Behind that the node runs again where it is read, once in a window.
+
+The search starts from the program as it is. At the place of most memory it evicts what adds the
+least time for the bytes that it frees, until the bound holds: a buffer that is alive there and not
+read, or several that are made from one which is kept in their place. Then it keeps again what fits
+after all. Then it keeps the dearest node that runs again, evicts others for it, and goes on from
+there where that takes less time. It is no proof of anything; `benchmarks.optimality_gap` has how
+far from the optimum it ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .problem import SchedulingProblem
+
+_ALWAYS = 1 << 30
+"""A stage behind all others: what is kept for it is kept for every window."""
+
+_TRIED = 4
+"""How many evictions at a place are put into the machine, the ones of the best ratio first."""
+
+_LONG = 200
+"""Of more nodes than this, several evictions are made before the machine runs again."""
+
+_WORK = 25_000
+"""Nodes that may run in the machine for one plan: each takes about a microsecond."""
+
+_LEAST_GAIN = 1e-9
+"""The share of the added time that a change has to save."""
+
+
+@dataclass
+class WindowedPlan:
+    """What is kept until when.
+
+    Attributes:
+      begins: the stages at which windows begin, in order; the first window begins at the first.
+      until: by node, the last stage for which its first result is kept; the nodes that are not in
+        it are always kept. It counts by whole windows, at the stages at which they begin.
+    """
+
+    begins: list[int]
+    until: dict[int, int] = field(default_factory=dict)
+
+    def copy(self) -> WindowedPlan:
+        return WindowedPlan(list(self.begins), dict(self.until))
+
+    def is_kept(self, node: int, stage: int) -> bool:
+        """Whether the node's first result is there for a stage, or a window that begins there."""
+        return self.until.get(node, _ALWAYS) >= stage
+
+
+@dataclass(frozen=True)
+class WindowedRun:
+    """A plan put into the machine.
+
+    Attributes:
+      sequence: by place, the node that runs there.
+      steps: by place, the node of the program that runs there, or before which one runs again.
+      reads: by place, the places that read what is written there, in order.
+      memory: by place, the bytes in memory.
+      seconds: the time of the nodes that run again.
+    """
+
+    sequence: list[int]
+    steps: list[int]
+    reads: list[list[int]]
+    memory: list[int]
+    seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.memory, default=0)
+
+    def again(self) -> Iterator[int]:
+        """The places at which nodes run again."""
+        return (p for p, node in enumerate(self.sequence) if node != self.steps[p])
+
+
+@dataclass(frozen=True, order=True)
+class _Eviction:
+    """A node that is not kept from a read at one step to that at another, and what then runs again
+    with it, as it is not alive either."""
+
+    node: int
+    first: int
+    last: int
+    again: tuple[int, ...]
+
+
+_Option = tuple[float, tuple[_Eviction, ...]]
+"""Evictions that belong together, and the seconds that they add for each byte."""
+
+_Found = tuple[WindowedPlan, WindowedRun]
+
+
+class Evictions:
+    """The search in one problem, of which all steps from the first stage on are stages; pure."""
+
+    def __init__(self, problem: SchedulingProblem) -> None:
+        nodes = problem.nodes
+        self._bytes = [node.bytes for node in nodes]
+        self._inner = [node.inner_bytes for node in nodes]
+        self._seconds = [node.seconds for node in nodes]
+        self._operands = [node.operands for node in nodes]
+        self._read = [
+            sorted({*node.operands} - {o for o, _ in node.requests})
+            if node.requests
+            else list(node.operands)
+            for node in nodes
+        ]
+        """By node, what it reads at its own place; `_early` has what it requests before."""
+        self._early: dict[int, list[tuple[int, int]]] = {}
+        self._requested_at: dict[tuple[int, int], list[int]] = {}
+        for number, node in enumerate(nodes):
+            for operand, step in node.requests:
+                if step < number:
+                    self._early.setdefault(step, []).append((operand, number))
+                    self._requested_at.setdefault((operand, number), []).append(step)
+                else:
+                    self._read[number].append(operand)
+        self._stages = range(min(problem.again, default=len(nodes)), len(nodes))
+        again = {node for some in problem.again.values() for node in some}
+        self._may_run_again = [node in again for node in range(len(nodes))]
+        rates = [self._seconds[node] / self._bytes[node] for node in sorted(again)]
+        mean = sum(rates) / max(len(rates), 1)
+        self._is_dear = [
+            size > 0 and s > mean * size for s, size in zip(self._seconds, self._bytes, strict=True)
+        ]
+        self._left = 0
+
+    def within(self, limit_bytes: int) -> WindowedPlan | None:
+        """The plan of least added time that is found within a peak.
+
+        The one of least memory where none holds that; None where nothing runs again in it.
+        """
+        self._left = _WORK
+        plan, ran = self._repaired(WindowedPlan(list(self._stages[:1])), limit_bytes)
+        if ran.peak_bytes <= limit_bytes:
+            plan, ran = self._exchanged(*self._kept_again(plan, ran, limit_bytes), limit_bytes)
+        return plan if plan.until and any(ran.again()) else None
+
+    def run(self, plan: WindowedPlan) -> WindowedRun:
+        """The plan in the machine."""
+        operands, may, until = self._operands, self._may_run_again, plan.until
+        sequence: list[int] = []
+        steps: list[int] = []
+        reads: list[list[int]] = []
+        latest = [-1] * len(operands)
+        """By node, the place of its first result; `clones` has those in the window."""
+        clones: dict[int, int] = {}
+        gone: set[int] = set()
+        waiting: dict[int, set[int]] = {}
+        """By node to come, the places of what it has requested."""
+        following = iter([*plan.begins, _ALWAYS])
+        begin = next(following)
+        for step, read in enumerate(self._read):
+            if step >= begin:
+                while step >= begin:
+                    window, begin = begin, next(following)
+                gone = {node for node, last in until.items() if last < window and may[node]}
+                clones = {}
+            early = self._early.get(step, ())
+            if gone:
+                stack = [node for node in read if node in gone and node not in clones]
+                stack += [node for node, _ in early if node in gone and node not in clones]
+                if stack:
+                    found = set(stack)
+                    while stack:
+                        for node in operands[stack.pop()]:
+                            if node in gone and node not in found and node not in clones:
+                                found.add(node)
+                                stack.append(node)
+                    for node in sorted(found):
+                        place = len(sequence)
+                        for operand in operands[node]:
+                            reads[clones.get(operand, latest[operand])].append(place)
+                        clones[node] = place
+                        sequence.append(node)
+                        steps.append(step)
+                        reads.append([])
+            for node, reader in early:
+                waiting.setdefault(reader, set()).add(clones.get(node, latest[node]))
+            place = len(sequence)
+            sources = waiting.pop(step, set())
+            sources.update(clones.get(operand, latest[operand]) for operand in read)
+            for source in sources:
+                reads[source].append(place)
+            latest[step] = place
+            sequence.append(step)
+            steps.append(step)
+            reads.append([])
+        self._left -= len(sequence)
+        return WindowedRun(sequence, steps, reads, *self._memory(sequence, steps, reads))
+
+    def _memory(
+        self, sequence: Sequence[int], steps: Sequence[int], reads: Sequence[Sequence[int]]
+    ) -> tuple[list[int], float]:
+        sizes, inner = self._bytes, self._inner
+        freed = [0] * len(sequence)
+        memory: list[int] = []
+        total, seconds = 0, 0.0
+        for place, node in enumerate(sequence):
+            size, later = sizes[node], reads[place]
+            total += size
+            memory.append(total + inner[node])
+            freed[later[-1] if later else place] += size
+            total -= freed[place]
+            if node != steps[place]:
+                seconds += self._seconds[node]
+        return memory, seconds
+
+    def _repaired(
+        self, plan: WindowedPlan, limit_bytes: int, locked: frozenset[int] = frozenset()
+    ) -> _Found:
+        """The plan with evictions until it holds the bound, ``locked`` nodes left where they are.
+
+        Of those on the way the one of least memory, where nothing is left to evict.
+        """
+        ran = self.run(plan)
+        least = plan, ran
+        while ran.peak_bytes > limit_bytes and self._left > 0:
+            place = ran.memory.index(ran.peak_bytes)
+            options = sorted(self._options(plan, ran, place, limit_bytes, locked))
+            if not options:
+                kept = self._made_for(ran, place) - locked
+                if not kept:
+                    break
+                # What leads to no plan is undone, and not done again.
+                plan, locked = plan.copy(), locked | kept
+                for node in kept:
+                    plan.until.pop(node, None)
+                ran = self.run(plan)
+            elif len(self._operands) > _LONG:
+                excess = ran.peak_bytes - limit_bytes
+                plan = self._several(plan, ran, options, excess)
+                ran = self.run(plan)
+            else:
+                plan, ran = self._best_of(plan, ran, options[:_TRIED], limit_bytes)
+            if ran.peak_bytes < least[1].peak_bytes:
+                least = plan, ran
+        return least
+
+    def _best_of(
+        self, plan: WindowedPlan, ran: WindowedRun, options: Sequence[_Option], limit_bytes: int
+    ) -> _Found:
+        """The plan with the option that adds the least time for what it takes off all peaks."""
+        found: list[tuple[tuple[bool, float], int, _Found]] = []
+        over = _over(ran, limit_bytes)
+        for number, (_, evictions) in enumerate(options):
+            other = self._with(plan, ran, evictions)
+            tried = self.run(other)
+            less = over - _over(tried, limit_bytes)
+            added_s = max(tried.seconds - ran.seconds, 0.0)
+            score = (False, added_s / less) if less > 0 else (True, float(-less))
+            found.append((score, number, (other, tried)))
+        return min(found)[2]
+
+    def _several(
+        self, plan: WindowedPlan, ran: WindowedRun, options: Sequence[_Option], excess: int
+    ) -> WindowedPlan:
+        """The plan with the first options that free half of what is too much."""
+        done: set[int] = set()
+        for _, evictions in options:
+            nodes = {eviction.node for eviction in evictions}
+            if done.isdisjoint(nodes):
+                plan = self._with(plan, ran, evictions)
+                done |= nodes
+                if 2 * sum(self._bytes[node] for node in done) >= excess:
+                    break
+        return plan
+
+    def _options(
+        self,
+        plan: WindowedPlan,
+        ran: WindowedRun,
+        place: int,
+        limit_bytes: int,
+        locked: frozenset[int],
+    ) -> Iterator[_Option]:
+        """What may be evicted at a place."""
+        excess = ran.memory[place] - limit_bytes
+        alive = {
+            node: made
+            for made, node in enumerate(ran.sequence[:place])
+            if (later := ran.reads[made]) and later[-1] > place
+        }
+        from_one: dict[int, dict[int, tuple[float, _Eviction]]] = {}
+        """By a node that is kept in place of others: these, and the time that each adds."""
+        for node, made in alive.items():
+            if not self._may_run_again[node] or node in locked:
+                continue
+            later = ran.reads[made]
+            number = bisect_left(later, place)
+            if later[number] == place:
+                continue
+            first = ran.steps[later[number - 1] if number else made]
+            last = min(self._request(ran, made, reader) for reader in later[number:])
+            if last <= first or not self._stages[0] <= last:
+                continue
+            step = ran.steps[place]
+            if last < step or (last == step and not node > ran.sequence[place] < step):
+                continue  # it would run again before the place
+            for reach in range(3):
+                added_s, kept, again = self._chain(plan, node, last, alive, reach)
+                eviction = _Eviction(node, first, last, again)
+                gained = min(self._bytes[node], excess) - sum(self._bytes[one] for one in kept)
+                if gained > 0:
+                    yield added_s / gained, (eviction,)
+                if len(kept) == 1:
+                    known = from_one.setdefault(kept[0], {})
+                    if node not in known or added_s < known[node][0]:
+                        known[node] = added_s, eviction
+                elif reach and not kept:
+                    break
+        for source, known in from_one.items():
+            yield from self._in_place_of(source, known, excess)
+
+    def _request(self, ran: WindowedRun, made: int, reader: int) -> int:
+        """The step before which a reader needs what was made at a place."""
+        node, step = ran.sequence[made], ran.steps[reader]
+        requests = self._requested_at.get((node, step), ())
+        if ran.sequence[reader] != step or not requests:
+            return step
+        return min((at for at in requests if at >= ran.steps[made]), default=step)
+
+    def _in_place_of(
+        self, source: int, known: dict[int, tuple[float, _Eviction]], excess: int
+    ) -> Iterator[_Option]:
+        """Two nodes or more that are evicted, while what all of them are made from is kept."""
+        gained, added_s = -self._bytes[source], 0.0
+        evictions: list[_Eviction] = []
+        for node in sorted(known, key=lambda node: (known[node][0] / self._bytes[node], node)):
+            seconds, eviction = known[node]
+            gained, added_s = gained + self._bytes[node], added_s + seconds
+            evictions.append(eviction)
+            if gained > 0 and len(evictions) > 1:
+                yield added_s / min(gained, excess), tuple(evictions)
+            if gained >= excess:
+                break
+
+    def _chain(
+        self, plan: WindowedPlan, node: int, step: int, alive: dict[int, int], reach: int
+    ) -> tuple[float, list[int], tuple[int, ...]]:
+        """The time of running a node again before a step, the nodes that are kept for that, and
+        those that run again with it.
+
+        Kept is what cannot run again; with a ``reach`` of 1 all that it reads, with one of 2 the
+        first dear one on each way. What is ``alive`` in any case costs nothing.
+        """
+        added_s = 0.0
+        again: list[int] = []
+        kept: list[int] = []
+        seen, stack = {node}, [node]
+        while stack:
+            one = stack.pop()
+            added_s += self._seconds[one]
+            for operand in self._operands[one]:
+                if operand in seen or operand in alive or not self._bytes[operand]:
+                    continue
+                seen.add(operand)
+                may_be_kept = reach == 1 or (reach == 2 and self._is_dear[operand])
+                if not self._may_run_again[operand] or (
+                    may_be_kept and plan.is_kept(operand, step)
+                ):
+                    kept.append(operand)
+                else:
+                    again.append(operand)
+                    stack.append(operand)
+        return added_s, kept, tuple(again)
+
+    def _with(
+        self, plan: WindowedPlan, ran: WindowedRun, evictions: Sequence[_Eviction]
+    ) -> WindowedPlan:
+        plan = plan.copy()
+        for eviction in evictions:
+            begin = self._begin(plan, ran, eviction.first, eviction.last)
+            for node in (eviction.node, *eviction.again):
+                plan.until[node] = min(plan.until.get(node, _ALWAYS), begin - 1)
+        return plan
+
+    def _begin(self, plan: WindowedPlan, ran: WindowedRun, first: int, last: int) -> int:
+        """The begin of a window behind one step and up to another; a new one if there is none.
+
+        It is where the least work that runs again is read across, which has to run once more.
+        """
+        number = bisect_right(plan.begins, last)
+        if number and plan.begins[number - 1] > first:
+            return plan.begins[number - 1]
+        stages = self._stages[bisect_right(self._stages, first) : bisect_right(self._stages, last)]
+        crossing = [0.0] * (len(stages) + 1)
+        for place in ran.again():
+            if later := ran.reads[place]:
+                crossing[bisect_right(stages, ran.steps[place])] += self._seconds[
+                    ran.sequence[place]
+                ]
+                crossing[bisect_right(stages, ran.steps[later[-1]])] -= self._seconds[
+                    ran.sequence[place]
+                ]
+        total, options = 0.0, []
+        for change, stage in zip(crossing, stages, strict=False):
+            total += change
+            options.append((round(total, 15), -stage))
+        begin = -min(options)[1]
+        insort(plan.begins, begin)
+        return begin
+
+    def _made_for(self, ran: WindowedRun, place: int) -> frozenset[int]:
+        """What a step reads of what runs again before it."""
+        step = ran.steps[place]
+        start = bisect_left(ran.steps, step)
+        stop = bisect_right(ran.steps, step) - 1
+        return frozenset(ran.sequence[start:stop]) & frozenset(self._operands[step])
+
+    def _kept_again(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
+        """Keeps longer what fits, the dearest first, and joins windows, until nothing changes."""
+        before = None
+        while before is not ran and self._left > 0:
+            before = ran
+            for node in self._dearest(ran):
+                plan, ran = self._kept_longer(plan, ran, node, limit_bytes)
+            for begin in plan.begins[1:]:
+                other = plan.copy()
+                other.begins.remove(begin)
+                plan, ran = self._better(plan, ran, other, limit_bytes)
+        return plan, ran
+
+    def _kept_longer(
+        self, plan: WindowedPlan, ran: WindowedRun, node: int, limit_bytes: int
+    ) -> _Found:
+        """Keeps a node for as many windows more as fit."""
+        if plan.is_kept(node, _ALWAYS):
+            return plan, ran
+        number = bisect_right(plan.begins, plan.until[node])
+        ends = [begin - 1 for begin in plan.begins[number + 1 :]] + [_ALWAYS]
+        low, high = -1, len(ends)
+        tried = high - 1
+        while high - low > 1 and self._left > 0:
+            other = plan.copy()
+            other.until[node] = ends[tried]
+            found = self.run(other) if self._may_fit(ran, node, ends[tried], limit_bytes) else None
+            if found is not None and found.peak_bytes <= limit_bytes:
+                if found.seconds < ran.seconds * (1 - _LEAST_GAIN):
+                    plan, ran = other, found
+                low = tried
+            else:
+                high = tried
+            tried = (low + high) // 2
+        return plan, ran
+
+    def _may_fit(self, ran: WindowedRun, node: int, until: int, limit_bytes: int) -> bool:
+        """Whether a node fits where it is not alive, if all that it is made from is gone there."""
+        freed = sum(self._bytes[operand] for operand in self._operands[node])
+        most = limit_bytes - self._bytes[node] + freed
+        end: int | None = None
+        for place, one in enumerate(ran.sequence):
+            if one != node:
+                continue
+            if end is not None and max(ran.memory[end + 1 : place], default=0) > most:
+                return False
+            if ran.steps[place] > until:
+                break
+            end = ran.reads[place][-1] if ran.reads[place] else place
+        return True
+
+    def _better(
+        self, plan: WindowedPlan, ran: WindowedRun, other: WindowedPlan, limit_bytes: int
+    ) -> _Found:
+        """The other plan where it holds the bound in less time."""
+        if self._left <= 0:
+            return plan, ran
+        found = self.run(other)
+        gains = found.seconds < ran.seconds * (1 - _LEAST_GAIN)
+        return (other, found) if gains and found.peak_bytes <= limit_bytes else (plan, ran)
+
+    def _exchanged(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
+        """Keeps one dear node after the other and evicts others for it, while time is saved."""
+        tried: set[int] = set()
+        while self._left > 0:
+            node = next((node for node in self._dearest(ran) if node not in tried), None)
+            if node is None:
+                break
+            tried.add(node)
+            other = plan.copy()
+            del other.until[node]
+            found = self._repaired(other, limit_bytes, frozenset([node]))
+            if found[1].peak_bytes > limit_bytes:
+                continue
+            found = self._kept_again(*found, limit_bytes)
+            if found[1].seconds < ran.seconds * (1 - _LEAST_GAIN):
+                plan, ran = found
+                tried = {node}
+        return plan, ran
+
+    def _dearest(self, ran: WindowedRun) -> list[int]:
+        """The nodes that run again, by the time that this takes in all."""
+        spent: dict[int, float] = {}
+        for place in ran.again():
+            node = ran.sequence[place]
+            spent[node] = spent.get(node, 0.0) + self._seconds[node]
+        return sorted(spent, key=lambda node: (-spent[node], node))
+
+
+def _over(ran: WindowedRun, limit_bytes: int) -> int:
+    """What is above the bound, over all places."""
+    return sum(found - limit_bytes for found in ran.memory if found > limit_bytes)
