@@ -62,9 +62,9 @@ lint: .venv/dev.stamp
 # they come after all that hloom decides or measures. test-wheel runs with them, as users do. XLA
 # would compile each module in 32 parts side by side; here the workers take the cores. The emitters
 # of before, which the newest XLA has no more, take a quarter of the time of the new ones.
-test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0 \
-  --xla_cpu_parallel_codegen_split_count=1
-test-oldest: TESTS_XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
+QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
+test-oldest: export TESTS_XLA_FLAGS := $(QUICK_XLA) --xla_cpu_use_fusion_emitters=false
+test-newest: export TESTS_XLA_FLAGS := $(QUICK_XLA)
 # Many tests wait, for processes that they start or for a limit to pass: two cores have work for
 # three workers.
 test-oldest test-newest: WORKERS := 3
