@@ -147,8 +147,8 @@ def random_case(number: int) -> Case:
 
 
 def without_places(refusal: str) -> str:
-    """A refusal without the name of the program and places in it."""
-    text = refusal.partition(": ")[2]
+    """The first line of a refusal, without the name of the program and places in it."""
+    text = refusal.partition("\n")[0].partition(": ")[2]
     while text != (shorter := re.sub(r" ?\([^()]*\)", "", text)):
         text = shorter
     return text

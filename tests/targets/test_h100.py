@@ -41,7 +41,7 @@ def measured(name: str, spec: str) -> Measurement:
 @pytest.mark.parametrize("name", GPTS)
 def test_memory_falls_and_no_product_is_repeated(name: str) -> None:
     before, after = measured(name, "off"), measured(name, "remat")
-    assert after.temp_bytes <= (0.36 if GPTS[name].scanned else 0.6) * before.temp_bytes
+    assert after.temp_bytes <= (0.38 if GPTS[name].scanned else 0.6) * before.temp_bytes
     assert after.products <= before.products
 
 
