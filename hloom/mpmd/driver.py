@@ -50,6 +50,7 @@ class Driver:
       gradients: by stage those of them that it makes a gradient of, or a term of one.
       values: by number the shapes of values of a microbatch on a device.
       outputs: by number the shape of each output, and the stage that gives it.
+      terms: by stage and parameter the stages' gradients of the same slices, in their order.
       share: what a microbatch on a device has of a loss.
       transport: what moves values between stages.
     """
@@ -64,6 +65,7 @@ class Driver:
     gradients: tuple[Mapping[Parameter, jax.ShapeDtypeStruct], ...]
     values: Mapping[int, jax.ShapeDtypeStruct]
     outputs: Mapping[int, tuple[jax.ShapeDtypeStruct, int]]
+    terms: Mapping[tuple[int, Parameter], Sequence[tuple[int, Parameter]]]
     share: float
     transport: Transport
 
@@ -114,7 +116,7 @@ class Driver:
             if place.is_here
         }  # fmt: skip
         return cls(stages, timeline, layout, places, executables, sums, tuple(parameters),
-                   tuple(gradients), values, outputs, share, transport)  # fmt: skip
+                   tuple(gradients), values, outputs, terms, share, transport)  # fmt: skip
 
     def parcel(self, send: Send) -> Parcel:
         """What a transfer of values moves."""
@@ -137,7 +139,7 @@ class Driver:
         for sends in self.timeline.sends.values():
             for send in sends:
                 self.transport.prepare(self.parcel(send))
-        for (stage, _), others in _terms(self.parameters, self.gradients).items():
+        for (stage, _), others in self.terms.items():
             for source, other in others:
                 if source != stage:
                     self.transport.prepare(self._gradient_parcel(source, stage, other))
@@ -168,8 +170,7 @@ class Driver:
             for stage, total in enumerate(totals)
             for each, value in total.items()
         }
-        terms = _terms(self.parameters, self.gradients)
-        for (stage, _), others in terms.items():
+        for (stage, _), others in self.terms.items():
             for source, other in others:
                 if source == stage or (stage, source, other) in there:
                     continue
@@ -180,7 +181,7 @@ class Driver:
                 if moved:
                     there[stage, source, other] = moved[0]
         finished: list[dict[Parameter, jax.Array]] = [{} for _ in self.places]
-        for (stage, parameter), others in terms.items():
+        for (stage, parameter), others in self.terms.items():
             if self.places[stage].is_here:
                 found = [(other, there[stage, source, other]) for source, other in others]
                 shape = self.parameters[stage][parameter]

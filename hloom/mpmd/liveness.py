@@ -1,5 +1,7 @@
 """Whether the processes of a job live: each is connected to each, and sees at once who dies.
 
+Who connects says a token that is in the job's key-value store; any other is not listened to.
+
 A process that dies closes its connections, whatever it was doing, and so does the system when the
 host behind one does not answer (TCP keep-alive). Nothing has to run in a process for others to know
 that it lives: one that traces or compiles for minutes is no suspect.
@@ -8,11 +10,14 @@ that it lives: one that traces or compiles for minutes is no suspect.
 from __future__ import annotations
 
 import atexit
+import hmac
 import os
+import secrets
 import selectors
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from hloom._jax.distributed import ProcessStore
@@ -23,6 +28,9 @@ _MEET_S = 300.0
 _SILENT_S, _PROBES = 3, 4
 """After how many silent seconds a host is asked whether it lives, and how often, each second."""
 _GOODBYE = b"."
+_TOKEN_BYTES = 16
+_HELLO_S = 10.0
+"""How long who connects may take to say who it is."""
 
 
 class Peers:
@@ -58,26 +66,31 @@ class Peers:
 
     def _meet(self, store: ProcessStore, processes: int, host: str) -> None:
         """Connects to processes of lower numbers; those of higher ones connect to this one."""
+        token = secrets.token_bytes(_TOKEN_BYTES)
         with socket.create_server((host, 0)) as server:
-            server.settimeout(_MEET_S)
-            store.put(f"{_KEY}/{self._me}", f"{host}:{server.getsockname()[1]}")
+            port = server.getsockname()[1]
+            store.put(f"{_KEY}/{self._me}", f"{host}:{port}:{token.hex()}")
             for other in range(self._me):
                 address = store.get(f"{_KEY}/{other}", _MEET_S)
                 if address is None:
                     raise TimeoutError(_absent(other))
-                there, _, port = address.rpartition(":")
-                connection = socket.create_connection((there, int(port)), _MEET_S)
-                connection.sendall(self._me.to_bytes(4, "big"))
+                there, its_port, its_token = address.rsplit(":", 2)
+                connection = socket.create_connection((there, int(its_port)), _MEET_S)
+                connection.sendall(bytes.fromhex(its_token) + self._me.to_bytes(4, "big"))
                 self._keep(other, connection)
-            for _ in range(self._me + 1, processes):
+            wanted = set(range(self._me + 1, processes))
+            deadline = time.monotonic() + _MEET_S
+            while missing := wanted - self._sockets.keys():
+                server.settimeout(max(0.1, deadline - time.monotonic()))
                 try:
                     connection, _ = server.accept()
                 except TimeoutError:
-                    missing = set(range(processes)) - {self._me, *self._sockets}
                     raise TimeoutError(_absent(*sorted(missing))) from None
-                connection.settimeout(_MEET_S)
-                other = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-                self._keep(other, connection)
+                found = _who(connection, token)
+                if found is not None and found in missing:
+                    self._keep(found, connection)
+                else:
+                    connection.close()
 
     def _keep(self, other: int, connection: socket.socket) -> None:
         connection.settimeout(None)
@@ -119,6 +132,18 @@ class Peers:
                 connection.sendall(_GOODBYE)
             except OSError:
                 continue
+
+
+def _who(connection: socket.socket, token: bytes) -> int | None:
+    """The process that has connected; None of a stranger, who does not know the job's token."""
+    connection.settimeout(_HELLO_S)
+    try:
+        said = connection.recv(len(token) + 4, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if not hmac.compare_digest(said[: len(token)], token):
+        return None
+    return int.from_bytes(said[len(token) :], "big")
 
 
 def _absent(*processes: int) -> str:

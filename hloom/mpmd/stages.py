@@ -159,15 +159,15 @@ class StagedLoss:
                 "makes of it."
             )
         whole = last.unplaced_shapes(params)
-        planned = self._planned(Call.of(self._loss, whole, batch, kwargs))
+        call = Call.of(self._loss, whole, batch, kwargs)
+        planned = self._planned(call)
         if not planned.is_placed(params):
             raise ValueError(
                 "hloom.stages: with a batch of other shapes the stages end elsewhere. Place the "
                 "parameters again: place(gather(params), batch)."
             )
-        leaves = Call.of(self._loss, whole, batch, kwargs).batch
         self.trace = Trace()
-        return planned.run(params, leaves, self.trace)
+        return planned.run(params, call.batch, self.trace)
 
     def gather(self, placed: Placed) -> Any:
         """The tree of parameters, or gradients, of what lies on stages, in the host's memory.

@@ -106,6 +106,7 @@ class _LoopWriter:
         self._now = now
         self._loop = pipeline.found.loop
         self._places = Places(pipeline, axis)
+        self._constants = {walk.key(each.op) for each in pipeline.plan.program.program.root.nodes}
         self._returned = {
             number for number, result in enumerate(self._loop.op.results) if is_read(result)
         }
@@ -184,8 +185,7 @@ class _LoopWriter:
         places, axis = self._places, self._axis
         made, op = self._now(value), defining_op(value)
         split = places.by_part(value.type, layout)
-        constants = {walk.key(each.op) for each in self._pipeline.plan.program.program.root.nodes}
-        if split is not None and op is not None and walk.key(op) not in constants:
+        if split is not None and op is not None and walk.key(op) not in self._constants:
             made = sdy.ShardingConstraintOp(made, axis.sharding(made.type, split, ())).result
         return _Operand(made, places.by_batch(layout))
 
