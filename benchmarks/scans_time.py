@@ -20,7 +20,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 
-SCANS = (10, 30, 90)
+SCANS = (30, 90, 270)
 SPECS = ("fit{{budget={half}}}", "remat{{budget={half}}}")
 WIDTH, ROWS, LAYERS = 256, 1024, 4
 

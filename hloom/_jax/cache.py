@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,22 +64,39 @@ class CacheEntry:
 
     def read(self) -> bytes | None:
         """Its value; None where there is none. Raises OSError."""
-        found: bytes | None = self._cache.get(self.key)
+        try:
+            found: bytes | None = self._cache.get(self.key)
+        except FileNotFoundError:  # another process has removed it between two steps of JAX
+            return None
         return found
 
     def write(self, value: bytes, seconds: float) -> None:
         """Keeps a value that took so long to make: where JAX would keep an executable that did.
 
-        One process of several writes, as of executables. Raises OSError.
+        One process of several writes, as of executables. What others read at that time is nothing,
+        or all of it. Raises OSError.
         """
         config: Any = jax.config
-        if self.is_writer and seconds >= config.jax_persistent_cache_min_compile_time_secs:
+        if not self.is_writer or seconds < config.jax_persistent_cache_min_compile_time_secs:
+            return
+        if self._cache.eviction_enabled:  # then JAX writes and reads behind a lock
             self._cache.put(self.key, value)
+        elif not self._path.exists():
+            written = self._path.with_name(f"{self.key}.{os.getpid()}.{threading.get_ident()}")
+            try:
+                written.write_bytes(value)
+                written.replace(self._path)
+            finally:
+                written.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Removes it: JAX's cache leaves an entry as it is that it has. Raises OSError."""
         if self.is_writer:
-            (self._cache.path / f"{self.key}-cache").unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Any:
+        return self._cache.path / f"{self.key}-cache"
 
 
 def cache_entry(

@@ -29,8 +29,9 @@ _NEARLY = 1.1
 """What misses the budget by less than this factor may miss it because the model is wrong: what has
 little memory is compiled as well, although more is expected of it than was reached."""
 
-_WORTH_A_MISS = 0.1
-"""A plan that misses the budget saves this share of what was to be saved, or is not used."""
+_WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
+"""A plan that misses the budget saves the first share of what was to be saved, and the second of
+what the program takes as it is, or is not used."""
 
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; as much less
@@ -91,7 +92,8 @@ def decide(
         chosen = least(promising or reached or lowest, tried)
         whole = search.estimate(None)
         is_last = not promising or len(attempts) == compiles - 1
-        if tried and is_last and not settings.budget.least and _untried([whole], tried):
+        is_compared = bool(tried) or compiles == 1  # the only attempt may be of no use as well
+        if is_compared and is_last and not settings.budget.least and _untried([whole], tried):
             best_bytes = real_bytes
             if len(attempts) <= aimed(compiles):  # none was for the least memory yet
                 best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
@@ -196,7 +198,8 @@ def best_of(
 def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
     """Whether a plan holds the limit, or comes near to it from what the program takes as it is."""
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
-    return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= _WORTH_A_MISS * wanted_bytes
+    worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)
+    return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= worth_bytes
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:

@@ -5,7 +5,8 @@ the program, on which `remat` searches as it does alone. A variant whose moves a
 the best plan so far is not searched, and where the best plan costs next to nothing no more
 combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is a
 move of its own, and the others are tried behind it as well: it takes time away. What `remat` does
-alone is among the plans, so that no plan is slower than that by the model.
+alone is among the plans, so that no plan is slower than that by the model; by evictions alone where
+these hold and moves that add no time leave less to recompute.
 """
 
 from __future__ import annotations
@@ -75,20 +76,31 @@ class Search:
         enough_s = least_s + _NEXT_TO_NOTHING * self._variants.base.step_seconds
         best: Estimate | None = None
         bases: list[tuple[Variant, Sequence[Candidate]]] = []
+        waiting: Variant | None = None
         for variant in self._tried(fits):
             if best is not None and variant.added_seconds >= best.seconds:
                 continue
             self._evict(variant, limit_bytes, fits, tried)
+            if waiting is not None and not self._is_beaten(waiting, fits, by=variant):
+                bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
+            waiting = None
             best = self._best(fits)
             if best is None or best.seconds > enough_s:
+                if best is not None and not variant.moves and undone is None:
+                    waiting = variant  # evictions hold: the next one may do so in less time
+                    continue
                 bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
                 best = self._best(fits)
             if best is not None and best.seconds <= enough_s:
                 break
+        if waiting is not None:
+            bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
         # What is best at the prices of the grid is refined first: less is left for the others.
         bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
-        for variant, found in bases:
-            self._refine(variant, found, limit_bytes, fits, tried)
+        for number, (variant, found) in enumerate(bases):
+            first = bases[0][0]
+            if not number or not self._is_beaten(variant, fits, by=first):
+                self._refine(variant, found, limit_bytes, fits, tried)
         best = self._best(fits)
         if best is not None and best.seconds <= enough_s:
             return
@@ -108,6 +120,16 @@ class Search:
     def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
         found = (one for one in self.estimates.values() if moves_of(one) == moves)
         return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    def _is_beaten(self, one: Variant, fits: Callable[[Estimate], bool], by: Variant) -> bool:
+        """Whether another variant takes no more time and less memory, as it is and with the plans
+        that are known: whatever is recomputed in this one, the other has to recompute less."""
+        whole_bytes = self._search(one).estimate(None).temp_bytes
+        return (
+            by.added_seconds <= one.added_seconds
+            and self._search(by).estimate(None).temp_bytes < whole_bytes
+            and self._least_seconds(by.moves, fits) < self._least_seconds(one.moves, fits)
+        )
 
     @functools.cached_property
     def _undone(self) -> Variant | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import pytest
+from jax._src.lru_cache import LRUCache
 from jax.extend.mlir import ir
 from support import RunPython, toy_passes
 
+from hloom._jax.cache import CacheEntry
 from hloom.compiling.kept import DamagedError, Told, bytecode, inputs_of, is_of_hloom, read, written
 from hloom.passes.analysis import kernels
 from hloom.passes.framework import registry
@@ -55,6 +58,84 @@ start()
 jax.config.update("jax_enable_compilation_cache", False)
 start()
 """
+
+TOGETHER = """
+import jax, json, os, pathlib, time, jax.numpy as jnp
+import hloom
+from jax.experimental.compilation_cache import compilation_cache
+def layer(x, w):
+    return jnp.tanh(x @ w) * jnp.sin(x), None
+def step(w, x):
+    return jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).sum())(w)
+w, x = jnp.full((8, 64, 64), 0.01), jnp.ones((1024, 64))
+folder = pathlib.Path(jax.config.jax_compilation_cache_dir)
+def meet(place):
+    (folder / f"{os.environ['MINE']}-{place}").touch()
+    while not (folder / f"{os.environ['OTHER']}-{place}").exists():
+        time.sleep(0.001)
+for number in range(4):
+    meet(f"{number}-begins")
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+    value = float(jax.jit(step)(w, x).sum())
+    record = hloom.records("step")[-1]
+    print(json.dumps([value, record.is_kept, record._effects()]))
+    meet(f"{number}-ends")
+    if number % 2:
+        for entry in folder.glob("jit_step-hloom-*-cache"):
+            entry.unlink(missing_ok=True)
+"""
+
+
+@pytest.mark.long
+def test_processes_share_a_folder(run_python: RunPython, tmp_path: Path) -> None:
+    """Each start of one is at the time of a start of the other; at every second one both write."""
+
+    def start(mine: str, other: str) -> str:
+        done = run_python(
+            TOGETHER,
+            MINE=mine,
+            OTHER=other,
+            JAX_HLOOM="remat{budget=60%}",
+            JAX_HLOOM_MODULES="jit_step",
+            JAX_COMPILATION_CACHE_DIR=str(tmp_path),
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        )
+        assert "is not used" not in done.stderr
+        return done.stdout
+
+    with ThreadPoolExecutor() as pool:
+        outputs = list(pool.map(start, ("a", "b"), ("b", "a")))
+    starts = [[json.loads(line) for line in output.splitlines()] for output in outputs]
+    assert {(value, str(effects)) for each in starts for value, _, effects in each} == {
+        (starts[0][0][0], str(starts[0][0][2]))
+    }
+    assert [is_kept for each in starts for _, is_kept, _ in (each[1], each[3])] == [True] * 4
+
+
+WRITES = """
+import os, sys
+from hloom._jax.cache import CacheEntry
+from jax._src.lru_cache import LRUCache
+entry = CacheEntry("key", True, LRUCache(os.environ["FOLDER"], max_size=-1))
+for _ in range(40):
+    entry.write(b"x" * 2**24, 1e9)
+    for _ in range(4):
+        assert len(entry.read()) == 2**24
+    entry.forget()
+"""
+
+
+@pytest.mark.once
+def test_what_is_read_while_it_is_written_is_whole(run_python: RunPython, tmp_path: Path) -> None:
+    entry, sizes = CacheEntry("key", True, LRUCache(str(tmp_path), max_size=-1)), set()
+    with ThreadPoolExecutor() as pool:
+        writes = pool.submit(run_python, WRITES, FOLDER=str(tmp_path))
+        while not writes.done():
+            sizes.add(len(entry.read() or b""))
+        writes.result()
+    assert sizes == {0, 2**24}
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_warm_start_plans_nothing(run_python: RunPython, tmp_path: Path) -> None:

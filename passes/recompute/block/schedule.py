@@ -104,16 +104,15 @@ class CloneSchedule:
     ) -> WindowClones:
         """The clones of a window. ``end`` is where the last window of its border stops."""
         forward, operands = self.forward, self.graph.operands
-        recomputed = _Recomputed(forward, window, kept)
+        gone = _Gone(forward, window, kept)
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
         for position in window.positions:
-            read = operands[position]
-            wanted = [value for value in read if value in recomputed and value not in fused]
+            wanted = [value for value in operands[position] if gone[value] and value not in fused]
             if wanted:
                 reads[position] = wanted
-                if clones := self._closure(wanted, recomputed, made):
+                if clones := self._closure(wanted, gone, made):
                     cloned[position] = clones
         self.seconds += sum(forward.seconds.get(value, 0.0) for value in made)
         if window.before is None:
@@ -122,26 +121,25 @@ class CloneSchedule:
             placements = self._segment(window, window.before, end, cloned, made, kept)
         return WindowClones(placements, reads)
 
-    def _closure(self, wanted: list[int], recomputed: _Recomputed, made: set[int]) -> list[int]:
+    def _closure(self, wanted: list[int], gone: _Gone, made: set[int]) -> list[int]:
         """The positions to clone for the wanted values, without those in ``made``."""
         graph, constant, tables = self.graph, self.forward.constant, self.forward.tables
+        producers, results, operands = graph.producers, graph.results, graph.operands
         clones: set[int] = set()
         stack = list(wanted)
         while stack:
             value = stack.pop()
-            if value in recomputed:
+            if gone[value]:
                 if value in made:
                     continue
                 made.add(value)
             elif not constant[value] or value in tables:
                 continue
-            producer = graph.producers[value]
+            producer = producers[value]
             if producer not in clones:
                 clones.add(producer)
-                for result in graph.results[producer]:
-                    if result in recomputed:
-                        made.add(result)
-                stack += graph.operands[producer]
+                made.update([result for result in results[producer] if gone[result]])
+                stack += operands[producer]
         return sorted(clones)
 
     def _placements(
@@ -255,19 +253,18 @@ class CloneSchedule:
         return None
 
 
-class _Recomputed:
-    """The values that a window recomputes where they are read."""
+class _Gone(dict[int, bool]):
+    """By value, whether a window recomputes it where it is read; found out when it is asked for."""
 
     def __init__(self, forward: ForwardValues, window: Window, kept: frozenset[int]) -> None:
+        super().__init__(dict.fromkeys(kept, False))
         self._recomputable, self._producers = forward.recomputable, forward.graph.producers
-        self._made, self._kept = window.made, kept
+        self._made = window.made
 
-    def __contains__(self, value: int) -> bool:
-        return (
-            self._recomputable[value]
-            and self._producers[value] in self._made
-            and value not in self._kept
-        )
+    def __missing__(self, value: int) -> bool:
+        found = self._recomputable[value] and self._producers[value] in self._made
+        self[value] = found
+        return found
 
 
 def clone_into_trace(trace: OpTrace, schedule: CloneSchedule) -> OpTrace:
@@ -353,17 +350,15 @@ class _CloneWriter:
         old, new, results = self.old, self.new, self.graph.results
         # A leaf of several groups passes the barrier of each.
         clones.update(self._emit_barrier(placement))
-        sizes = new.sizes
+        sizes, reads, makes, known = new.sizes, old.reads, new.makes, clones.get
+        new.uses += [old.uses[producer] for producer in placement.cloned]
+        new.inner += [old.inner[producer] for producer in placement.cloned]
         for producer in placement.cloned:
-            new.reads.append([clones.get(value, value) for value in old.reads[producer]])
-            made = results[producer]
-            first = len(sizes)
-            for value in made:
-                sizes.append(sizes[value])
+            new.reads.append([known(value, value) for value in reads[producer]])
+            first, made = len(sizes), results[producer]
+            sizes += [sizes[value] for value in made]
             copies = list(range(first, len(sizes)))
-            new.uses.append(old.uses[producer])
-            new.makes.append(copies)
-            new.inner.append(old.inner[producer])
+            makes.append(copies)
             clones.update(zip(made, copies, strict=True))
 
     def _emit_barrier(self, placement: ClonePlacement) -> dict[int, int]:

@@ -220,9 +220,10 @@ def keep(
     }
     for window, price_schedule in reversed(list(zip(windows, price_schedules, strict=True))):
         values, problem = _problem(forward, window, prices[price_schedule], kept)
-        if problem not in solved:
-            solved[problem] = problem.solve()
-        kept = kept.union(values[number] for number in solved[problem])
+        cut = solved.get(problem)
+        if cut is None:
+            cut = solved[problem] = problem.solve()
+        kept = kept.union([values[number] for number in cut])
         by_window.append(kept)
     return tuple(reversed(by_window))
 
@@ -231,61 +232,61 @@ def keep(
 class _Problem:
     """The cut problem of one window, its values numbered from the sinks on.
 
-    Equal layers then have equal problems.
+    Equal layers then have equal problems. What is a pair of an edge stands one behind the other:
+    problems are looked up far more often than they are solved. ``prices`` are of the values that
+    are no sources, in order.
     """
 
     weights: tuple[int, ...]
-    edges: tuple[tuple[int, int], ...]
+    edges: tuple[int, ...]
     sources: tuple[int, ...]
     sinks: tuple[int, ...]
-    prices: tuple[tuple[int, int], ...]
+    prices: tuple[int, ...]
 
     def solve(self) -> frozenset[int]:
         """The numbers of the values to save."""
         most = sum(self.weights) + 1
-        prices = {number: min(price, most) for number, price in self.prices}
-        return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+        sources = frozenset(self.sources)
+        made = (number for number in range(len(self.weights)) if number not in sources)
+        prices = {n: min(price, most) for n, price in zip(made, self.prices, strict=True)}
+        edges = zip(self.edges[::2], self.edges[1::2], strict=True)
+        return minimum_vertex_cut(self.weights, edges, self.sources, self.sinks, prices)
 
 
 def _problem(
     forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
 ) -> tuple[list[int], _Problem]:
-    """A window's cut problem, with what other windows save; and its values by number."""
-    sinks = forward.sinks_of(window)
-    reached = _reached(forward, window, kept)
-    numbers = {value: number for number, value in enumerate(reached)}
-    weights: list[int] = []
-    sources: list[int] = []
-    edges: list[tuple[int, int]] = []
-    prices: list[tuple[int, int]] = []
-    for number, (value, recomputable) in enumerate(reached.items()):
-        weights.append(0 if value in kept else forward.weights[value])
-        if recomputable:
-            prices.append((number, price[value]))
-            edges += [(numbers[read], number) for read in forward.made_of[value]]
-        else:
-            sources.append(number)
-    wanted = tuple(numbers[value] for value in sinks)
-    problem = _Problem(tuple(weights), tuple(edges), tuple(sources), wanted, tuple(prices))
-    return list(reached), problem
+    """A window's cut problem, with what other windows save; and its values by number.
 
-
-def _reached(forward: ForwardValues, window: Window, kept: frozenset[int]) -> dict[int, bool]:
-    """The values from which a window's sinks are computed, nearest first, and whether each is
-    recomputable."""
+    These are the values from which its sinks are computed, nearest first.
+    """
     sinks = forward.sinks_of(window)
     most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
     if window.is_segment:
         most = len(forward.weights)  # the segment bounds the search
-    reached: dict[int, bool] = {}
-    queue = list(sinks)
-    for value in queue:  # grows while it is walked
-        if value in reached:
+    made_of, weights, recomputable = forward.made_of, forward.weights, forward.recomputable
+    producers, first, stop = forward.graph.producers, window.made.start, window.made.stop
+    values = list(sinks)
+    numbers = dict(zip(sinks, range(len(sinks)), strict=True))
+    sources: list[int] = []
+    edges: list[int] = []
+    prices: list[int] = []
+    for number, value in enumerate(values):  # grows while it is walked
+        if not (
+            number < most
+            and recomputable[value]
+            and first <= producers[value] < stop
+            and value not in kept
+        ):
+            sources.append(number)
             continue
-        recomputable = (
-            len(reached) < most and value not in kept and forward.may_recompute(value, window)
-        )
-        reached[value] = recomputable
-        if recomputable:
-            queue += forward.made_of[value]
-    return reached
+        prices.append(price[value])
+        for read in made_of[value]:
+            source = numbers.get(read)
+            if source is None:
+                source = numbers[read] = len(values)
+                values.append(read)
+            edges += (source, number)
+    saved = [0 if value in kept else weights[value] for value in values]
+    wanted = tuple(range(len(sinks)))
+    return values, _Problem(tuple(saved), tuple(edges), tuple(sources), wanted, tuple(prices))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from ...analysis.mincut import Solved, minimum_vertex_cut
 from ...analysis.pricing import Pricing
 from ...analysis.program import FROM_OUTSIDE
@@ -77,6 +78,30 @@ class CutProblem:
                 self.weights, self.edges, self.sources, self.sinks, prices
             )
         return solved[key]
+
+    def cut_within(
+        self, pricing: Pricing | None, cap_bytes: int, solved: Solved
+    ) -> tuple[frozenset[int], int] | None:
+        """The vertices to save, within ``cap_bytes``, so that the rest costs least, and that price;
+        None if nothing fits.
+
+        ``solved`` is as for `cut`. What is best within more bytes than it takes is best within any
+        number of bytes between the two.
+        """
+        prices = self.prices(pricing)
+        # A value that cannot be stored exceeds any cap.
+        weights = [weight if weight < self.unstorable else cap_bytes + 1 for weight in self.weights]
+        network = FlowNetwork(weights, self.edges, self.sources, self.sinks, prices)
+        key = self._network, tuple(prices.items())
+        caps = solved.get((key, "caps"), frozenset())
+        known = (solved[key, cap] for cap in sorted(caps) if cap >= cap_bytes)
+        kept = next((one for one in known if network.weigh(one) <= cap_bytes), None)
+        if kept is None:
+            kept = budgeted_vertex_cut(network, cap_bytes)
+            if kept is None:
+                return None
+            solved[key, "caps"], solved[key, cap_bytes] = caps | {cap_bytes}, kept
+        return kept, network.price_of(kept)
 
     @functools.cached_property
     def _network(self) -> tuple[tuple[object, ...], ...]:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, Residual
@@ -135,7 +134,7 @@ class BlockScans:
         ``solved`` has the cuts that are known, to which new ones are added.
         """
         self.block = block
-        self._solved: Solved = {} if solved is None else solved
+        self.solved: Solved = {} if solved is None else solved
         self.groups = [
             tuple(group) for group in scan_groups(block, min_bytes, device or DeviceView())
         ]
@@ -200,7 +199,7 @@ class BlockScans:
         self, group: tuple[ScanBody, ...], rerun: frozenset[ScanBody], pricing: Pricing | None
     ) -> _ScanCut:
         problem = self.problem(group, rerun, only_cheap=pricing is None)
-        kept = problem.cut(pricing, self._solved)
+        kept = problem.cut(pricing, self.solved)
         return _ScanCut(problem, kept, self.sites(problem, kept), pricing)
 
 
@@ -339,10 +338,5 @@ def _choose(
 ) -> _BudgetedCut | None:
     """The cheapest cut if these inner loops are rerun; None if none fits."""
     problem = scans.problem(tuple(scans.bodies), rerun, only_cheap=False)
-    # A value that cannot be stored exceeds any cap.
-    weights = [w if w < problem.unstorable else cap_bytes + 1 for w in problem.weights]
-    together = FlowNetwork(
-        weights, problem.edges, problem.sources, problem.sinks, problem.prices(pricing)
-    )
-    kept = budgeted_vertex_cut(together, cap_bytes)
-    return None if kept is None else _BudgetedCut(problem, kept, together.price_of(kept))
+    found = problem.cut_within(pricing, cap_bytes, scans.solved)
+    return None if found is None else _BudgetedCut(problem, *found)

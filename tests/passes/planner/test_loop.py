@@ -18,13 +18,13 @@ SIZES = (400, 700, 800, 850, 900, 950, 980)
 
 
 class Search:
-    """All candidates of `SIZES`, and the program as it is, which takes twice the limit."""
+    """Candidates of these sizes, and the program as it is, which takes twice the limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         estimates = [Estimate(None, 2 * LIMIT, 0.0)]
         estimates += [
-            Estimate(Candidate(0, price), size, float(len(SIZES) - price))
-            for price, size in enumerate(SIZES)
+            Estimate(Candidate(0, price), size, float(len(sizes) - price))
+            for price, size in enumerate(sizes)
         ]
         self.estimates: Mapping[Candidate | None, Estimate] = {
             each.candidate: each for each in estimates
@@ -103,6 +103,24 @@ def test_what_misses_and_saves_next_to_nothing_is_not_used() -> None:
     assert best.temp_bytes == min(each.temp_bytes for each in made), "nothing else was compiled"
     least = made[best_of(made, LIMIT, Budget(percent=0.0, least=True))]
     assert least.temp_bytes == best.temp_bytes
+
+
+@pytest.mark.parametrize(("real_bytes", "is_used"), [(1990, False), (1950, True)])
+def test_half_a_percent_of_the_program_is_next_to_nothing(real_bytes: int, is_used: bool) -> None:
+    """Although it is most of what the budget asks for: the program takes 0.6 or 3 % more."""
+    limit = real_bytes - 2
+    whole, plan = Search().estimate(None), Search().estimate(Candidate(0, 0))
+    made = [
+        Attempt(RematRecord(estimate=one, considered=(whole, plan)), size, size)
+        for one, size in ((whole, 2000), (plan, real_bytes))
+    ]
+    assert best_of(made, limit, BOUND) == int(is_used)
+
+
+@pytest.mark.parametrize(("sizes", "recomputes"), [((1990, 1995), False), ((1500, 1600), True)])
+def test_the_only_attempt_is_of_use(sizes: Sequence[int], recomputes: bool) -> None:
+    choice = decide(Search(sizes), LIMIT, (), PlannerSettings(BOUND, compiles=1))
+    assert (choice.estimate.candidate is not None) is recomputes
 
 
 def test_what_misses_and_saves_much_is_used() -> None:
