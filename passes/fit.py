@@ -6,7 +6,8 @@
 - ``undo-checkpoint``: what a user's ``jax.checkpoint`` computes again is stored, as far as there is
   room: this takes time away;
 - ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
-- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own;
+- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; not in front
+  of `pipeline`, which takes whole loops;
 - ``offload``: what a loop stacks for the backward pass lies in the host's memory;
 - ``accumulate``: the step runs in microbatches.
 
@@ -39,13 +40,14 @@ has none: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches what i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from .framework.base import Pass
 from .framework.options import Budget, Bytes, Words, option
 from .planner import COMPILES_DOC, PlannedPass
 from .planner.candidates import PlannerSettings
-from .planner.moves import DEFAULT_MOVES, MOVES
+from .planner.moves import DEFAULT_MOVES, MOVES, SPLIT_LOOP
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Fit(PlannedPass):
     min_bytes: Bytes = option(
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
     )
+
+    def in_front_of(self, later: Pass) -> Pass:
+        """Without `split-loop` where a pass follows that takes whole loops."""
+        moves = Words(tuple(move for move in self.moves if move != SPLIT_LOOP))
+        return replace(self, moves=moves) if moves and later.takes_whole_loops else self
 
     @property
     def settings(self) -> PlannerSettings:

@@ -101,6 +101,9 @@ def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> Co
         return None
     for name, complaint in plan.told.complaints:
         failures.complain(name, complaint)
+    for run in plan.told.runs:
+        if run.warning:
+            failures.advise(run)
     told = {name: getattr(plan.told, name) for name in _TOLD}
     record = CompileRecord(
         module=request.name,

@@ -218,6 +218,8 @@ class Pass(ABC):
     """It does nothing but save memory: a small program may do without it."""
     hides_operations: ClassVar[bool] = False
     """What it makes hides operations in calls, where an analysis of memory does not see them."""
+    takes_whole_loops: ClassVar[bool] = False
+    """What divides a loop over layers leaves it nothing to do."""
     not_on: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Why it does nothing on a platform, by the platform's name in JAX: in half a sentence.
 
@@ -254,6 +256,10 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, plan: Any) -> None:
         """Edits the module that `plan` was made on; decides nothing."""
+
+    def in_front_of(self, later: Pass) -> Pass:
+        """The pass as it stands in a spec where another one follows."""
+        return self
 
     def rewrites(self, plan: Any) -> bool:
         """Whether the plan changes the program; False where it only puts marks for compile options.

@@ -109,7 +109,11 @@ class Pipeline:
 
         Raises SpecError.
         """
-        return cls(parse_spec(spec, source=source))
+        passes = list(parse_spec(spec, source=source))
+        for at in range(len(passes)):
+            for later in passes[at + 1 :]:
+                passes[at] = passes[at].in_front_of(later)
+        return cls(tuple(passes))
 
     def __str__(self) -> str:
         return print_spec(self.passes)

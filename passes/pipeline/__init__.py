@@ -50,7 +50,7 @@ In the order in which a module passes through it:
 
 - ``mesh_axis`` is the axis, ``segments`` reads a loop as one over layers, ``batch`` finds the
   dimension that is cut, ``schedule`` is who does what when; ``choice`` takes microbatches and
-  repeats, by ``cost``, and tells what is amiss;
+  repeats, by ``cost``, and tells what is amiss; ``early`` has what had better come before a loop;
 - ``loop`` has all that is decided of a loop, ``plan`` that of a module, in tables;
 - ``write`` puts the manual computation in the loop's place, ``places`` says how values lie on the
   devices, ``ticks`` writes what a device does, ``segment_writer`` a segment, ``circular`` the order
@@ -85,6 +85,7 @@ class Pipeline(Pass):
     example: ClassVar[str] = "pipeline{axis=stage microbatches=16}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     once: ClassVar[bool] = True
+    takes_whole_loops: ClassVar[bool] = True
 
     axis: AxisName = option(
         AxisName("stage"),

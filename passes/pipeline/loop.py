@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import site
 from ..analysis.loops.counted import StackedOutput, upward_count
-from ..analysis.program import Node
+from ..analysis.program import Node, Program
 from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..framework.errors import NotPossibleError
@@ -27,6 +27,7 @@ from ..phase_loops.contents import Form, Read
 from ..phase_loops.exits import AccumulatorRule, has_identity
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .batch import LoopBatch
+from .early import EarlyWork, early_work
 from .mesh_axis import StageAxis
 from .schedule import PipelineSchedule
 from .segments import LayerLoop, additions
@@ -105,6 +106,7 @@ class PipelinedLoop:
       written: the stacks that it writes.
       cut: what else it reads a chunk of, by number, and where the batch is in that.
       whole: what else it reads all of, by number.
+      early: what is computed before it begins.
     """
 
     id: str
@@ -119,6 +121,7 @@ class PipelinedLoop:
     written: tuple[WrittenStack, ...]
     cut: tuple[Read, ...]
     whole: tuple[int, ...]
+    early: EarlyWork
 
     @property
     def segment(self) -> int:
@@ -176,6 +179,7 @@ class PipelinedLoop:
 def pipelined_loop(
     number: int,
     found: LayerLoop,
+    program: Program,
     batch: LoopBatch,
     schedule: PipelineSchedule,
     rule: AccumulatorRule,
@@ -226,6 +230,7 @@ def pipelined_loop(
         written,
         cut,
         tuple(value for value, form in reads if form is Form.OUTSIDE),
+        early_work(program, found.node, shardings, axis.count * (batch.devices if by_parts else 1)),
     )
 
 

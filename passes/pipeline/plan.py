@@ -189,6 +189,7 @@ class PipelinePlanner:
 
     def loops(self) -> tuple[PipelinedLoop, ...]:
         found: list[LoopAndBatch] = []
+        programs: list[Program] = []
         for program in self._programs():
             for loop, node in _loops_of(program):
                 layers = self._layer_loop(loop, node, program)
@@ -198,14 +199,17 @@ class PipelinePlanner:
                 batch = batch_of(layers, program, self._shardings, self._axis, self._made)
                 self._check_carried(layers, batch)
                 found.append((layers, batch))
+                programs.append(program)
                 self._made.update(loop.op.results[stack.number] for stack in loop.stacks)
         if not found:
             raise self._no_loop()
         settings, rule = self._settings, self._settings.accumulate_in
         schedule = self.choice.schedule(found, settings.microbatches, settings.repeats)
         return tuple(
-            pipelined_loop(number, layers, batch, schedule, rule, self._shardings, self._axis)
-            for number, (layers, batch) in enumerate(found)
+            pipelined_loop(
+                number, layers, program, batch, schedule, rule, self._shardings, self._axis
+            )
+            for number, ((layers, batch), program) in enumerate(zip(found, programs, strict=True))
         )
 
     def _programs(self) -> Iterator[Program]:

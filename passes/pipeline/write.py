@@ -157,6 +157,21 @@ class _LoopWriter:
             [self._axis.sharding(type_, split, self._places.manual) for type_, split in values]
         )
 
+    def _held(self) -> dict[ir.Value, ir.Value]:
+        """What the loop begins with, by value, where other work has to be done before it."""
+        pipeline, loop, early = self._pipeline, self._loop.op, self._pipeline.early
+        starts = [loop.operands[each.number] for each in pipeline.travelling]
+        starts = [each for each in dict.fromkeys(starts) if not self._is_constant(each)]
+        if not early.ops or not starts:
+            return {}
+        for op in early.ops:
+            op.move_before(loop)
+        barrier = stablehlo.OptimizationBarrierOp([*map(self._now, starts), *early.made])
+        held = list(barrier.results)
+        for value, after in zip(early.made, held[len(starts) :], strict=True):
+            value.replace_all_uses_except(after, barrier.operation)
+        return dict(zip(starts, held, strict=False))
+
     def _operands(self) -> list[_Operand]:
         pipeline, axis = self._pipeline, self._axis
         values = pipeline.plan.program.program.values
@@ -167,25 +182,32 @@ class _LoopWriter:
         for each, layout in zip(pipeline.found.read, pipeline.read, strict=True):
             stack = self._dealing.dealt(self._now(each.value), repeats)
             found.append(_Operand(stack, self._places.of_stack(layout)))
+        held = self._held()
         for carry in pipeline.travelling:
             start = self._loop.op.operands[carry.number]
-            found.append(self._made_by_batch(start, carry.layout))
+            found.append(self._made_by_batch(start, carry.layout, held.get(start)))
         for number, form in pipeline.cut:
             assert isinstance(form, AxisLayout)
             found.append(self._made_by_batch(values[number], form))
         found += [_Operand(self._now(values[number]), {}) for number in pipeline.whole]
         return found
 
-    def _made_by_batch(self, value: ir.Value, layout: AxisLayout | None) -> _Operand:
+    def _is_constant(self, value: ir.Value) -> bool:
+        op = defining_op(value)
+        return op is None or walk.key(op) in self._constants
+
+    def _made_by_batch(
+        self, value: ir.Value, layout: AxisLayout | None, made: ir.Value | None = None
+    ) -> _Operand:
         """A value of which each device of the axis gets all, and each makes its part.
 
         XLA would else make all of it on each: of a loss head it gathers the logits' gradient, which
         is several times as large as what comes of it.
         """
         places, axis = self._places, self._axis
-        made, op = self._now(value), defining_op(value)
+        made = made or self._now(value)
         split = places.by_part(value.type, layout)
-        if split is not None and op is not None and walk.key(op) not in self._constants:
+        if split is not None and not self._is_constant(value):
             made = sdy.ShardingConstraintOp(made, axis.sharding(made.type, split, ())).result
         return _Operand(made, places.by_batch(layout))
 

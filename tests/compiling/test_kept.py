@@ -157,6 +157,35 @@ def test_a_warm_start_plans_nothing(run_python: RunPython, tmp_path: Path) -> No
     assert (off[1], off[3], off[4]) == (True, None, False)
 
 
+ADVISED = """
+import jax, jax.numpy as jnp
+import hloom
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from hloom.passes.pipeline.choice import ScheduleChoice
+ScheduleChoice.warnings = lambda self, loops, block: ["The links are slow"]
+mesh = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,))
+def step(w, x):
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0].sum()
+layers, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("stage",), ()))
+jax.jit(step, in_shardings=(layers, whole))(jnp.ones((4, 8, 8)), jnp.ones((8, 8)))
+print(hloom.records("step")[-1].is_kept)
+"""
+
+
+@pytest.mark.once
+def test_a_warm_start_repeats_what_is_amiss(run_python: RunPython, tmp_path: Path) -> None:
+    for is_kept in ("False", "True"):
+        done = run_python(
+            ADVISED,
+            JAX_HLOOM="pipeline",
+            JAX_COMPILATION_CACHE_DIR=str(tmp_path),
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+            XLA_FLAGS="--xla_force_host_platform_device_count=2",
+        )
+        assert done.stdout.split() == [is_kept]
+        assert "pass 'pipeline': 'jit_step': The links are slow." in done.stderr
+
+
 def _told() -> Told:
     run = PassRun("remat", "s", "e", {"a": [1.5, None]}, False, True, 0.1, 0.2, 0.3)
     attempt = CompileAttempt({"b": 1}, 1, None, 2, 3, 0.5, None)

@@ -178,6 +178,26 @@ def test_gradients_of_sharded_weights_are_scattered_to_them() -> None:
     assert "scatter_dimension = 1" in behind
 
 
+def with_head(vocabulary: int) -> Callable[..., jax.Array]:
+    """A loss over so many words, whose weights are the last layer's, repeated."""
+
+    def loss(p: jax.Array, x: jax.Array) -> jax.Array:
+        head = jnp.tile(p[-1], (1, vocabulary // WIDTH))
+        x, _ = lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, p)
+        return jax.nn.logsumexp(x @ head, -1).mean()
+
+    return loss
+
+
+def test_the_gradient_of_a_head_is_made_before_the_backward_loop() -> None:
+    """It lets go of the gradient of the logits, unless a device's part of that is smaller."""
+    before = run_of(with_head(64), stage=2)[1].rpartition("sdy.manual_computation")[0]
+    barrier = before.rpartition("stablehlo.optimization_barrier")
+    assert "tensor<4x64xf32>" in barrier[2].partition("\n")[0]
+    assert "stablehlo.dot_general" in barrier[0].rpartition("sdy.manual_computation")[2]
+    assert "optimization_barrier" not in run_of(with_head(64), stage=8)[1]
+
+
 @scanned
 def centred(x: jax.Array, w: jax.Array) -> Any:
     x = x @ w
@@ -246,6 +266,27 @@ def test_what_is_no_pipeline_is_refused_with_the_reason(case: Any) -> None:
     told = refusal(loss, **options)
     assert reason.lower() in told.lower()
     assert line in told
+
+
+def test_layers_that_the_axis_does_not_divide() -> None:
+    """JAX takes no such argument; what a program itself shards so is refused with the numbers."""
+    with pytest.raises(ValueError, match="axis 0 is partitioned 4 times, but the dimension size"):
+        run_of(plain, stack=STACK[:6])
+    layers = NamedSharding(mesh_of(AxisType.Auto, stage=4), LAYERED)
+
+    def sharded_inside(p: jax.Array, x: jax.Array) -> jax.Array:
+        return plain(lax.with_sharding_constraint(p, layers), x)
+
+    told = refusal(sharded_inside, stack=STACK[:6], weights=WHOLE, gradient=False)
+    assert "its 6 layers are no multiple of 4 devices" in told.lower()
+
+
+def test_fit_divides_no_loop_in_front_of_a_pipeline() -> None:
+    spec = "fit{budget=1GiB moves=recompute+undo-checkpoint+chunk},pipeline"
+    assert str(Pipeline.parse("fit{budget=1GiB},pipeline")) == spec
+    assert str(Pipeline.parse(spec)) == spec
+    for alone in ("fit{budget=1GiB},remat", "fit{moves=split-loop},pipeline"):
+        assert str(Pipeline.parse(alone)) == alone
 
 
 def test_one_device_of_the_axis_is_nothing_to_tell() -> None:

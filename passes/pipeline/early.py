@@ -1,0 +1,133 @@
+"""Products that are computed before a loop begins, because they let go of more than they make.
+
+A loss head makes two products of the gradient of its logits: what the backward loop begins with,
+and the gradient of its weights. XLA is free to compute the latter behind the loop, to have
+something to do beside exchanges there, and keeps the logits' gradient meanwhile, which is several
+times as large. Ordered by a barrier, it is the product that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.program import Node, Program
+from ..analysis.shardings.shardings import Shardings
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
+
+_LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
+
+
+@dataclass(frozen=True)
+class EarlyWork:
+    """What comes before a loop.
+
+    Attributes:
+      ops: it, in the order of the text.
+      made: what others read of it, none of which stands before the loop.
+    """
+
+    ops: tuple[ir.Operation, ...] = ()
+    made: tuple[ir.Value, ...] = ()
+
+
+def early_work(program: Program, loop: Node, shardings: Shardings, devices: int) -> EarlyWork:
+    """The products of a block that its loop had better wait for.
+
+    Each needs nothing of the loop, and is the last to read values that are larger than its result;
+    of values of the batch a device has its part, one in ``devices``.
+    """
+    search = _Search(program, loop)
+    ops: dict[int, Node] = {}
+    made: list[ir.Value] = []
+    for node in program.root.nodes:
+        if node.flops and not node.blocks and node.number not in search.behind:
+            work = search.work(node)
+            if work is None:
+                continue
+            freed = sum(map(program.bytes_of, search.freed(work))) // devices
+            left = [program.values[value] for value in search.left(work)]
+            kept = sum(
+                int(program.bytes_of(program.index[value]) * shardings.share(value))
+                for value in left
+            )
+            if freed > kept:
+                ops |= {each.number: each for each in work}
+                made += left
+    return EarlyWork(tuple(ops[number].op for number in sorted(ops)), tuple(dict.fromkeys(made)))
+
+
+class _Search:
+    def __init__(self, program: Program, loop: Node) -> None:
+        self._program = program
+        self._nodes = program.root.nodes
+        self._loop = loop
+        self._returned = set(program.root.returned)
+        self.behind = {loop.number}
+        """The operations that the loop needs, and itself, by number."""
+        waiting = [loop]
+        while waiting:
+            for value in waiting.pop().reads():
+                maker = program.maker(value)
+                if maker is not None and maker not in self.behind:
+                    self.behind.add(maker)
+                    waiting.append(self._nodes[maker])
+
+    def work(self, product: Node) -> list[Node] | None:
+        """A product, the light work that it needs, and such on it that stands before the loop.
+
+        None where it needs something else that is not there before the loop.
+        """
+        found: dict[int, Node] = {}
+        waiting = [product]
+        while waiting:
+            node = waiting.pop()
+            found[node.number] = node
+            for value in node.reads():
+                maker = self._program.maker(value)
+                if maker is None or maker in self.behind or maker in found:
+                    if maker != self._loop.number:
+                        continue
+                    return None
+                if not self._is_light(self._nodes[maker]):
+                    return None
+                waiting.append(self._nodes[maker])
+        for node in self._nodes[product.number + 1 : self._loop.number]:
+            makers = {self._program.maker(value) for value in node.reads()}
+            if self._is_light(node) and makers & found.keys():
+                if makers - found.keys() - self.behind - {None}:
+                    return None
+                found[node.number] = node
+        work = [found[number] for number in sorted(found)]
+        readers = {
+            reader for value in self.left(work) for reader in self._program.readers(value)
+        } - found.keys()
+        return None if any(reader < self._loop.number for reader in readers) else work
+
+    @staticmethod
+    def _is_light(node: Node) -> bool:
+        return facts_of(node.name).category in _LIGHT and not node.blocks and not node.effects
+
+    def freed(self, work: list[Node]) -> Iterator[int]:
+        """The values that nothing needs any more behind the work, when the loop begins."""
+        done = self.behind - {self._loop.number} | {node.number for node in work}
+        for value in dict.fromkeys(value for node in work for value in node.reads()):
+            is_made = self._program.maker(value) in self.behind
+            if is_made and value not in self._returned and done.issuperset(self._readers(value)):
+                yield value
+
+    def left(self, work: list[Node]) -> list[int]:
+        """What is read of the work by others."""
+        inside = {node.number for node in work}
+        return [
+            value
+            for node in work
+            for value in node.results
+            if value in self._returned or not inside.issuperset(self._readers(value))
+        ]
+
+    def _readers(self, value: int) -> list[int]:
+        return self._program.readers(value)
