@@ -11,7 +11,9 @@ from hloom.xla.hlo_text import Computations, computations, entry_name, trips
 
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
 _RESULT = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = \w+\[([\d,]*)\]")
-_PRODUCT = re.compile(r" dot\((?:\S+ )?%?([\w.-]+), .*lhs_contracting_dims=\{([\d,]*)\}")
+_PRODUCT = re.compile(r" dot\((?:\S+ )?%?([\w.#-]+), .*lhs_contracting_dims=\{([\d,]*)\}")
+_SEVERAL = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = \((.*?)\) [a-z]")
+_ARRAY = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def matrix_products(text: str) -> Counter[tuple[int, int]]:
@@ -23,6 +25,14 @@ def matrix_products(text: str) -> Counter[tuple[int, int]]:
         for name, lines in within.items()
         for line in lines
         if (result := _RESULT.match(line))
+    }
+    # The newest XLA writes `%loop#2` where others write the get-tuple-element of one.
+    shapes |= {
+        (name, f"{results[1]}#{number}"): _sizes(array)
+        for name, lines in within.items()
+        for line in lines
+        if (results := _SEVERAL.match(line))
+        for number, array in enumerate(_ARRAY.findall(results[2]))
     }
     for name, line, runs in _lines_run(within, entry_name(text), 1):
         result, product = _RESULT.match(line), _PRODUCT.search(line)

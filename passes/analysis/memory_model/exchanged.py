@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ...ir import walk
+from ...ir.ops import facts_of
 from ..program import Program
 from ..purity import CHEAP_KINDS
 from ..shardings.exchanges import Exchange
@@ -48,10 +50,17 @@ class _Held:
 
 
 def hold_exchanged(graph: Program, trace: OpTrace) -> None:
-    """Adds what a block's exchanges hold to the bytes inside of its operations."""
+    """Adds what a block's exchanges hold to the bytes inside of its operations.
+
+    XLA orders the kernels of a block that has any beside them (`schedulers`). In a loop's body that
+    depends on how long each exchange takes, and less is known of it: its order stays. With it, rows
+    of `partitioned_h100` that are within 5 % else are up to 17 % off.
+    """
     if not graph.device.exchanged.exchanges:
         return
     reader = _Reader(graph, trace)
+    is_inner = any(facts_of(parent.name).branches for parent in walk.ancestors(graph.block))
+    trace.is_overlapped = not is_inner and reader.has_exchanges
     gathers, scatters = list(reader.gathered()), list(reader.scattered())
     for combined in _combined(gathers):
         first = min(held.first for held in combined)
@@ -98,6 +107,15 @@ class _Reader:
         positions = range(len(trace.uses))
         self._after_product = self._marked(positions, graph.operands, graph.results)
         self._before_product = self._marked(positions[::-1], graph.results, graph.operands)
+
+    @property
+    def has_exchanges(self) -> bool:
+        """Whether something of the block's is exchanged in it."""
+        exchanged = self._exchanged
+        return any(
+            exchanged.read_by(op) or any(map(exchanged.sent, op.results))
+            for op in self._graph.ops[: len(self._trace.uses)]
+        )
 
     def gathered(self) -> Iterator[_Held]:
         """What is gathered is held from the first to the last kernel that reads it.

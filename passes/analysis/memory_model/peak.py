@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...ir.op_facts import BufferUse
 from .fusion import INLINED, Kernels
-from .schedulers import depth_first_order, greedy_order
+from .schedulers import depth_first_order, greedy_order, latency_hiding_order
 from .trace import OpTrace
 
 _IN_PLACE = frozenset({BufferUse.IN_PLACE, BufferUse.UPDATE})
@@ -66,15 +66,24 @@ _ORDERS = (greedy_order, depth_first_order)
 def simulate(trace: OpTrace) -> Peak:
     """The peak of a trace in the order that XLA picks: the one of least memory that it tries."""
     kernels = Kernels(trace)
-    peaks = [peak_in_order(kernels, order(kernels)) for order in _ORDERS]
-    return min(peaks, key=lambda peak: peak.bytes)
+    orders = [order(kernels) for order in _ORDERS]
+    peaks = [peak_in_order(kernels, order) for order in orders]
+    least = min(peaks, key=lambda peak: peak.bytes)
+    if not trace.is_overlapped:
+        return least
+    return peak_in_order(kernels, latency_hiding_order(kernels, orders[peaks.index(least)]))
 
 
 def buffer_timeline(trace: OpTrace) -> BufferTimeline:
     """The memory of a trace over time, in the order of `simulate`, with the same peak."""
     kernels = Kernels(trace)
-    timelines = [_Buffers(kernels, order(kernels)).buffer_timeline() for order in _ORDERS]
-    return min(timelines, key=lambda found: found.peak_bytes)
+    orders = [order(kernels) for order in _ORDERS]
+    timelines = [_Buffers(kernels, order).buffer_timeline() for order in orders]
+    least = min(timelines, key=lambda found: found.peak_bytes)
+    if not trace.is_overlapped:
+        return least
+    order = latency_hiding_order(kernels, orders[timelines.index(least)])
+    return _Buffers(kernels, order).buffer_timeline()
 
 
 def peak_in_order(kernels: Kernels, order: list[int]) -> Peak:
@@ -159,7 +168,7 @@ class _Buffers:
     def _find_begins(self) -> None:
         trace, kernels = self.trace, self.kernels
         zeros: dict[int, int] = {}
-        """By size, when the first constant of that size to be written over is needed."""
+        """By what constants have in common, when the first to be written over is needed."""
         uses, positions, buffer = trace.uses, kernels.positions, kernels.buffer
         for time, number in enumerate(self.order):
             position = positions[number]
@@ -171,8 +180,9 @@ class _Buffers:
                     continue
                 reads = trace.reads[position]
                 if place < len(reads) and kernels.free[reads[place]]:
-                    # XLA makes constants of one size in one kernel, for all who will need them.
-                    self.first[value] = zeros.setdefault(trace.sizes[value], time)
+                    # XLA makes constants of one type in one kernel, for all who will need them.
+                    key = trace.over_constants.get(value, trace.sizes[value])
+                    self.first[value] = zeros.setdefault(key, time)
         taking = {self._memory(kernels.buffer[value]): target for value, target in trace.donations}
         for returned in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
             begin = self.first.pop(returned, None)

@@ -30,6 +30,9 @@ class OpTrace:
       returned: values that outlive the block, in memory that is not counted.
       donations: pairs (returned value, input): the returned value takes the input's memory. It is
         counted where it is made before the input was read last.
+      over_constants: by value that is written over a constant, a negative number that those of one
+        type have in common; values that are not there are told apart by their sizes.
+      is_overlapped: whether XLA orders the kernels once more, beside exchanges.
     """
 
     uses: list[BufferUse] = field(default_factory=list)
@@ -40,3 +43,5 @@ class OpTrace:
     inputs: frozenset[int] = frozenset()
     returned: frozenset[int] = frozenset()
     donations: tuple[tuple[int, int], ...] = ()
+    over_constants: dict[int, int] = field(default_factory=dict)
+    is_overlapped: bool = False

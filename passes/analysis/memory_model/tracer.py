@@ -104,6 +104,8 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
+    if rules.repeats_tanh:
+        _mark_repeated(graph, trace)
     if rules.has_shifts:
         _mark_shifts(graph, trace)
     trace.inputs = frozenset(
@@ -113,6 +115,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         trace.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
         trace.donations = tuple(_donated_results(graph))
     refine(graph, trace)
+    _tell_constants_apart(graph, trace)
     if rules.holds_exchanged:
         hold_exchanged(graph, trace)
     return trace
@@ -181,6 +184,15 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
 
 
+def _mark_repeated(graph: Program, trace: OpTrace) -> None:
+    """Marks each tanh in float32 that is made again by its readers."""
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name == "stablehlo.tanh" and trace.uses[position] is BufferUse.HEAVY:
+            element = ir.RankedTensorType(graph.ops[position].results[0].type).element_type
+            if isinstance(element, ir.F32Type):
+                trace.uses[position] = BufferUse.FUSED
+
+
 def _mark_shifts(graph: Program, trace: OpTrace) -> None:
     """Marks x - max(x), a softmax's shift, where nothing else reads x."""
     constant = graph.constant_derived
@@ -193,6 +205,18 @@ def _mark_shifts(graph: Program, trace: OpTrace) -> None:
             continue
         if value in _maximum_of(graph, other, constant):
             trace.uses[position] = BufferUse.SHIFT
+
+
+def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
+    """Numbers the types of what is written over constants."""
+    constant = graph.constant_derived
+    numbers: dict[tuple[ir.Type, int], int] = {}
+    for use, reads, makes in zip(trace.uses, trace.reads, trace.makes, strict=True):
+        if use in (BufferUse.IN_PLACE, BufferUse.UPDATE):
+            for value, made in zip(reads, makes, strict=False):
+                if constant[value]:
+                    type_ = graph.values[made].type, trace.sizes[made]
+                    trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
 
 
 _LONGEST_BROADCAST = 6

@@ -5,6 +5,9 @@ another way there.
   sooner.
 - What a loop carries unchanged is read from outside of it. Else a use in the loop may place it
   otherwise than what made it.
+- A product that sums nothing is a multiplication of broadcasts.
+- Operations stand in post-order: an operand right before the first that reads it. Where two ways to
+  place a value are as good, Shardy keeps the one that it comes upon first.
 
 Seen in XLA's dumps of what it gives Shardy, with jax 0.10.2 and 0.12.0.1, 2026-11-25.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -21,6 +24,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ...ir import walk
 from ...ir.erase import erase
+from ...ir.products import ProductAxes
+from ...ir.values import defining_op
 
 NUMBER = "hloom.number"
 """Discardable attribute by which an operation is found again after Shardy's passes, which clone
@@ -62,8 +67,12 @@ def read_as_by_xla(clone: ir.Module) -> tuple[CarriedUse, ...]:
     for op in list(walk.operations(clone.operation)):
         if op.name == "stablehlo.broadcast_in_dim":
             _as_reshape(op)
+        elif op.name == "stablehlo.dot_general":
+            _as_multiplication(op)
         elif op.name == "stablehlo.while":
             uses += _read_from_outside(op)
+    for block in walk.code_blocks(clone.operation):
+        _put_in_post_order(block)
     return tuple(uses)
 
 
@@ -122,3 +131,51 @@ def _as_reshape(broadcast: ir.Operation) -> None:
         reshape.attributes[NUMBER] = broadcast.attributes[NUMBER]
         broadcast.results[0].replace_all_uses_with(reshape.results[0])
         erase(broadcast)
+
+
+def _put_in_post_order(block: ir.Block) -> None:
+    """Orders a block's operations as XLA's text has them: each right after what it reads."""
+    end = walk.terminator(block)
+    operations = {walk.key(view.operation): view.operation for view in block.operations}
+    done: set[Hashable] = set()
+    for last in (end, *operations.values()):
+        stack: list[tuple[ir.Operation, bool]] = [(last, False)]
+        while stack:
+            op, is_read = stack.pop()
+            key = walk.key(op)
+            if is_read and op != end:
+                op.move_before(end)
+            if key in done:
+                continue
+            done.add(key)
+            stack.append((op, True))
+            makers = map(defining_op, walk.values_read(op))
+            stack += [
+                (operations[walk.key(maker)], False)
+                for maker in reversed([each for each in makers if each is not None])
+                if walk.key(maker) in operations
+            ]
+
+
+def _as_multiplication(product: ir.Operation) -> None:
+    axes = ProductAxes.of(product)
+    made = ir.RankedTensorType(product.results[0].type)
+    if axes.left.contracted or not made.has_static_shape:
+        return
+    batch = range(len(axes.left.batch))
+    start = len(batch)
+    spread = []
+    with ir.InsertionPoint(product):
+        for operand, given in zip(product.operands, (axes.left, axes.right), strict=True):
+            free = range(start, start := start + len(given.free))
+            places = dict(zip((*given.batch, *given.free), (*batch, *free), strict=True))
+            type_ = ir.RankedTensorType(operand.type)
+            whole = ir.RankedTensorType.get(made.shape, type_.element_type)
+            dimensions = ir.DenseI64ArrayAttr.get([places[axis] for axis in range(type_.rank)])
+            spread.append(stablehlo.BroadcastInDimOp(whole, operand, dimensions).result)
+        if any(ir.RankedTensorType(each.type).element_type != made.element_type for each in spread):
+            spread = [stablehlo.ConvertOp(made, each).result for each in spread]
+        multiplied = stablehlo.MulOp(*spread).operation
+    multiplied.attributes[NUMBER] = product.attributes[NUMBER]
+    product.results[0].replace_all_uses_with(multiplied.results[0])
+    erase(product)

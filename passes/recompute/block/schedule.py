@@ -283,6 +283,8 @@ class _CloneWriter:
             inputs=trace.inputs,
             returned=trace.returned,
             donations=trace.donations,
+            over_constants=trace.over_constants,
+            is_overlapped=trace.is_overlapped,
         )
         self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
         self.reads = {

@@ -74,6 +74,25 @@ def test_a_sum_lies_whole_before_it_is_scattered() -> None:
     assert inner["stablehlo.dot_general"] == 16 * KIBI
 
 
+def test_blocks_with_exchanges_are_ordered_once_more() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    x, w = shaped(mesh, ("a", None), 512, 64), shaped(mesh, (), 64, 64)
+
+    def is_overlapped(function: Any, *arguments: jax.ShapeDtypeStruct) -> list[bool]:
+        module = jax.jit(function).lower(*arguments).compiler_ir()
+        device = DeviceView.of(module)
+        [main] = walk.functions(module)["main"].regions[0].blocks
+        bodies = [op.regions[1].blocks[0] for op in main.operations if "while" in op.name]
+        return [trace_block(Program(block, device)).is_overlapped for block in (main, *bodies)]
+
+    assert is_overlapped(lambda x, w: x @ w, x, w) == [False]
+    assert is_overlapped(lambda x, w: (x.T @ x) @ w, x, w) == [True]
+    looped = is_overlapped(
+        lambda x, w: jax.lax.fori_loop(0, 3, lambda _, w: jnp.tanh(x.T @ x @ w), w), x, w
+    )
+    assert looped == [False, False]
+
+
 def test_one_device_holds_nothing_of_others() -> None:
     x = jax.ShapeDtypeStruct((64, 64), "float32")
     assert not any(map(sum, held(lambda x: jnp.tanh(x @ x) @ x, x).values()))

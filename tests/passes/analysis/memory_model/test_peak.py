@@ -12,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloom.passes.analysis.memory_model.fusion import Kernels
-from hloom.passes.analysis.memory_model.peak import peak_in_order, simulate
-from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
+from hloom.passes.analysis.memory_model.peak import buffer_timeline, peak_in_order, simulate
+from hloom.passes.analysis.memory_model.schedulers import (
+    depth_first_order,
+    greedy_order,
+    latency_hiding_order,
+)
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 
@@ -180,7 +184,12 @@ def test_constants_that_are_written_over_are_made_together() -> None:
         whole("b", "r"),
     ]
     sizes = dict.fromkeys(("zero", "a", "b"), 100)
-    assert simulate(line(steps, sizes, given="x", returned="r")).bytes == 210
+    together = line(steps, sizes, given="x", returned="r")
+    assert simulate(together).bytes == 210
+    a, b = together.makes[1] + together.makes[3]
+    assert simulate(dataclasses.replace(together, over_constants={a: -1, b: -1})).bytes == 210
+    # Constants of the same size and another type are two kernels.
+    assert simulate(dataclasses.replace(together, over_constants={a: -1, b: -2})).bytes == 110
 
 
 def test_a_constant_is_in_nobodys_way() -> None:
@@ -244,6 +253,25 @@ def test_both_orders_finish_one_branch_before_the_next() -> None:
     assert simulate(TWO_BRANCHES).bytes == 140
 
 
+def test_beside_exchanges_what_waits_for_nothing_runs_late() -> None:
+    steps = [whole("x", "a"), whole("a", "da"), whole("a", "b"), whole("b", "db"), whole("b", "c")]
+    alone = line(steps, {"a": 100, "b": 100}, given="x", returned="c da db")
+    kernels = Kernels(alone)
+    assert latency_hiding_order(kernels, [0, 1, 2, 3, 4]) == [0, 2, 1, 3, 4]
+    # The last of a chain is ready a step after what reads it: `da` takes that step.
+    assert latency_hiding_order(kernels, [0, 2, 4, 3, 1]) == [0, 2, 4, 3, 1]
+
+
+def test_a_block_with_exchanges_runs_in_that_order() -> None:
+    steps = [whole("x", "a"), whole("a", "b"), whole("a b", "da"), whole("b", "c")]
+    steps += [whole("c", "d"), whole("c d", "dc"), whole("d", "r")]
+    alone = line(steps, {"a": 100, "c": 100}, given="x", returned="r da dc")
+    overlapped = dataclasses.replace(alone, is_overlapped=True)
+    assert simulate(alone).bytes == 110
+    assert simulate(overlapped).bytes == 210
+    assert buffer_timeline(overlapped).peak_bytes == 210
+
+
 @st.composite
 def lines(draw: st.DrawFn) -> OpTrace:
     """Random lines of all kinds of work, each operation with one result."""
@@ -274,7 +302,8 @@ def lines(draw: st.DrawFn) -> OpTrace:
 @given(lines())
 def test_orders_are_of_all_kernels_after_their_operands(drawn: OpTrace) -> None:
     kernels = Kernels(drawn)
-    for order in (greedy_order(kernels), depth_first_order(kernels)):
+    orders = [greedy_order(kernels), depth_first_order(kernels)]
+    for order in (*orders, *(latency_hiding_order(kernels, order) for order in orders)):
         assert sorted(order) == list(range(len(kernels.positions)))
         place = {number: time for time, number in enumerate(order)}
         for number, operands in enumerate(kernels.operands):
