@@ -269,10 +269,15 @@ class Stages:
         return sum(program.seconds for program in self.of_stage(stage))
 
     @property
+    def longest(self) -> float:
+        """What the longest stage takes for one microbatch."""
+        return max(self.seconds(stage) for stage in range(self.count))
+
+    @property
     def balance(self) -> float:
         """The longest stage over the mean."""
-        seconds = [self.seconds(stage) for stage in range(self.count)]
-        return max(seconds) * self.count / total if (total := sum(seconds)) else 1.0
+        total = sum(self.seconds(stage) for stage in range(self.count))
+        return self.longest * self.count / total if total else 1.0
 
 
 def _values_of(sources: Iterable[Source]) -> set[int]:

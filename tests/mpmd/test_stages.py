@@ -106,8 +106,8 @@ def test_what_is_placed_is_gathered_again_and_a_tied_parameter_stays_equal() -> 
     placed = step.place(STACKED, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in batch))
     jax.tree.map(np.testing.assert_array_equal, step.gather(placed), STACKED)
     assert [sorted(held) for held in placed] == [
-        ["params['embedding']", "params['layers']['down'][0:4]", "params['layers']['up'][0:4]"],
-        ["params['embedding']", "params['layers']['down'][4:8]", "params['layers']['up'][4:8]"],
+        ["params['embedding']", "params['layers']['down'][0:5]", "params['layers']['up'][0:5]"],
+        ["params['embedding']", "params['layers']['down'][5:8]", "params['layers']['up'][5:8]"],
     ]
     first, _ = step(placed, *batch)
     for _ in range(3):
