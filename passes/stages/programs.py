@@ -193,6 +193,15 @@ class Stages:
         }
 
     @functools.cached_property
+    def readers(self) -> dict[int, list[str]]:
+        """By value the names of the programs that read it, in the order in which they run."""
+        found: dict[int, list[str]] = {number: [] for number in range(len(self.values))}
+        for program in self.programs:
+            for number in sorted(_values_of(program.reads)):
+                found[number].append(program.name)
+        return found
+
+    @functools.cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """What goes from one stage to another, in the order of the programs that make it."""
         targets = {
