@@ -50,7 +50,8 @@ def main() -> None:
     for scanned in (False, True):
         program = Gpt(scanned, batch=1)
         call = Call.of(program.loss, program.parameters(), (program.tokens(),), {})
-        stages, functions = cut(call, call.batch, Pipeline(()), StagesPass(stages=STAGES), device)
+        found = cut(call, call.batch, Pipeline(()), StagesPass(stages=STAGES), device)
+        stages, functions = found.stages, found.functions
         timeline = timeline_of(stages, rows_of("1f1b", STAGES, MICROBATCHES))
         place = Place(jax.sharding.Mesh(np.array([device]), (AXIS,)))
         of_jax = _residuals_of_jax(program)

@@ -42,7 +42,8 @@ def main() -> None:
         loss, parameters, batch = program()
         call = Call.of(loss, parameters, batch, {})
         for count in (2, 4, 8):
-            stages, _ = cut(call, call.batch, Pipeline(()), StagesPass(stages=count), device)
+            found = cut(call, call.batch, Pipeline(()), StagesPass(stages=count), device)
+            stages = found.stages
             held = [stages.residual_bytes(stage) for stage in range(count)]
             rows.append({
                 "model": name, "stages": count, "balance": stages.balance,

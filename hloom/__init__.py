@@ -76,7 +76,7 @@ class _PassesPackage(types.ModuleType):
 _passes_package.__class__ = _PassesPackage
 
 _LAZY = {
-    "StagesError": ("hloom.mpmd.waits", "StagesError"),
+    "StagesError": ("hloom.mpmd.liveness", "StagesError"),
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
     from hloom.budgets.ask import fits as fits
     from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
+    from hloom.mpmd.liveness import StagesError as StagesError
     from hloom.mpmd.stages import stages as stages
-    from hloom.mpmd.waits import StagesError as StagesError
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective

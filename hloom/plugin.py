@@ -192,6 +192,7 @@ def _compile(
         spec, source = flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     waits_for_steps = dumped is not None and dumped.steps is not None
+    is_wanted = dumped is not None and dumped.wants_unchanged
     is_on = _acts(pipeline)
     if not (is_on or dumped is not None) or not takes_part(backend, devices):
         return compile_(module, options)
@@ -208,9 +209,9 @@ def _compile(
 
         is_left_out = was_on and not is_on
         note_program(dumped, origin.name, has_passes=is_on, is_left_out=is_left_out)
-    if not (is_on or waits_for_steps):
+    if not (is_on or is_wanted):
         return compile_(module, options)
-    # Imported where a pass runs or a dump waits for steps.
+    # Imported where a pass runs, or a dump wants the program in any case.
     from hloom.dumps.collect.program import ProgramDump, compile_kept
 
     def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:

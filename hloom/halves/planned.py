@@ -12,6 +12,7 @@ from jax.extend.mlir import ir
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.options import compile_options_for
 from hloom.compiling.origin import Origin
+from hloom.dumps.collect.divided import DividedStep
 from hloom.dumps.collect.program import ProgramDump
 from hloom.dumps.select import settings as dump_settings
 from hloom.passes.framework.errors import PassError
@@ -61,8 +62,7 @@ def planned(
     if chosen is None:
         assert failure is not None
         raise failure
-    _keep(origin, target, chosen)
-    return chosen
+    return dataclasses.replace(chosen, divided=_keep(origin, target, chosen))
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Planned:
 
     Attributes:
       code: a copy of the step's module behind the passes.
+      divided: its dump, which is to be told of runs.
     """
 
     pipeline: Pipeline
@@ -78,6 +79,7 @@ class Planned:
     result: PipelineResult
     dump: ProgramDump
     fell_back: str | None
+    divided: DividedStep | None = None
 
     @property
     def plan(self) -> Any:
@@ -93,8 +95,7 @@ class Planned:
 def _run(origin: Origin, target: Target, pipeline: Pipeline, asked: str) -> Planned:
     fell_back = None
     while True:
-        dumped = dump_settings.current()
-        dump = ProgramDump(origin, None if dumped is None or dumped.steps is not None else dumped)
+        dump = ProgramDump(origin, dump_settings.current())
         code = clone_module(origin.module)
         try:
             result = pipeline.run(code, target=target, observers=[dump])
@@ -110,7 +111,7 @@ def _run(origin: Origin, target: Target, pipeline: Pipeline, asked: str) -> Plan
             return Planned(pipeline, code, result, dump, fell_back)
 
 
-def _keep(origin: Origin, target: Target, chosen: Planned) -> None:
+def _keep(origin: Origin, target: Target, chosen: Planned) -> DividedStep:
     record = CompileRecord(
         module=origin.name,
         spec=str(chosen.pipeline),
@@ -128,6 +129,7 @@ def _keep(origin: Origin, target: Target, chosen: Planned) -> None:
         dump_dir=None,
         compiles=0,
     )
-    dump_dir = chosen.dump.compiled(chosen.pipeline, target, record, None)
+    divided = chosen.dump.divided(chosen.pipeline, target, record)
     chosen.dump.close()
-    add_record(dataclasses.replace(record, dump_dir=dump_dir))
+    add_record(dataclasses.replace(record, dump_dir=divided.folder))
+    return divided

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.mlir import ir
 
 from hloom._jax.module_call import abstract, abstract_of_type, module_function
+from hloom.dumps.collect.divided import DividedStep
 from hloom.halves.names import leaf_paths
 from hloom.halves.planned import planned
 from hloom.halves.program import Signature, function_alone, lowered_joint, mark
 from hloom.mpmd.executables import Function
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import Table
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.split import SplitError
@@ -79,11 +81,34 @@ class Call:
         return dict(enumerate(self.leaves[self.parameters :], self.parameters))
 
 
+class Cut(NamedTuple):
+    """A loss in stages.
+
+    Attributes:
+      stages: what the programs are.
+      functions: each by its name as a function.
+      divided: their dump.
+      aux: the tree of shapes of the auxiliary output of a microbatch; None where there is none.
+    """
+
+    stages: Stages
+    functions: dict[str, Function]
+    divided: DividedStep
+    aux: Any
+
+
 class _Cut(StagesPass):
-    """The pass, which keeps what it planned."""
+    """The pass, which keeps what it planned, and tells how that is going to run."""
+
+    def telling(self, tables: Callable[[Stages], Sequence[Table]]) -> _Cut:
+        """The same, whose plans have these tables as well."""
+        self.__dict__["more"] = tables
+        return self
 
     def plan(self, module: ir.Module, target: Target) -> StagesPlan:
         found = super().plan(module, target)
+        if found.stages is not None:
+            found = dataclasses.replace(found, more=tuple(self.__dict__["more"](found.stages)))
         self.__dict__["kept"] = found
         return found
 
@@ -103,7 +128,10 @@ def cut(
     before: Pipeline,
     stages: StagesPass,
     device: jax.Device,
-) -> tuple[Stages, dict[str, Function]]:
+    tables: Callable[[Stages], Sequence[Table]] = lambda _: (),
+    *,
+    has_aux: bool = False,
+) -> Cut:
     """The programs of a loss, and each as a function.
 
     Args:
@@ -112,6 +140,8 @@ def cut(
       before: the passes that run on the whole before it is cut.
       stages: the pass that cuts it.
       device: one of those that it is for.
+      tables: what is told of programs beside their plan.
+      has_aux: the loss gives (loss, auxiliary output).
 
     Raises TypeError where the loss gives no number, ValueError where it cannot be cut.
     """
@@ -130,38 +160,65 @@ def cut(
         f, params = loss(leaves)
         return f(params)
 
-    y = jax.eval_shape(value, arguments)
+    y, aux = jax.eval_shape(value, arguments), None
+    if has_aux:
+        if not isinstance(y, tuple) or len(y) != 2:
+            raise TypeError(
+                f"hloom.stages: has_aux=True: {call.name} gives {_described(y)}; wanted a pair, "
+                "the scalar loss and the auxiliary output."
+            )
+        y, aux = y
+        _check_aux(call.name, aux)
     if not hasattr(y, "shape") or y.shape or not jnp.issubdtype(y.dtype, jnp.floating):
         raise TypeError(
             f"hloom.stages: {call.name} gives {_described(y)}; wanted a scalar loss, the mean or "
-            "the sum over the examples of the batch."
+            "the sum over the examples of the batch. A loss with an auxiliary output wants "
+            "has_aux=True."
         )
 
     def joint(leaves: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, Any]:
-        y, pullback = jax.vjp(*loss(leaves))
-        return [y], jax.tree.leaves(pullback(cotangents[0]))
+        given: tuple[Any, ...] = jax.vjp(*loss(leaves), has_aux=has_aux)  # type: ignore[call-overload]
+        y, pullback, *aux = given
+        return [y, *jax.tree.leaves(aux)], jax.tree.leaves(pullback(cotangents[0]))
 
     y = jax.ShapeDtypeStruct(y.shape, y.dtype)
-    lowered = lowered_joint(Signature(call.name, arguments, [y], [y], (), joint))
+    outputs = [y, *jax.tree.leaves(aux)]
+    lowered = lowered_joint(Signature(call.name, arguments, outputs, [y], (), joint))
     mark(lowered.module, "arg_attrs", range(call.parameters), PARAMETER)
-    last = _Cut(**{each.name: getattr(stages, each.name) for each in dataclasses.fields(stages)})
+    options = {each.name: getattr(stages, each.name) for each in dataclasses.fields(stages)}
+    last = _Cut(**options).telling(tables)
     pipeline = Pipeline((*before.passes, last))
     try:
-        planned(lowered.module, lowered.backend, lowered.devices, [pipeline], "hloom.stages")
+        found = planned(
+            lowered.module, lowered.backend, lowered.devices, [pipeline], "hloom.stages"
+        )
     except PassError as failure:
         if isinstance(failure.__cause__, SplitError):
             raise ValueError(f"hloom.stages: {call.name}: {failure.__cause__}.") from None
         raise
-    return last.kept, _functions(last.kept, lowered.callbacks)
+    assert found.divided is not None
+    functions = _functions(call.name, last.kept, lowered.callbacks)
+    return Cut(last.kept, functions, found.divided, aux)
 
 
-def _functions(stages: Stages, callbacks: tuple[Any, Any]) -> dict[str, Function]:
+def _check_aux(name: str, aux: Any) -> None:
+    """Raises TypeError where an auxiliary output cannot be stacked."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(aux):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise TypeError(
+                f"hloom.stages: the auxiliary output{jax.tree_util.keystr(path)} of {name} is "
+                f"{leaf.dtype}; wanted arrays of numbers, as jax.random.key_data gives of a key."
+            )
+
+
+def _functions(name: str, stages: Stages, callbacks: tuple[Any, Any]) -> dict[str, Function]:
     found = {}
     by_name = walk.functions(stages.code)
     for program in stages.programs:
         results = [abstract_of_type(each) for each in program.results]
         alone = function_alone(stages.code, by_name[program.function])
         found[program.function] = Function(
+            f"{name}_{program.function}",
             module_function(alone, results, program.function, callbacks),
             tuple(_shape(each) for each in program.arguments),
             tuple(_shape(each) for each in program.results),

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import jax
 
+from hloom.dumps.select.settings import as_part
 from hloom.mpmd.batch import Layout, Microbatches
 from hloom.mpmd.executables import Executable, Function, Sums, compiled_program, sum_shape
 from hloom.mpmd.places import Place
+from hloom.mpmd.plans import told_of
 from hloom.mpmd.schedules import Task
 from hloom.mpmd.timeline import Send, Timeline
+from hloom.mpmd.trace import Trace
 from hloom.mpmd.transports import Parcel, Transport
 from hloom.passes.stages.programs import Batch, Gradient, Parameter, Stages, Value
 
 StageArrays = Mapping[Parameter, jax.Array]
 """Parameters of a stage, or their gradients."""
-
-
-@dataclass
-class Trace:
-    """What a step has done.
-
-    Attributes:
-      tasks: the programs that it has started, in order; those of other processes, too.
-      sends: the transfers, in order: names such as "F3@0->1".
-      live: for each stage the most microbatches that it has begun and held values of.
-    """
-
-    tasks: list[Task] = field(default_factory=list)
-    sends: list[str] = field(default_factory=list)
-    live: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +70,14 @@ class Driver:
         transport: Transport,
     ) -> Driver:
         """Compiles the programs of this process's stages."""
-        executables = {
-            (program.stage, str(program.kind)): compiled_program(
-                program, functions[program.function], places[program.stage], layout.in_rows
-            )
-            for program in stages.programs
-            if places[program.stage].is_here
-        }
+        executables: dict[tuple[int, str], Executable] = {}
+        for program in stages.programs:
+            place = places[program.stage]
+            if place.is_here:
+                with as_part("stages", partial(told_of, program, stages, layout.paths, place)):
+                    executables[program.stage, str(program.kind)] = compiled_program(
+                        program, functions[program.function], place, layout.in_rows
+                    )
         parameters: list[dict[Parameter, jax.ShapeDtypeStruct]] = [{} for _ in places]
         gradients: list[dict[Parameter, jax.ShapeDtypeStruct]] = [{} for _ in places]
         values: dict[int, jax.ShapeDtypeStruct] = {}
@@ -108,7 +98,7 @@ class Driver:
         terms = _terms(parameters, gradients)
         readers = Counter(term for others in terms.values() for term in others)
         sums = {
-            stage: Sums(made, place, share, {
+            stage: Sums(f"stage{stage}", made, place, share, {
                 each for each in made
                 if terms[stage, each] == [(stage, each)] and readers[stage, each] == 1
             })
@@ -243,7 +233,8 @@ class _Step:
             for each in executable.reads
         ]
         sums = self.sums[task.stage]
-        added, made = executable.compiled([sums[each] for each in executable.sums], given)
+        with self._trace.starting(task):
+            added, made = executable.compiled([sums[each] for each in executable.sums], given)
         sums.update(zip(executable.sums, added, strict=True))
         for each, array in zip(executable.gives, made, strict=True):
             if isinstance(each, Value):

@@ -31,10 +31,12 @@ class Function:
     """A program as a function of arrays.
 
     Attributes:
+      name: what its executable is called.
       run: takes what the program reads, and gives what it gives.
       arguments, results: the shapes of these.
     """
 
+    name: str
     run: Callable[..., Sequence[Any]]
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
@@ -92,8 +94,7 @@ def compiled_program(
         ]
         return added, [made[each][None] for each in gives]
 
-    name = program.name.replace(" ", "_")
-    body.__name__ = body.__qualname__ = name
+    body.__name__ = body.__qualname__ = function.name
     specs = [_WHOLE if isinstance(each, Parameter) else _DIVIDED for each in reads]
     inside = jax.shard_map(
         body,
@@ -102,7 +103,7 @@ def compiled_program(
         out_specs=([_DIVIDED] * len(gradients), [_DIVIDED] * len(gives)),
         check_vma=False,
     )
-    inside.__name__ = inside.__qualname__ = name
+    inside.__name__ = inside.__qualname__ = function.name
     taken_sums = [_stacked(sum_shape(results[Gradient(each)]), place) for each in gradients]
     taken = [
         _placed(shapes[each], place.whole)
@@ -143,6 +144,7 @@ class Sums:
     """The sums of a stage's gradients: zeros before a step, gradients behind it.
 
     Args:
+      name: what its programs' names begin with.
       shapes: by parameter the shape of its gradient.
       place: the stage's devices.
       share: what the sums are multiplied by: the part that a microbatch on a device has in a loss.
@@ -151,6 +153,7 @@ class Sums:
 
     def __init__(
         self,
+        name: str,
         shapes: Mapping[Parameter, jax.ShapeDtypeStruct],
         place: Place,
         share: float,
@@ -171,6 +174,8 @@ class Sums:
                 for each, dtype in zip(scaled, dtypes, strict=True)
             ]
 
+        no_gradients.__name__ = no_gradients.__qualname__ = f"{name}_zeros"
+        gradients.__name__ = gradients.__qualname__ = f"{name}_gradients"
         inside = jax.shard_map(
             gradients, mesh=place.mesh, in_specs=([_DIVIDED] * len(stacked),),
             out_specs=[_WHOLE] * len(stacked), check_vma=False,

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from hloom._jax.distributed import ProcessStore, coordinator_address
-from hloom.mpmd.liveness import Peers
+from hloom.mpmd.liveness import Peers, StagesError
 from hloom.mpmd.places import Place
 from hloom.mpmd.transports import Local, Parcel, Permute, Transport
-from hloom.mpmd.waits import StagesError, Watch
+from hloom.mpmd.waits import Watch
 
 _Result = TypeVar("_Result")
 _KEY = "hloom/stages/plan"
@@ -34,7 +34,8 @@ class Job:
 
     @classmethod
     def of(cls, places: Sequence[Place], timeout_s: float) -> Job:
-        """Raises ValueError where stages are of several processes that do not know each other."""
+        """Raises ValueError where stages are of several processes that do not know each other, and
+        StagesError where one of them does not come."""
         processes = sorted({place.process for place in places})
         if processes == [jax.process_index()]:
             return cls(places, Local(), None)
@@ -65,7 +66,8 @@ class Job:
             if found is None:
                 raise StagesError(
                     f"hloom.stages: process {other} has no plan after {_AGREE_S:g} s; this is "
-                    f"process {me}."
+                    f"process {me}. All processes have to call place, or the step, with the same "
+                    "loss, batch and settings: see what that one does instead."
                 )
             if found != digest:
                 raise StagesError(

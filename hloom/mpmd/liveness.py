@@ -33,8 +33,14 @@ _HELLO_S = 10.0
 """How long who connects may take to say who it is."""
 
 
+class StagesError(RuntimeError):
+    """A step cannot be finished: another process is gone, or does not come."""
+
+
 class Peers:
     """The other processes of a job, and which of them are gone.
+
+    Raises StagesError where one of them does not come.
 
     Args:
       store: where processes tell their addresses.
@@ -73,10 +79,18 @@ class Peers:
             for other in range(self._me):
                 address = store.get(f"{_KEY}/{other}", _MEET_S)
                 if address is None:
-                    raise TimeoutError(_absent(other))
+                    raise StagesError(self._absent(host, [other]))
                 there, its_port, its_token = address.rsplit(":", 2)
-                connection = socket.create_connection((there, int(its_port)), _MEET_S)
-                connection.sendall(bytes.fromhex(its_token) + self._me.to_bytes(4, "big"))
+                try:
+                    connection = socket.create_connection((there, int(its_port)), _MEET_S)
+                    connection.sendall(bytes.fromhex(its_token) + self._me.to_bytes(4, "big"))
+                except OSError as error:
+                    raise StagesError(
+                        f"hloom.stages: process {other} cannot be reached at {there}:{its_port}: "
+                        f"{error.strerror or error}; this is process {self._me} on {host}. It has "
+                        "died, or a firewall is between the hosts: processes of stages connect to "
+                        "each other at any port."
+                    ) from None
                 self._keep(other, connection)
             wanted = set(range(self._me + 1, processes))
             deadline = time.monotonic() + _MEET_S
@@ -85,12 +99,21 @@ class Peers:
                 try:
                     connection, _ = server.accept()
                 except TimeoutError:
-                    raise TimeoutError(_absent(*sorted(missing))) from None
+                    raise StagesError(self._absent(f"{host}:{port}", sorted(missing))) from None
                 found = _who(connection, token)
                 if found is not None and found in missing:
                     self._keep(found, connection)
                 else:
                     connection.close()
+
+    def _absent(self, where: str, processes: list[int]) -> str:
+        who = f"process{'es' * (len(processes) > 1)} {', '.join(map(str, processes))}"
+        return (
+            f"hloom.stages: {who} of jax.distributed did not come within {_MEET_S:g} s to process "
+            f"{self._me} at {where}. All have to call place, or the step, with the same stages: "
+            "see whether that one runs, and what it does instead; if it waits as well, a firewall "
+            "is between the hosts."
+        )
 
     def _keep(self, other: int, connection: socket.socket) -> None:
         connection.settimeout(None)
@@ -144,11 +167,3 @@ def _who(connection: socket.socket, token: bytes) -> int | None:
     if not hmac.compare_digest(said[: len(token)], token):
         return None
     return int.from_bytes(said[len(token) :], "big")
-
-
-def _absent(*processes: int) -> str:
-    who = ", ".join(map(str, processes))
-    return (
-        f"hloom.stages: process {who} is not there after {_MEET_S:g} s; wanted all processes of "
-        "jax.distributed to plan the same stages."
-    )

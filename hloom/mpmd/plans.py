@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hloom.mpmd.pictures import drawn, planned_columns
 from hloom.mpmd.places import Place
+from hloom.mpmd.schedules import LETTERS
 from hloom.mpmd.timeline import Timeline, held_bytes
+from hloom.passes.framework.tables import Cell, Fact, Kind, Table
 from hloom.passes.framework.text import percent, pluralize, seconds, size
-from hloom.passes.stages.programs import Direction, Stages
-
-_LETTERS = {Direction.FORWARD: "F", Direction.BACKWARD: "B", Direction.WEIGHTS: "W"}
-_WIDEST = 120
-"""The columns of the picture of a schedule."""
+from hloom.passes.stages.programs import (
+    Batch,
+    Cotangent,
+    Direction,
+    Gradient,
+    Parameter,
+    Program,
+    Stages,
+    Value,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +102,80 @@ class Plan:
 
     def _drawn(self) -> Iterator[str]:
         """A row a stage, a column a second of programs that take one each."""
-        width = max(2, *(len(task.what) for task in self.timeline.order)) + 1
-        columns = min(int(self.timeline.end), _WIDEST // width)
-        for number in range(self.stages.count):
-            cells = [""] * columns
-            for task in self.timeline.order:
-                start = int(self.timeline.spans[task][0])
-                if task.stage == number and start < columns:
-                    cells[start] = task.what
-            more = " ..." if columns < int(self.timeline.end) else ""
-            line = "".join(cell.ljust(width) for cell in cells).rstrip() + more
-            yield f"{number}: {line}"
+        rows = drawn(planned_columns(self.timeline), self.stages.count)
+        yield from (f"{number}: {row}" for number, row in enumerate(rows))
+
+
+def schedule_table(schedule: str, stages: Stages, timeline: Timeline) -> Table:
+    """A schedule drawn, for the plan of the stages.
+
+    Args:
+      schedule: its name.
+      stages: the programs.
+      timeline: it, if all programs take equally long.
+    """
+    kinds = {program.kind for program in stages.programs}
+    letters = ", ".join(f"{LETTERS[kind]} {kind}" for kind in Direction if kind in kinds)
+    text = (
+        f"{schedule}, by microbatch: {letters}. Were all programs equally long, a stage would wait "
+        f"for {percent(timeline.bubble)} of a step."
+    )
+    columns = {"stage": Kind.COUNT, "programs, from left to right": Kind.DRAWING}
+    rows = enumerate(drawn(planned_columns(timeline), stages.count))
+    return Table("Schedule", columns, tuple(rows), text)
+
+
+def told_of(
+    program: Program, stages: Stages, paths: Mapping[int, str], place: Place
+) -> dict[str, object]:
+    """What a program is and reads and gives, as facts and tables that `json.dumps` takes."""
+    here, readers = program.stage, stages.readers
+    reads: list[tuple[Cell, ...]] = []
+    for source, size_bytes in zip(program.reads, program.read_bytes, strict=True):
+        if isinstance(source, Value):
+            value, maker = stages.values[source.number], stages.makers[source.number]
+            reads.append((value.described, size_bytes, maker.name))
+        elif isinstance(source, Cotangent):
+            reads.append(("the cotangent of the loss, which is 1", size_bytes, None))
+        else:
+            what = "parameters" if isinstance(source, Parameter) else "the batch"
+            reads.append((_path(source, paths), size_bytes, what))
+    gives: list[tuple[Cell, ...]] = []
+    for given in program.gives:
+        if isinstance(given, Value):
+            value = stages.values[given.number]
+            gives.append((value.described, value.bytes, ", ".join(readers[given.number])))
+        elif isinstance(given, Gradient):
+            gives.append((f"the gradient of {_path(given.parameter, paths)}", None, "sums"))
+        else:
+            gives.append((f"output {given.number}", None, "the step's outputs"))
+    columns = {"value": Kind.VALUE, "takes": Kind.BYTES}
+    facts = (
+        Fact("stage", here),
+        Fact("of", stages.count),
+        Fact("direction", str(program.kind), Kind.TEXT),
+        Fact("on", str(place), Kind.TEXT),
+        Fact("takes, by rooflines", program.seconds, Kind.SECONDS),
+    )
+    tables = (
+        Table("Reads", {**columns, "of": Kind.TEXT}, tuple(reads), "Of one microbatch."),
+        Table("Gives", {**columns, "to": Kind.TEXT}, tuple(gives)),
+    )
+    return facts_and_tables(facts, tables)
+
+
+def _path(source: Parameter | Batch, paths: Mapping[int, str]) -> str:
+    path = paths.get(source.leaf, f"argument {source.leaf}")
+    rows = isinstance(source, Parameter) and source.start is not None
+    return f"{path}[{source.start}:{source.stop}]" if rows else path  # type: ignore[union-attr]
+
+
+def facts_and_tables(facts: Sequence[Fact], tables: Sequence[Table]) -> dict[str, object]:
+    """As `Plan.to_json` of a pass."""
+    return {
+        "facts": [fact.to_json() for fact in facts],
+        "tables": [table.to_json() for table in tables if table.rows],
+    }
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (1,)) -> list[str]:

@@ -15,7 +15,8 @@ from fractions import Fraction
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.stages.programs import Direction
 
-_LETTERS = {Direction.FORWARD: "F", Direction.BACKWARD: "B", Direction.WEIGHTS: "W"}
+LETTERS = {Direction.FORWARD: "F", Direction.BACKWARD: "B", Direction.WEIGHTS: "W"}
+"""What programs are called in names of tasks."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Task:
     @property
     def what(self) -> str:
         """What it is on its stage, "F3"."""
-        return f"{_LETTERS[self.kind]}{self.microbatch}"
+        return f"{LETTERS[self.kind]}{self.microbatch}"
 
     def __str__(self) -> str:
         return f"{self.what}@{self.stage}"

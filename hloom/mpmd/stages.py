@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +13,21 @@ import numpy as np
 from jax.sharding import Mesh
 
 from hloom._jax.module_call import abstract, trace_state
+from hloom.dumps.collect.divided import DividedStep
 from hloom.mpmd.batch import Layout, Microbatches
 from hloom.mpmd.cut import Call, cut
-from hloom.mpmd.driver import Driver, Trace
+from hloom.mpmd.driver import Driver
 from hloom.mpmd.job import Job
 from hloom.mpmd.places import Place, places_of
-from hloom.mpmd.plans import Plan
+from hloom.mpmd.plans import Plan, schedule_table
 from hloom.mpmd.schedules import check_schedule, rows_of
 from hloom.mpmd.timeline import timeline_of
+from hloom.mpmd.trace import Trace, told
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import Table
 from hloom.passes.stages import Stages as StagesPass
-from hloom.passes.stages.programs import Parameter
+from hloom.passes.stages.programs import Parameter, Stages
 from hloom.plugin import flag_value
 
 Placed = tuple[dict[str, jax.Array], ...]
@@ -38,6 +41,7 @@ def stages(
     schedule: str = "1f1b",
     meshes: Sequence[Mesh] | None = None,
     *,
+    has_aux: bool = False,
     reduction: str = "mean",
     passes: str | None = None,
     timeout_s: float = 120.0,
@@ -60,6 +64,9 @@ def stages(
       schedule: "1f1b", "gpipe", or "zero-bubble", which computes gradients of weights apart.
       meshes: the devices of each stage, as many for each, of one process each. They divide each
         microbatch between them. By default a stage has one device, in the order of `jax.devices()`.
+      has_aux: the loss gives (loss, auxiliary output), and the step ((loss, auxiliary output),
+        gradients), as of `jax.value_and_grad`. Each array of it has a new leading axis, of the
+        parts of the batch, in order: a microbatch on one device of a stage is a part.
       reduction: what the loss is over the examples of a batch, their "mean" or "sum": of the parts'
         losses it is taken again. A loss that is neither, as a mean over a mask, is not what the
         whole batch's is; nor is one with batch statistics.
@@ -82,8 +89,9 @@ def stages(
     if not isinstance(timeout_s, int | float) or timeout_s <= 0:
         raise ValueError(f"hloom.stages: timeout_s={timeout_s!r}: wanted seconds, more than 0.")
     settings = _Settings(
-        stages, microbatches, check_schedule(schedule), reduction == "mean", passes, timeout_s
-    )
+        stages, microbatches, check_schedule(schedule), bool(has_aux), reduction == "mean", passes,
+        timeout_s,
+    )  # fmt: skip
     settings.before()
     return StagedLoss(loss, settings, None if meshes is None else tuple(meshes))
 
@@ -93,6 +101,7 @@ class _Settings:
     stages: int
     microbatches: int
     schedule: str
+    has_aux: bool
     is_mean: bool
     passes: str | None
     timeout_s: float
@@ -142,11 +151,12 @@ class StagedLoss:
             planned = self._last
         return planned.placed(params)
 
-    def __call__(self, params: Placed, *batch: Any, **kwargs: Any) -> tuple[jax.Array, Placed]:
+    def __call__(self, params: Placed, *batch: Any, **kwargs: Any) -> tuple[Any, Placed]:
         """(loss, gradients): the gradients lie as the parameters do that `place` gave.
 
-        In a job of several processes all call this with the same batch, each with its own
-        parameters; the loss is on all of them.
+        With `has_aux` the loss is (loss, auxiliary output). In a job of several processes all call
+        this with the same batch, each with its own parameters; what the loss gives is on all of
+        them.
 
         Raises ValueError where parameters were not placed, or the batch cannot be divided;
         StagesError where another process is gone, or does not come.
@@ -186,9 +196,12 @@ class StagedLoss:
 
         Raises ValueError where it is off by more than 0.1 %, or rounding of the loss's type.
         """
-        loss, _ = self(params, *batch, **kwargs)
+        has_aux = self._settings.has_aux
+        given, _ = self(params, *batch, **kwargs)
+        loss = given[0] if has_aux else given
         found = float(np.asarray(loss.addressable_shards[0].data))
         whole = jax.jit(self._loss)(self.gather(params), *batch, **kwargs)
+        whole = whole[0] if has_aux else whole
         wanted = float(whole)
         off = abs(found - wanted) / max(abs(wanted), float(jnp.finfo(whole.dtype).tiny))
         if off <= max(1e-3, 8 * float(jnp.finfo(whole.dtype).eps)):
@@ -232,14 +245,19 @@ class StagedLoss:
         devices = places[0].devices
         layout = Layout.of(call.batch, dict(enumerate(call.paths)), settings.microbatches, devices)
         parts = {number: layout.part(number) for number in call.batch}
-        programs, functions = cut(
+        rows = rows_of(settings.schedule, settings.stages, settings.microbatches)
+
+        def tables(programs: Stages) -> list[Table]:
+            return [schedule_table(settings.schedule, programs, timeline_of(programs, rows))]
+
+        programs, functions, divided, aux = cut(
             call, parts, settings.before(), StagesPass(
                 stages=settings.stages, weights=settings.schedule == "zero-bubble",
                 remat=settings.passes != "off",
             ),
-            next(place.mesh.devices.flat[0] for place in places if place.is_here),
+            next(place.mesh.devices.flat[0] for place in places if place.is_here), tables,
+            has_aux=settings.has_aux,
         )  # fmt: skip
-        rows = rows_of(settings.schedule, settings.stages, settings.microbatches)
         timeline = timeline_of(programs, rows)
         timed = timeline_of(programs, rows, lambda program: max(program.seconds, 1e-12))
         plan = Plan(
@@ -253,14 +271,23 @@ class StagedLoss:
             programs, functions, timeline, layout, places, share, self._job.transport
         )
         driver.prepare()
-        return _Planned(plan, driver, call, self._job)
+        stacked = (aux,) if settings.has_aux else None
+        return _Planned(plan, driver, call, self._job, divided, stacked)
 
 
 class _Planned:
     """The programs for a batch of one kind."""
 
-    def __init__(self, plan: Plan, driver: Driver, call: Call, job: Job) -> None:
-        self.plan, self._driver, self._job = plan, driver, job
+    def __init__(
+        self,
+        plan: Plan,
+        driver: Driver,
+        call: Call,
+        job: Job,
+        divided: DividedStep,
+        aux: tuple[Any] | None,
+    ) -> None:
+        self.plan, self._driver, self._job, self._divided = plan, driver, job, divided
         self._tree: Any = jax.tree.structure(jax.tree.unflatten(call.tree, call.leaves)[0][0])
         given = [abstract(leaf) for leaf in call.leaves[: call.parameters]]
         self._shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in given]
@@ -276,6 +303,11 @@ class _Planned:
 
         place = driver.places[driver.outputs[0][1]]
         self._loss = jax.jit(total, out_shardings=place.whole)
+        self._aux = aux
+        self._stacked = [
+            jax.jit(jnp.concatenate, out_shardings=driver.places[driver.outputs[number][1]].whole)
+            for number in range(1, len(driver.outputs))
+        ]
 
     def _name(self, parameter: Parameter) -> str:
         path = self._paths[parameter.leaf]
@@ -325,7 +357,7 @@ class _Planned:
                     )
         return jax.tree.unflatten(self._tree, self._shapes)
 
-    def run(self, params: Placed, leaves: dict[int, Any], trace: Trace) -> tuple[jax.Array, Placed]:
+    def run(self, params: Placed, leaves: dict[int, Any], trace: Trace) -> tuple[Any, Placed]:
         """A step."""
         driver = self._driver
         arrays = [
@@ -334,18 +366,33 @@ class _Planned:
         ]
         batch = Microbatches(driver.layout, leaves, self.plan.microbatches)
 
-        def step() -> tuple[jax.Array, Placed]:
+        def step() -> tuple[Any, Placed]:
             outputs, gradients = driver.run(arrays, batch, trace)
-            loss = self._job.everywhere(
-                "the loss", self._loss(outputs[0]) if outputs[0] else None,
-                driver.outputs[0][0], driver.outputs[0][1],
-            )  # fmt: skip
-            return loss, tuple(
+            return self._given(outputs), tuple(
                 {name: held[each] for name, each in names.items()} if held else {}
                 for held, names in zip(gradients, self._names, strict=True)
             )
 
-        return self._job.run(step)
+        found = self._job.run(step)
+        if self._divided.wants_run:
+            self._divided.ran(told(self.plan, trace))
+        return found
+
+    def _given(self, outputs: Mapping[int, list[jax.Array]]) -> Any:
+        """What the loss gives, of what it gives of each microbatch, in all processes."""
+        found: list[jax.Array] = []
+        for number, whole in enumerate([self._loss, *self._stacked]):
+            shape, stage = self._driver.outputs[number]
+            parts = outputs[number]
+            if number:
+                count = self.plan.microbatches * self._driver.places[stage].devices
+                shape = jax.ShapeDtypeStruct((count, *shape.shape), shape.dtype)
+            array = whole(parts) if parts else None
+            what = "the auxiliary output" if number else "the loss"
+            found.append(self._job.everywhere(what, array, shape, stage))
+        if self._aux is None:
+            return found[0]
+        return found[0], jax.tree.unflatten(jax.tree.structure(self._aux[0]), found[1:])
 
     def gathered(self, placed: Placed) -> Any:
         """The tree of what lies on stages."""

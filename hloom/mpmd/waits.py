@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 
-from hloom.mpmd.liveness import Peers
+from hloom.mpmd.liveness import Peers, StagesError
 from hloom.mpmd.transports import Parcel
 from hloom.passes.framework.errors import reason_of
 
@@ -23,10 +23,6 @@ _GRACE_S = 5.0
 """How long an error of a transfer waits for the news that its other process is gone."""
 
 _Result = TypeVar("_Result")
-
-
-class StagesError(RuntimeError):
-    """A step cannot be finished: another process is gone, or does not come to a transfer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +101,10 @@ class Watch:
 
         self._pending.clear()
         self._starting = None
-        threading.Thread(target=worked, name="hloom-stages", daemon=True).start()
+        # What runs in a chosen step of dumps is watched in its thread. Loaded where one was chosen.
+        tracer = sys.modules.get("hloom.dumps.collect.tracer")
+        target = worked if tracer is None else tracer.watched_as_here(worked)
+        threading.Thread(target=target, name="hloom-stages", daemon=True).start()
         try:
             self._wait(done, errors)
         except KeyboardInterrupt:

@@ -30,6 +30,8 @@ class Kind(enum.StrEnum):
     TEXT = "text"
     CODE = "code"
     """A text as a program has it: a spec, the name of a symbol."""
+    DRAWING = "drawing"
+    """A line of a drawing, in which each space counts."""
     COUNT = "count"
     BYTES = "bytes"
     SECONDS = "seconds"
@@ -41,7 +43,7 @@ class Kind(enum.StrEnum):
 
     @property
     def is_number(self) -> bool:
-        return self not in (Kind.TEXT, Kind.CODE, Kind.VALUE)
+        return self not in (Kind.TEXT, Kind.CODE, Kind.DRAWING, Kind.VALUE)
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,17 @@ from ..free_constants import FreeConstants
 from ..ir import walk
 from ..ir.clone import replace_body
 from ..split import COTANGENT
-from .balance import StageError, best_cut
+from .balance import EVEN, StageCut, StageCuts, StageError
 from .joint import PARAMETER, Signature
 from .plan import BALANCE, CROSSING, StagesPlan
+from .programs import Stages as Programs
 from .write import stages_of
 
 __all__ = ["BALANCE", "CROSSING", "PARAMETER", "StageError", "Stages", "StagesPlan"]
+
+
+_MOST_CORRECTIONS = 2
+"""How often an uneven step is cut again, which takes as long as the first time."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,20 @@ class Stages(Pass):
                 refusal=f"{len(signature.parameters)} arguments carry {PARAMETER}, and "
                 f"{len(signature.gradients)} results are gradients; wanted one for each"
             )
-        cut = best_cut(module, target, self.stages)
-        return StagesPlan(stages_of(cut, target, weights=self.weights, remat=self.remat), module)
+        return StagesPlan(self._even(StageCuts(module, target, self.stages), target), module)
+
+    def _even(self, cuts: StageCuts, target: Target) -> Programs:
+        """The programs of the first cut; where they are uneven, of that with the shortest longest
+        stage of some cuts."""
+        cut: StageCut | None = cuts.first()
+        tried: list[Programs] = []
+        while cut is not None:
+            found = stages_of(cut, target, weights=self.weights, remat=self.remat)
+            tried.append(found)
+            if found.balance <= 1 + EVEN or len(tried) > _MOST_CORRECTIONS:
+                break
+            cut = cuts.corrected([found.seconds(stage) for stage in range(found.count)])
+        return min(tried, key=lambda each: each.longest)
 
     def apply(self, plan: StagesPlan) -> None:
         assert plan.module is not None

@@ -4,6 +4,9 @@ The main path is a line of time. Between any two of its operations there is a mi
 scan over layers can be cut between any two of its iterations. What lies before a cut takes so long,
 forward and backward, head and embedding. Of all these cuts those are selected with which the
 longest stage is about the shortest that there is, and of such the ones that the fewest bytes cross.
+
+What a stage's programs make again of the forward pass is known when they are written, and is not
+the same everywhere. Where they are uneven, the line is measured by them, and cut again.
 """
 
 from __future__ import annotations
@@ -27,9 +30,14 @@ from .flow import StageFlow
 from .joint import Joint, made_of_parameters
 from .trips import LayerLoop, layer_groups
 
-_EVEN = 0.12
-"""Up to this share of the mean above it the longest stage may be, for fewer bytes. What stages make
-again of their forward passes comes on top."""
+EVEN = 0.12
+"""Up to this share of the mean above it the longest stage may be, for fewer bytes."""
+
+_EVEN_AGAIN = 0.08
+"""The same of a step whose stages are to be corrected."""
+
+_SLOW_SHARE = 1e-3
+"""The share of a step from which cheap work is slow: such steps may be cut behind it."""
 
 _STEP = 0.05
 """Where that cannot be, cuts whose longest stages differ by less than this are told apart by bytes.
@@ -106,19 +114,59 @@ class StageCut:
         return sum(map(self.flow.joint.program.bytes_of, self.crossing))
 
 
-def best_cut(module: ir.Module, target: Target, count: int) -> StageCut:
-    """The cut of a module into so many stages. Raises SplitError."""
-    joint = Joint.of(module, target, {})
-    # What has an effect, and so may not be in several programs, is told first.
-    Halves.of(joint.program, Marks(joint.signature.cotangents, (), ()))
-    line = _Line(joint, target)
-    _check(line, count)
-    marks = _selected(line.marks(), line.seconds, count)
-    cuts = line.cuts(marks)
-    flow = line.flow
-    if cuts:
-        flow = StageFlow(Joint.of(module, target, dict(cuts)), target.speed)
-    return _cut(flow, marks, count)
+class StageCuts:
+    """The cuts of a module into so many stages: by what its operations take, then by what the
+    programs of the last cut turned out to.
+
+    Raises SplitError where there is none.
+    """
+
+    def __init__(self, module: ir.Module, target: Target, count: int) -> None:
+        joint = Joint.of(module, target, {})
+        # What has an effect, and so may not be in several programs, is told first.
+        Halves.of(joint.program, Marks(joint.signature.cotangents, (), ()))
+        self._target, self._count = target, count
+        self._line = _Line(joint, target)
+        _check(self._line, count)
+        self._marks = self._line.marks()
+        self._ends: list[float] = []
+
+    def first(self) -> StageCut:
+        """The cut by what operations take, each of them once."""
+        times = [mark.seconds for mark in self._marks]
+        return self._cut(times, self._line.seconds, EVEN)
+
+    def corrected(self, seconds: Sequence[float]) -> StageCut | None:
+        """A cut that takes the last one's stages to be as long as they are, and may be anywhere
+        between slow operations; None where there is none, or no other.
+
+        Args:
+          seconds: what each of them takes with all that its programs make again.
+        """
+        if not self._line.slow_s < math.inf:
+            self._line = _Line(
+                self._line.flow.joint, self._target, self._line.seconds * _SLOW_SHARE
+            )
+            self._marks = self._line.marks()
+        last = [0.0, *self._ends, self._line.seconds]
+        ends = [0.0, *itertools.accumulate(seconds)]
+        times = np.interp([mark.seconds for mark in self._marks], last, ends)
+        try:
+            found = self._cut(times.tolist(), ends[-1], _EVEN_AGAIN)
+        except StageError:
+            return None
+        return None if self._ends == last[1:-1] else found
+
+    def _cut(self, times: Sequence[float], seconds: float, even: float) -> StageCut:
+        """The cut at places that end at some times. Raises StageError."""
+        sizes = [mark.bytes for mark in self._marks]
+        marks = [self._marks[at] for at in _selected(times, sizes, seconds, self._count, even)]
+        self._ends = [mark.seconds for mark in marks]
+        flow = self._line.flow
+        if cuts := self._line.cuts(marks):
+            joint = Joint.of(flow.joint.original, self._target, dict(cuts))
+            flow = StageFlow(joint, self._target.speed, self._line.slow_s)
+        return _cut(flow, marks, self._count)
 
 
 def _check(line: _Line, count: int) -> None:
@@ -180,8 +228,8 @@ class _Mark:
 class _Line:
     """The main path of a step whose loops are whole."""
 
-    def __init__(self, joint: Joint, target: Target) -> None:
-        self.flow = StageFlow(joint, target.speed)
+    def __init__(self, joint: Joint, target: Target, slow_s: float = math.inf) -> None:
+        self.flow, self.slow_s = StageFlow(joint, target.speed, slow_s), slow_s
         self._groups = layer_groups(
             joint.program.block, made_of_parameters(joint.program, joint.signature)
         )
@@ -260,21 +308,30 @@ class _Line:
         return tuple((group, tuple(sorted(at))) for group, at in sorted(found.items()))
 
 
-def _selected(marks: Sequence[_Mark], seconds: float, count: int) -> list[_Mark]:
-    """The marks of the boundaries: about the shortest longest stage, then the fewest bytes."""
-    times = np.array([0.0, *(mark.seconds for mark in marks), seconds])
-    sizes = np.array([0.0, *(mark.bytes for mark in marks), 0.0])
+def _selected(
+    ends: Sequence[float], bytes_: Sequence[int], seconds: float, count: int, even: float
+) -> list[int]:
+    """The places of the boundaries: about the shortest longest stage, then the fewest bytes.
+
+    Args:
+      ends: by place what all takes that is before it.
+      bytes_: by place what crosses there.
+      seconds: what all takes.
+      count: how many stages there are.
+      even: the share of the mean by which the longest stage may be above it.
+    """
+    times, sizes = np.array([0.0, *ends, seconds]), np.array([0.0, *bytes_, 0.0])
     longest = _path(times, np.maximum, count)[0]
     mean = seconds / count
-    over = math.ceil(max(longest / mean - 1 - _EVEN, 0) / _STEP - 1e-9) if mean else 0
-    limit = max(mean * (1 + _EVEN + over * _STEP), longest) * (1 + 1e-9)
+    over = math.ceil(max(longest / mean - 1 - even, 0) / _STEP - 1e-9) if mean else 0
+    limit = max(mean * (1 + even + over * _STEP), longest) * (1 + 1e-9)
     spread = 1 / max(count * seconds**2, 1e-30)
 
     def fewest(stage: FloatArray, before: FloatArray) -> FloatArray:
         added = sizes[:, None] + spread * stage**2
         return np.where(stage > limit, np.inf, before + added)
 
-    return [marks[place - 1] for place in _path(times, fewest, count)[1]]
+    return [place - 1 for place in _path(times, fewest, count)[1]]
 
 
 def _path(

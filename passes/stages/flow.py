@@ -10,6 +10,7 @@ crosses; so it mostly goes to the stage whose residuals it reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -49,14 +50,20 @@ class Node:
 
 
 class StageFlow:
-    """The operations of a step that stages share out, and what crosses between them."""
+    """The operations of a step that stages share out, and what crosses between them.
 
-    def __init__(self, joint: Joint, speed: Speed) -> None:
+    Args:
+      joint: the step.
+      speed: that of a device.
+      slow_s: cheap work that takes at least so long is pinned, too.
+    """
+
+    def __init__(self, joint: Joint, speed: Speed, slow_s: float = math.inf) -> None:
         self.joint = joint
         self.nodes: list[Node] = []
         self.node_of: dict[int, int] = {}
         """By value the number of the node that makes it; none of what each stage makes itself."""
-        self._add_nodes(speed)
+        self._add_nodes(speed, slow_s)
         self.readers: dict[int, set[int]] = {value: set() for value in self.node_of}
         """By value the nodes that read it."""
         self.holders: dict[Source, set[int]] = {}
@@ -67,7 +74,7 @@ class StageFlow:
         self._add_arcs()
         self._network = CutNetwork(self._count, self._arcs)
 
-    def _add_nodes(self, speed: Speed) -> None:
+    def _add_nodes(self, speed: Speed, slow_s: float) -> None:
         program, joint = self.joint.program, self.joint
         main = _main_path(joint)
         for position in range(len(program.ops) - 1):
@@ -78,7 +85,7 @@ class StageFlow:
             apart = [[value] for value in results] if op.name == BARRIER else [results]
             late = any(joint.late[value] for value in results)
             seconds_ = 0.0 if op.name == BARRIER else seconds(op, speed, program.device.sizes)
-            expensive = program.kinds[position] not in CHEAP_KINDS
+            expensive = program.kinds[position] not in CHEAP_KINDS or seconds_ >= slow_s
             expensive = expensive and op.name not in (BARRIER, CONSTRAINT)
             pinned = expensive and not late and any(value in main for value in results)
             for values in apart:

@@ -27,11 +27,13 @@ class StagesPlan(PlanBase):
       stages: the programs.
       module: the module that was planned.
       refusal: why there are none; empty where there are, and where none are asked for.
+      more: tables of who runs the programs, as their schedule.
     """
 
     stages: Stages | None = None
     module: ir.Module | None = None
     refusal: str = ""
+    more: tuple[Table, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -71,7 +73,8 @@ class StagesPlan(PlanBase):
         stages = self.stages
         if stages is None:
             return ()
-        return (_stages(stages), _crossing(stages), _residuals(stages), _shared(stages))
+        own = _crossing(stages), _residuals(stages), _shared(stages)
+        return (_stages(stages), *self.more, *own)
 
 
 def _stages(stages: Stages) -> Table:

@@ -193,6 +193,15 @@ class Stages:
         }
 
     @functools.cached_property
+    def readers(self) -> dict[int, list[str]]:
+        """By value the names of the programs that read it, in the order in which they run."""
+        found: dict[int, list[str]] = {number: [] for number in range(len(self.values))}
+        for program in self.programs:
+            for number in sorted(_values_of(program.reads)):
+                found[number].append(program.name)
+        return found
+
+    @functools.cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """What goes from one stage to another, in the order of the programs that make it."""
         targets = {
@@ -269,10 +278,15 @@ class Stages:
         return sum(program.seconds for program in self.of_stage(stage))
 
     @property
+    def longest(self) -> float:
+        """What the longest stage takes for one microbatch."""
+        return max(self.seconds(stage) for stage in range(self.count))
+
+    @property
     def balance(self) -> float:
         """The longest stage over the mean."""
-        seconds = [self.seconds(stage) for stage in range(self.count)]
-        return max(seconds) * self.count / total if (total := sum(seconds)) else 1.0
+        total = sum(self.seconds(stage) for stage in range(self.count))
+        return self.longest * self.count / total if total else 1.0
 
 
 def _values_of(sources: Iterable[Source]) -> set[int]:

@@ -45,7 +45,7 @@ FORBIDDEN = {
 """What a room of hloom may not import, TYPE_CHECKING included."""
 
 IMPORTERS: dict[str, set[str]] = {
-    "hloom.dumps": {"hloom", "hloom.halves", "hloom.plugin", "hloom.tools"},
+    "hloom.dumps": {"hloom", "hloom.halves", "hloom.mpmd", "hloom.plugin", "hloom.tools"},
     "hloom.tools": set(),
 }
 """Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""

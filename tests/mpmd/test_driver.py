@@ -9,10 +9,11 @@ import pytest
 from support.stages import devices_of_stages, tied_layers, tied_stages
 
 from hloom.mpmd.batch import Layout, Microbatches
-from hloom.mpmd.driver import Driver, Trace
+from hloom.mpmd.driver import Driver
 from hloom.mpmd.places import places_of
 from hloom.mpmd.schedules import rows_of
 from hloom.mpmd.timeline import timeline_of
+from hloom.mpmd.trace import Trace
 from hloom.mpmd.transports import Local
 from hloom.passes.stages.programs import Parameter
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from hloom.mpmd.liveness import Peers
+from hloom.mpmd import liveness
+from hloom.mpmd.liveness import Peers, StagesError
 
 pytestmark = pytest.mark.once
 
@@ -60,3 +61,26 @@ def test_a_stranger_is_not_listened_to(
         time.sleep(0.01)
     assert one.gone == {1: "has died"}
     assert "process 1 has died; this is process 0" in capfd.readouterr().err
+
+
+def test_a_process_that_never_comes_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(liveness, "_MEET_S", 0.2)
+    with pytest.raises(
+        StagesError,
+        match=r"processes 1, 2 of jax.distributed did not come within 0.2 s to process 0 at "
+        r"127.0.0.1:\d+\. All have to call place",
+    ):
+        Peers(Store(), 0, 3, "127.0.0.1")  # type: ignore[arg-type]
+    with pytest.raises(StagesError, match=r"process 0 of .* within 0.2 s to process 1 at 127"):
+        Peers(Store(), 1, 2, "127.0.0.1")  # type: ignore[arg-type]
+
+
+def test_a_process_that_is_gone_before_it_is_met_is_named() -> None:
+    store = Store()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store.put("hloom/stages/address/0", f"127.0.0.1:{port}:{bytes(16).hex()}")
+    with pytest.raises(StagesError, match=rf"process 0 cannot be reached at 127.0.0.1:{port}: "):
+        Peers(store, 1, 2, "127.0.0.1")  # type: ignore[arg-type]

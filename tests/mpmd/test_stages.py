@@ -106,8 +106,8 @@ def test_what_is_placed_is_gathered_again_and_a_tied_parameter_stays_equal() -> 
     placed = step.place(STACKED, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in batch))
     jax.tree.map(np.testing.assert_array_equal, step.gather(placed), STACKED)
     assert [sorted(held) for held in placed] == [
-        ["params['embedding']", "params['layers']['down'][0:4]", "params['layers']['up'][0:4]"],
-        ["params['embedding']", "params['layers']['down'][4:8]", "params['layers']['up'][4:8]"],
+        ["params['embedding']", "params['layers']['down'][0:5]", "params['layers']['up'][0:5]"],
+        ["params['embedding']", "params['layers']['down'][5:8]", "params['layers']['up'][5:8]"],
     ]
     first, _ = step(placed, *batch)
     for _ in range(3):
@@ -135,6 +135,38 @@ def test_stages_of_two_devices_divide_each_microbatch() -> None:
     wanted, right = jax.value_and_grad(unrolled)(LISTED, *batch)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
     _assert_close(gradients, right)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_auxiliary_output_is_stacked_by_parts_of_the_batch_in_order(devices: int) -> None:
+    """It may come from any stage, be an argument, or a number that depends on nothing."""
+
+    def with_aux(params: Any, tokens: Any, labels: Any) -> Any:
+        x = params["embedding"][tokens]
+        early = x = _layer(x, params["layers"][0])
+        for layer in params["layers"][1:]:
+            x = _layer(x, layer)
+        loss = _head(params, x, labels)
+        right = jnp.argmax(x @ params["embedding"].T, -1) == labels
+        return loss, {"right": right, "norm": jnp.sum(early**2), "loss": loss, "given": labels,
+                      "two": 2}  # fmt: skip
+
+    batch = _batch(16)
+    meshes = devices_of_stages(3, devices)
+    step = hloom.stages(with_aux, 3, 4, meshes=meshes, has_aux=True)
+    placed = step.place(LISTED, *batch)
+    (loss, aux), gradients = step(placed, *batch)
+    (wanted, whole), right = jax.value_and_grad(with_aux, has_aux=True)(LISTED, *batch)
+    assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
+    _assert_close(step.gather(gradients), right)
+    parts = 4 * devices
+    assert aux["right"].shape == (parts, 16 // parts)
+    np.testing.assert_array_equal(aux["right"].reshape(-1), whole["right"])
+    np.testing.assert_array_equal(aux["given"].reshape(-1), batch[1])
+    assert float(aux["norm"].sum()) == pytest.approx(float(whole["norm"]), rel=2e-6)
+    assert float(aux["loss"].mean()) == pytest.approx(float(wanted), rel=2e-6)
+    np.testing.assert_array_equal(aux["two"], [2] * parts)
+    assert step.check(placed, *batch) < 2e-6
 
 
 def test_a_loss_that_is_not_what_reduction_says_is_found_by_a_check() -> None:
@@ -295,6 +327,23 @@ def test_mistaken_arguments_are_errors_before_anything_is_cut() -> None:
     uneven = [*devices_of_stages(1, 1), *devices_of_stages(1, 2)]
     with pytest.raises(ValueError, match="of 1, 2 devices; wanted as many for each stage"):
         hloom.stages(unrolled, 2, 8, meshes=uneven).place(LISTED, *batch)
+
+
+@pytest.mark.once
+def test_an_auxiliary_output_that_there_is_not_or_is_a_key_is_refused() -> None:
+    weights, x = [_normal(WIDTH, WIDTH) for _ in range(4)], _normal(4, WIDTH)
+    with pytest.raises(TypeError, match=r"has_aux=True: unrolled gives float32\[\]; wanted a pair"):
+        hloom.stages(unrolled, 2, 2, has_aux=True).place(LISTED, *_batch(4))
+
+    def keyed(weights: Any, x: Any) -> Any:
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return jnp.mean(x), {"key": jax.random.key(1)}
+
+    with pytest.raises(TypeError, match=r"output\['key'\] of keyed is key<fry>; wanted arrays"):
+        hloom.stages(keyed, 2, 2, has_aux=True).place(weights, x)
+    with pytest.raises(TypeError, match="keyed gives a tuple; wanted a scalar loss.*has_aux=True"):
+        hloom.stages(keyed, 2, 2).place(weights, x)
 
 
 def test_a_step_that_cannot_be_cut_says_why() -> None:

@@ -94,7 +94,9 @@ def tied_stages(count: int, rows: int, width: int) -> tuple[Stages, dict[str, Fu
         program = _program(stage, kind, reads, gives)
         shapes = {Parameter: matrix, Gradient: matrix, Output: loss, Cotangent: loss}
         functions[program.function] = Function(
-            run, *(tuple(shapes.get(type(e), data) for e in each) for each in (reads, gives))
+            f"tied_{program.function}",
+            run,
+            *(tuple(shapes.get(type(e), data) for e in each) for each in (reads, gives)),
         )
         programs.append(program)
 

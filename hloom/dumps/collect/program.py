@@ -21,8 +21,9 @@ from hloom._jax.options import given_options, own_options, partitions_and_replic
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import Origin
 from hloom.dumps.collect import tracer as watch
+from hloom.dumps.collect.divided import DividedStep
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import LiveModule, ModuleFacts, keep
+from hloom.dumps.collect.store import LiveModule, ModuleFacts, keep, on_disk
 from hloom.dumps.collect.xla_files import Compile, XlaFiles
 from hloom.dumps.entry import entry_values, main_of
 from hloom.dumps.read.module import INPUT, json_text
@@ -59,7 +60,8 @@ class ProgramDump(CompileObserver):
         self._origin = origin
         self._xla: XlaFiles | None = None
         self._of_attempts: dict[int, list[Path]] = {}  # XLA's files, by the attempt's number
-        self._shared = DumpObserver(self._settings)
+        parts = None if self._settings is None else self._settings.parts
+        self._shared = DumpObserver(self._settings, {**(parts or {})})
         self._candidates: list[DumpObserver] = []
         if self._for_steps:
             watch.install()
@@ -120,9 +122,11 @@ class ProgramDump(CompileObserver):
 
         `pipeline` and `target` are None where no pass ran.
         """
+        if self._settings is None:
+            return None
+        wanted = record.changed or len(record.attempts) > 1 or self._settings.wants_unchanged
         # A failure was written already, with what led to it.
-        is_new = record.dump_dir is None and (record.changed or len(record.attempts) > 1)
-        if self._settings is None or not (self._for_steps or is_new):
+        if not (self._for_steps or (wanted and record.dump_dir is None)):
             return None
         keeps = "keeping a module for dumps of later steps"
         with guarded(keeps if self._for_steps else "writing the dump of a module"):
@@ -131,6 +135,15 @@ class ProgramDump(CompileObserver):
                 return self._write(live, executable)
             keep(executable, live)
         return None
+
+    def divided(self, pipeline: Pipeline, target: Target, record: CompileRecord) -> DividedStep:
+        """The dump of a step that XLA does not compile: it becomes several programs."""
+        if not self._for_steps:
+            return DividedStep(record.module, self.compiled(pipeline, target, record, None), None)
+        with guarded("keeping a step for dumps of later ones"):
+            live = on_disk(self._live(pipeline, target, record, None))[0]
+            return DividedStep(record.module, None, live)
+        return DividedStep(record.module, None, None)
 
     def _used(self, record: CompileRecord) -> DumpObserver:
         """The observer of the candidate that is used, with the other attempts."""

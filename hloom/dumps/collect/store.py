@@ -157,9 +157,14 @@ _numbers = itertools.count()
 
 
 def keep(executable: Any, live: LiveModule) -> None:
-    """Keeps what is known of an executable, for the steps to come; files in it are moved.
+    """Keeps what is known of an executable, for the steps to come; files in it are moved."""
+    LIVE.keep(executable, *on_disk(live))
 
-    Where the disk is full, or fails, keeps the facts alone, and warns once.
+
+def on_disk(live: LiveModule) -> tuple[LiveModule, int]:
+    """The same with its files on disk, where they stay as long as it lives, and their bytes.
+
+    Where the disk is full, or fails, has the facts alone, and warns once.
     """
     folder: Path | None = None
     missing = live.missing
@@ -180,7 +185,7 @@ def keep(executable: Any, live: LiveModule) -> None:
             )
     live = replace(live, files=files, missing=missing)
     weakref.finalize(live, delete, folder, os.getpid()).atexit = False
-    LIVE.keep(executable, live, size_bytes)
+    return live, size_bytes
 
 
 def _put(folder: Path, name: str, content: Content) -> Path:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
@@ -20,6 +20,9 @@ from hloom.policy import guarded
 
 if TYPE_CHECKING:
     from hloom.dumps.collect.arrays import Snapshot
+
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -105,6 +108,11 @@ class StepWatch:
             missing=() if self._executions else (_NOTHING_RAN,),
         )
 
+    def note(self, name: str, live: LiveModule, key: object) -> None:
+        """Notes what ran as several programs; of several runs the last one."""
+        if self._settings.wants_module(name):
+            self._executions[id(key)] = Execution(name, None, live)
+
     def run(self, program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a program, and notes its first run."""
         execution: Execution | None = None
@@ -175,6 +183,44 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
     # The module of a program with ordered effects takes and gives tokens before the arrays.
     known = known[max(0, len(known) - number) :]
     return [*known, *(f"{what[:-1]} {index}" for index in range(len(known), number))]
+
+
+def is_open() -> bool:
+    """Whether a chosen step is open in this thread."""
+    return getattr(_open, "step", None) is not None
+
+
+def note(name: str, live: LiveModule, key: object) -> None:
+    """Has the chosen step that is open in this thread hold what ran as several programs.
+
+    Args:
+      name: the name of the whole.
+      live: what is known of it.
+      key: lives as long as the step, and is the same for each run of it.
+    """
+    step: StepWatch | None = getattr(_open, "step", None)
+    if step is not None:
+        step.note(name, live, key)
+
+
+def watched_as_here(work: Callable[[], _Result]) -> Callable[[], _Result]:
+    """Work for another thread, which belongs to the chosen step that is open in this one, if any.
+
+    This thread has to wait for it.
+    """
+    step: StepWatch | None = getattr(_open, "step", None)
+    if step is None:
+        return work
+
+    def watched() -> _Result:
+        with step_flag()("watched"):
+            _open.step = step
+            try:
+                return work()
+            finally:
+                _open.step = None
+
+    return watched
 
 
 def install() -> None:

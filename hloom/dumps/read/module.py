@@ -15,6 +15,8 @@ from hloom import files
 
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"
+RAN = "ran.json"
+"""What a run of a step in several programs did."""
 
 _LONGEST_NAME = 100
 """Characters of a module's name that its folder has: file systems allow 255 bytes in all."""
@@ -176,6 +178,11 @@ class ModuleDump:
     def sent(self) -> dict[str, Any] | None:
         """What its devices send each other, as `Sent.to_json` gave it; None of one device."""
         return self._object("sent.json")
+
+    @cached_property
+    def ran(self) -> dict[str, Any] | None:
+        """What a run did, as facts and tables; None but of a step in several programs."""
+        return self._object(RAN)
 
     @cached_property
     def memory(self) -> dict[str, Any] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hloom.dumps.select.steps import SettingsError, Steps
@@ -37,6 +38,8 @@ class Settings:
         pass that changed it.
       modules: patterns of module names, as a shell has them; empty for all.
       arrays: whether the arguments and results of a chosen step are wanted.
+      parts: files that the folder of each program has in addition, by name; with them programs are
+        written that no pass changes. None where that is not so.
     """
 
     to: Path
@@ -44,6 +47,12 @@ class Settings:
     passes: frozenset[str] | None = None
     modules: tuple[str, ...] = ()
     arrays: bool = False
+    parts: Mapping[str, str] | None = None
+
+    @property
+    def wants_unchanged(self) -> bool:
+        """Whether programs are wanted that no pass changes."""
+        return self.steps is not None or self.parts is not None
 
     def wants_module(self, name: str) -> bool:
         """Whether a module of this name is to be dumped."""
@@ -97,6 +106,26 @@ def dump(
         writer = sys.modules.get("hloom.dumps.write.writer")
         if writer is not None and settings.steps is not None:
             writer.flush(END_TIMEOUT_S)
+
+
+@contextmanager
+def as_part(name: str, plan: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+    """Inside, each program is dumped as one of those that a step became, where dumps are asked for.
+
+    Args:
+      name: the pass that made several programs of a step.
+      plan: gives what it says of this one, as `Plan.to_json` does.
+    """
+    settings = current()
+    if settings is None:
+        yield
+        return
+    text = json.dumps(plan(), indent=2, sort_keys=True) + "\n"
+    token = _in_block.set(replace(settings, parts={f"plan-00-{name}.json": text}))
+    try:
+        yield
+    finally:
+        _in_block.reset(token)
 
 
 def current() -> Settings | None:

@@ -31,6 +31,7 @@ from hloom.tools.report.sections import (
     attempts_section,
     graphs_section,
     plan_sections,
+    ran_section,
     sent_section,
     without_tables,
 )
@@ -135,6 +136,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     attempts = partial(attempts_section, bound=memory.bound)
     sections = (
         *(read("what the passes decided", decided, dump.planned) or ()),
+        read("what ran", partial(ran_section, sources=sources), dump.ran),
         read("attempts", attempts, dump.attempts),
         read("between devices", partial(sent_section, sources=sources), dump.sent),
         read("CUDA graphs", partial(graphs_section, sources=sources), dump.captured),

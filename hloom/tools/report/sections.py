@@ -143,6 +143,11 @@ def plan_section(
     return Section(anchor, spec, summary, facts, tables, empty)
 
 
+def ran_section(found: Json, sources: Sources) -> Section:
+    """What a run of a step in several programs did, beside what was planned."""
+    return plan_section(found, "What ran", "", sources, anchor="ran")
+
+
 HOW_PREDICTED = (
     "Each plan was compiled. The first prediction is hloom's model alone; the later ones are "
     "corrected by XLA's figures of the attempts before them."

@@ -164,7 +164,7 @@ def tables(what: Section) -> Iterator[RenderableType]:
 
 def _headings(of: TableView) -> Iterator[str]:
     for heading, kind in of.columns.items():
-        yield f"{heading}>" if kind.is_number else heading
+        yield f"{heading}>" if kind.is_number else f"{heading}=" * (kind is Kind.DRAWING) or heading
         if kind is Kind.VALUE:
             yield "line"
 
@@ -223,18 +223,19 @@ def heading(title: str) -> RenderableType:
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table without lines; ">" at the end of a column's name puts its numbers to the right.
+    """A table without lines.
 
-    Names are broken behind their separators.
+    ">" at the end of a column's name puts its numbers to the right, "=" breaks no line. Names are
+    broken behind their separators.
     """
     found = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        right = column.endswith(">")
+        right, whole = column.endswith(">"), column.endswith((">", "="))
         found.add_column(
-            column.removesuffix(">"),
+            column.removesuffix(">").removesuffix("="),
             justify="right" if right else "left",
-            no_wrap=right,
-            overflow="ellipsis" if right else "fold",
+            no_wrap=whole,
+            overflow="ellipsis" if whole else "fold",
         )
     for row in rows:
         found.add_row(*(Breakable(cell) if isinstance(cell, str) else cell for cell in row))

@@ -18,6 +18,7 @@ from support.examples import drawn
 from support.programs import normal
 from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
 
+from benchmarks.programs.uneven import dense_and_experts
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
@@ -27,7 +28,9 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.split import COTANGENT, GRADIENT
 from hloom.passes.stages import PARAMETER, Stages
 from hloom.passes.stages import programs as seam
+from hloom.passes.stages.balance import EVEN, StageCuts
 from hloom.passes.stages.programs import Direction, Gradient, Output, Parameter, Value
+from hloom.passes.stages.write import stages_of as stages_of_cut
 
 LAYERS = 6
 X, TARGET = normal(ROWS, WIDTH), normal(ROWS, WIDTH, seed=4)
@@ -340,6 +343,20 @@ def test_stages_are_even_with_head_and_embedding() -> None:
         assert stages.balance <= 1.15
         assert stages.shared == [0]
         assert len(stages.transfers) <= 4 * (count - 1)
+
+
+@pytest.mark.once
+def test_uneven_stages_are_cut_again_by_what_their_programs_take() -> None:
+    """The first cut of dense and MoE layers has a stage above 1.12 of the mean."""
+    loss, parameters, batch = dense_and_experts()
+    module = joint(loss, parameters, *batch)
+    target = Target("cuda", "h100_sxm", speed=Speed())
+    Pipeline.parse(PREPARED).run(module, target=target)
+    first = stages_of_cut(StageCuts(module, target, 8).first(), target, weights=False, remat=True)
+    stages = Stages(stages=8).plan(module, target).stages
+    assert stages is not None
+    assert first.balance > 1 + EVEN >= stages.balance
+    assert stages.longest < first.longest
 
 
 @pytest.mark.once
