@@ -30,8 +30,8 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from .analysis.equal_ops import operation_key
 from .analysis.purity import is_cheap
+from .analysis.value_numbers import operation_key
 from .framework.base import Pass, PlanBase
 from .framework.tables import Fact
 from .framework.target import Target
