@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.ir import marks
 from hloom.passes.ir.custom_calls import CUSTOM_CALL, TYPED_FFI
-from hloom.passes.ir.erase import erase
+from hloom.passes.ir.erase import erase, replace
 
 from .placement import Placement
 
@@ -107,9 +107,7 @@ def emit(call: KernelCall, mark: ir.Operation) -> None:
             },
             ip=ir.InsertionPoint(mark),
         )
-        for old, new in zip(mark.results, custom_call.results, strict=True):
-            old.replace_all_uses_with(new)
-        erase(mark)
+        replace(mark, custom_call.results)
 
 
 def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
@@ -119,9 +117,7 @@ def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
     with mark.context, mark.location:
         values = choice.build(mark)
     built = [view.operation for view in block.operations if view.operation not in before]
-    for result, value in zip(mark.results, values, strict=True):
-        result.replace_all_uses_with(value)
-    erase(mark)
+    replace(mark, values)
     return built
 
 
@@ -191,9 +187,7 @@ def inline_decomposition(mark: ir.Operation, decomposition: ir.Operation) -> lis
     *body, terminator = (view.operation for view in block.operations)
     for operation in body:
         operation.move_before(mark)
-    for result, value in zip(mark.results, terminator.operands, strict=True):
-        result.replace_all_uses_with(value)
-    erase(mark)
+    replace(mark, terminator.operands)
     erase(function)
     return body
 

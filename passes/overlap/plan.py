@@ -20,12 +20,12 @@ from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import mesh, walk
 from ..ir.collectives import sent_bytes
-from ..ir.locations import source_line
+from ..ir.locations import named, source_line
 from ..ir.ops import facts_of
 from ..ir.products import ProductAxes
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, shape_of
-from .readers import Readers, named, readers_of
+from .readers import Readers, readers_of
 from .terms import Terms, terms_of
 
 _KINDS = {
