@@ -119,13 +119,7 @@ def _keep(origin: Origin, target: Target, chosen: Planned) -> None:
         runs=chosen.result.runs,
         pass_s=chosen.result.seconds,
         compile_s=0.0,
-        cache_hit=None,
-        temp_bytes=None,
-        argument_bytes=None,
-        output_bytes=None,
-        alias_bytes=None,
         fell_back=chosen.fell_back,
-        dump_dir=None,
         compiles=0,
     )
     dump_dir = chosen.dump.compiled(chosen.pipeline, target, record, None)
