@@ -25,7 +25,7 @@ from flax import nnx
 import hloom
 import hloom.optax
 from benchmarks.common.h100 import placement
-from benchmarks.common.measure import Benchmark, Columns, figure, section, text
+from benchmarks.common.measure import Benchmark, Columns, figure, section, text, tree_bytes
 from hloom.tools.demo import program
 from hloom.tools.demo.program import Gpt, Sizes
 
@@ -174,17 +174,13 @@ def _update(optimizer: Any, sharding: Any) -> UpdateFigures:
     memory: Any = compiled.memory_analysis()
     text = str(compiled.as_text())
     return UpdateFigures(
-        state_bytes=_bytes(state),
+        state_bytes=tree_bytes(state),
         alias_bytes=memory.alias_size_in_bytes,
-        donated_bytes=_bytes((params, state)),
+        donated_bytes=tree_bytes((params, state)),
         temp_bytes=memory.temp_size_in_bytes,
         kernels=len(re.findall(r" fusion\(", text[text.index("ENTRY") :])),
         tensors=len(params),
     )
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 _COLUMNS: Columns = {

@@ -25,6 +25,7 @@ from benchmarks.common.measure import (
     section,
     table_of,
     text,
+    tree_bytes,
     without_cache,
 )
 from benchmarks.common.products import executed_products
@@ -59,8 +60,8 @@ def _jax(program: Gpt, sharding: Any) -> dict[str, Any]:
     y, residuals = jax.eval_shape(fwd, *arguments)
     placed = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
                           (residuals, y))  # fmt: skip
-    copied = _bytes(residuals.args_res)
-    return {"way": "`jax.fwd_and_bwd`", "crosses": _bytes(residuals), "copied": copied} | _both(
+    copied = tree_bytes(residuals.args_res)
+    return {"way": "`jax.fwd_and_bwd`", "crosses": tree_bytes(residuals), "copied": copied} | _both(
         fwd.lower(*arguments), bwd.lower(*placed)
     )
 
@@ -93,10 +94,6 @@ def _figures(lowered: Any) -> dict[str, int | None]:
 
 def _named(figures: dict[str, int | None], half: str) -> dict[str, int | None]:
     return {f"{half}_{name}": value for name, value in figures.items()}
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from benchmarks.common.measure import (
     section,
     table_of,
     text,
+    tree_bytes,
     without_cache,
 )
 from benchmarks.common.products import executed_products
@@ -60,12 +61,8 @@ def _row(scanned: bool, sharding: Any) -> dict[str, Any]:
             f"{name}_temp": figures.temp_bytes,
             f"{name}_step": figures.step_bytes,
         }
-    kept = _bytes(value for name, value in residuals.values.items() if name in rest.values)
+    kept = tree_bytes([value for name, value in residuals.values.items() if name in rest.values])
     return found | {"residuals": residuals.nbytes, "kept": kept, "held": rest.nbytes}
-
-
-def _bytes(values: Any) -> int:
-    return sum(value.size * value.dtype.itemsize for value in values)
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:

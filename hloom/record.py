@@ -158,13 +158,13 @@ class CompileRecord:
     runs: tuple[PassRun, ...]
     pass_s: float
     compile_s: float
-    cache_hit: bool | None
-    temp_bytes: int | None
-    argument_bytes: int | None
-    output_bytes: int | None
-    alias_bytes: int | None
-    fell_back: str | None
-    dump_dir: Path | None
+    cache_hit: bool | None = None
+    temp_bytes: int | None = None
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    alias_bytes: int | None = None
+    fell_back: str | None = None
+    dump_dir: Path | None = None
     compiles: int = 1
     attempts: tuple[CompileAttempt, ...] = ()
     best_attempt: int | None = None

@@ -117,7 +117,7 @@ def _release(version: tuple[int, ...]) -> _Release:
 
 
 def _regions(module: ir.Module) -> Iterator[_Region]:
-    for mark in _marks(module.operation):
+    for mark in marks.marks_in(module.operation, marks.CAPTURE_REGION):
         attributes = ir.DictAttr(mark.attributes["composite_attributes"])
         yield _Region(
             collectives=ir.BoolAttr(attributes["collectives"]).value,
@@ -125,14 +125,3 @@ def _regions(module: ir.Module) -> Iterator[_Region]:
             loops=ir.BoolAttr(attributes["loops"]).value,
             min_ops=ir.IntegerAttr(attributes["min_ops"]).value,
         )
-
-
-def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                inner = view.operation
-                if inner.name != marks.COMPOSITE:
-                    yield from _marks(inner)
-                elif marks.mark_name(inner) == marks.CAPTURE_REGION:
-                    yield inner

@@ -25,7 +25,6 @@ from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
 from . import between_processes, ragged
-from .collective import kernel_attributes, rendezvous_of
 from .kernel_calls import (
     Choice,
     Chooser,
@@ -33,6 +32,8 @@ from .kernel_calls import (
     KernelCall,
     Rewrite,
     Site,
+    kernel_attributes,
+    rendezvous_of,
 )
 from .placement import Placement
 

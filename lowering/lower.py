@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from jax.extend.mlir import ir, passmanager
 
-from hloom.passes.ir import marks, mesh
+from hloom.passes.ir import marks, mesh, walk
 
 from .choosers import CHOOSERS
 from .kernel_calls import (
@@ -109,8 +109,9 @@ def lower(module: ir.Module, placement: Placement) -> Lowered:
         if lowerer.decisions:
             passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
     lowered = Lowered(lowerer.decisions)
+    name = walk.symbol(module.operation, "module")
     for decision, count in lowered.decisions.items():
-        _log.info("%s, %s: %d x %s", _name(module), placement, count, decision)
+        _log.info("%s, %s: %d x %s", name, placement, count, decision)
     return lowered
 
 
@@ -120,11 +121,11 @@ class _Lowerer:
         self._module = module
         self._placement = placement
         self._choosers = CHOOSERS.get(placement.platform, {})
-        self._functions = _functions(module)
+        self._functions = walk.functions(module)
 
     def lower_functions(self) -> None:
         marks_by_function = {
-            name: list(_marks(function)) for name, function in self._functions.items()
+            name: list(marks.marks_in(function)) for name, function in self._functions.items()
         }
         # A decomposition is lowered where it is used: what serves a mark depends on its place.
         decompositions = {
@@ -138,7 +139,7 @@ class _Lowerer:
     def _function(self, name: str) -> ir.Operation:
         """A function of the module; rewrites may have added some."""
         if name not in self._functions:
-            self._functions = _functions(self._module)
+            self._functions = walk.functions(self._module)
         return self._functions[name]
 
     def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
@@ -156,7 +157,8 @@ class _Lowerer:
             name = decomposition_name(mark)
             inside = _entering(name, inside)
             operations = inline_decomposition(mark, self._function(name))
-        for inner in [each for operation in operations for each in _marks_in(operation)]:
+        written = (each for op in operations for each in (op, *walk.operations(op)))
+        for inner in [each for each in written if marks.mark_name(each) is not None]:
             self._lower(inner, inside)
 
     def _choose(self, site: Site) -> Choice:
@@ -182,14 +184,6 @@ def _entering(name: str, inside: tuple[str, ...]) -> tuple[str, ...]:
     return (*inside, name)
 
 
-def _functions(module: ir.Module) -> dict[str, ir.Operation]:
-    return {
-        ir.StringAttr(view.attributes["sym_name"]).value: view.operation
-        for view in module.body.operations
-        if view.operation.name == "func.func"
-    }
-
-
 def _check_version(mark: ir.Operation) -> None:
     # StableHLO leaves the attribute out where it is 0.
     attributes = mark.attributes
@@ -200,23 +194,3 @@ def _check_version(mark: ir.Operation) -> None:
             f"mark '{name}' has version {version}, and this hloom knows version "
             f"{marks.VERSION}: the module was written by another hloom"
         )
-
-
-def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
-    """The marks inside an operation, in program order."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                yield from _marks_in(view.operation)
-
-
-def _marks_in(operation: ir.Operation) -> Iterator[ir.Operation]:
-    if marks.mark_name(operation) is not None:
-        yield operation
-    else:
-        yield from _marks(operation)
-
-
-def _name(module: ir.Module) -> str:
-    attributes = module.operation.attributes
-    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"

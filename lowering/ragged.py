@@ -28,8 +28,16 @@ from hloom.passes.ir import marks
 from hloom.passes.ir.marks import Groups
 
 from . import ragged_text
-from .collective import kernel_attributes, rendezvous_of
-from .kernel_calls import Choice, KernelCall, LoweringError, Rewrite, Site, paste
+from .kernel_calls import (
+    Choice,
+    KernelCall,
+    LoweringError,
+    Rewrite,
+    Site,
+    kernel_attributes,
+    paste,
+    rendezvous_of,
+)
 from .placement import Placement
 
 _INDEX_BITS = (8, 16, 32, 64)

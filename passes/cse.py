@@ -30,14 +30,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from .analysis.equal_ops import operation_key
 from .analysis.purity import is_cheap
+from .analysis.value_numbers import operation_key
 from .framework.base import Pass, PlanBase
 from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
-from .ir.erase import erase
+from .ir.erase import replace
 from .ir.shardings import CONSTRAINT
 
 
@@ -76,9 +76,7 @@ class Cse(Pass):
 
     def apply(self, plan: CsePlan) -> None:
         for duplicate, first in plan.merged:
-            for result, same in zip(duplicate.results, first.results, strict=True):
-                result.replace_all_uses_with(same)
-            erase(duplicate)
+            replace(duplicate, first.results)
 
 
 def _plan_block(

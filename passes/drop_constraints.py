@@ -36,7 +36,7 @@ from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .inline import Inline
-from .ir.erase import erase
+from .ir.erase import replace
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,4 @@ class DropConstraints(Pass):
 
     def apply(self, plan: DropConstraintsPlan) -> None:
         for constraint in plan.dropped:
-            constraint.results[0].replace_all_uses_with(constraint.operands[0])
-            erase(constraint)
+            replace(constraint, constraint.operands)

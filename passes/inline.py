@@ -46,7 +46,7 @@ from .framework.tables import Fact, Kind
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
-from .ir.erase import erase
+from .ir.erase import erase, replace
 from .ir.locations import operation_name, qualified
 
 _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
@@ -68,7 +68,7 @@ class InlinePlan(PlanBase):
         return f"{calls} inlined, {pluralize(len(self.dropped), 'function')} dropped"
 
     def facts(self) -> tuple[Fact, ...]:
-        functions = ", ".join(_symbol(function) for function in self.dropped)
+        functions = ", ".join(walk.symbol(function) for function in self.dropped)
         dropped = [Fact("functions dropped", functions, Kind.CODE)] if functions else []
         return (Fact("calls inlined", len(self.calls)), *dropped)
 
@@ -120,9 +120,7 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
     for op in operations:
         _relocate(op.operation, caller, call.location)
         op.operation.move_before(call)
-    for result, returned in zip(call.results, list(terminator.operands), strict=True):
-        result.replace_all_uses_with(returned)
-    erase(call)
+    replace(call, list(terminator.operands))
     # Both read values of the caller, which may be erased before the callee is.
     erase(terminator.operation if consume else source)
 
@@ -226,7 +224,3 @@ def _symbols(op: ir.Operation, seen: dict[ir.Attribute, frozenset[str]]) -> set[
 
 def _callee(call: ir.Operation) -> str:
     return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-
-
-def _symbol(function: ir.Operation) -> str:
-    return ir.StringAttr(function.attributes["sym_name"]).value

@@ -44,7 +44,7 @@ from .framework.target import Target
 from .ir import walk
 from .ir.clone import remap_operands
 from .ir.custom_calls import is_host_callback
-from .ir.erase import erase
+from .ir.erase import replace
 from .ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
@@ -163,6 +163,4 @@ def _write_out(loop: CountedLoop) -> None:
             remap_operands(copy, values)
             values.update(zip(op.results, copy.results, strict=True))
         carried = [values.get(value, value) for value in terminator.operands]
-    for result, value in zip(loop.op.results, carried, strict=True):
-        result.replace_all_uses_with(value)
-    erase(loop.op)
+    replace(loop.op, carried)

@@ -39,6 +39,7 @@ import pytest
 from support import ROOT, RunPython
 
 import hloom
+from hloom import policy
 
 # Again for JAX: a plugin of pytest (jaxtyping's) may have imported it before this file ran.
 jax.config.update("jax_platforms", "cpu")
@@ -140,6 +141,15 @@ def new_records() -> Callable[[], tuple[hloom.CompileRecord, ...]]:
     # Records are dropped at the old end, so their number alone does not tell what is new.
     before = {id(record): record for record in hloom.records()}
     return lambda: tuple(record for record in hloom.records() if id(record) not in before)
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As outside the tests: not strict. What was warned of by other tests is forgotten."""
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    # Folders of failures land in the test's own.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,20 @@ JAX it was run with, and accumulate_gathers_h100.md, the same as tables.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
 from benchmarks.accumulate import steps
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded
-from benchmarks.common.measure import Benchmark, code, mebi, section, text, without_cache
+from benchmarks.common.measure import (
+    Benchmark,
+    code,
+    mebi,
+    section,
+    text,
+    tree_bytes,
+    without_cache,
+)
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives_of
 
@@ -50,8 +55,7 @@ def main() -> None:
             rows.append(_measured(lowered, spec))
             print(form, rows[-1], flush=True)
     parameters, _ = lowered.in_avals[0]
-    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters))
-    print(BENCHMARK.write(parameter_bytes=size, forms=found))
+    print(BENCHMARK.write(parameter_bytes=tree_bytes(parameters), forms=found))
 
 
 def _measured(lowered: Any, spec: str) -> dict[str, Any]:

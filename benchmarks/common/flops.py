@@ -68,12 +68,17 @@ def executed_flops(module: ir.Module) -> Flops:
         passmanager.PassManager.parse("builtin.module(cse)").run(merged.operation)
     for function in merged.body.operations:
         _erase_unread(function.operation)
-    functions = {
+    functions = functions_of(merged)
+    return _region_flops(functions["main"].regions[0], functions)
+
+
+def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions of a module by name."""
+    return {
         ir.StringAttr(op.attributes["sym_name"]).value: op.operation
-        for op in merged.body.operations
+        for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    return _region_flops(functions["main"].regions[0], functions)
 
 
 def _erase_unread(op: ir.Operation) -> None:
@@ -102,7 +107,7 @@ def _flops(op: ir.Operation, functions: dict[str, ir.Operation]) -> Flops:
         return _region_flops(callee.regions[0], functions)
     if name == "stablehlo.while":
         once = _region_flops(op.regions[0], functions) + _region_flops(op.regions[1], functions)
-        return once * _trips(op) if once != _NONE else once
+        return once * trips(op) if once != _NONE else once
     if name in ("stablehlo.case", "stablehlo.if"):
         branches = [_region_flops(region, functions) for region in op.regions]
         return max(branches, key=lambda flops: (flops.products, flops.elementwise))
@@ -160,8 +165,11 @@ def _attribute(op: ir.Operation, name: str, missing: np.ndarray) -> np.ndarray:
     return np.array(ir.DenseIntElementsAttr(attribute)).reshape(-1)
 
 
-def _trips(loop: ir.Operation) -> int:
-    """How often a loop runs that counts up by one, from and to a constant."""
+def trips(loop: ir.Operation) -> int:
+    """How often a loop runs that counts up by one, from and to a constant, as `lax.scan` makes it.
+
+    Raises ValueError for others.
+    """
     condition = loop.regions[0].blocks[0]
     compares = [op for op in _operations(loop.regions[0]) if op.name == "stablehlo.compare"]
     if len(compares) != 1 or "LT" not in str(compares[0].attributes["comparison_direction"]):

@@ -127,6 +127,11 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def tree_bytes(tree: Any) -> int:
+    """The bytes of all arrays of a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def without_cache() -> None:
     """Every compile is done anew, also one that JAX has on disk."""
     jax.config.update("jax_enable_compilation_cache", False)

@@ -11,9 +11,8 @@ from rich.table import Table
 from hloom.budgets.drawing import Mark, Scene
 from hloom.compiling.origin import module_name
 from hloom.passes.framework.errors import PassError, SpecError
-from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget, Bytes
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk

@@ -20,9 +20,8 @@ from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget, SpellingError, options_of
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module

@@ -19,8 +19,8 @@ from jax.extend.mlir import ir
 from hloom import targets
 from hloom.budgets.estimating import analysis_of, caveat_of, lowered_for
 from hloom.passes.framework.errors import reason_of
-from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.names import is_installed

@@ -113,8 +113,6 @@ def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> Co
         compile_s=compiler.seconds,
         cache_hit=compiler.cache_hit,
         **dataclasses.asdict(compiled.figures),
-        fell_back=None,
-        dump_dir=None,
         complaint=failures.complaint,
         captured=compiled.captured,
         is_kept=True,

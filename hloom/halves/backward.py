@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hloom.halves.calls import Convention, PlannedCall, TracedCall, TracedRest
 from hloom.halves.residuals import Residuals
 
 
-class Backward:
-    """The backward function: all gradients."""
+class _OfResiduals:
+    """A backward function of the residuals of `fwd` and the cotangent of its output."""
+
+    _NAME: ClassVar[str]
 
     def __init__(self, convention: Convention) -> None:
         self._convention = convention
-        self.__name__ = f"{convention.name}_backward"
+        self.__name__ = f"{convention.name}_{self._NAME}"
+
+    def lower(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
+        """The program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
+        call = self._planned(residuals)
+        half = call.program.backward
+        cotangents = dict(enumerate(call.cotangents.checked(cotangent)))
+        return half.jitted(donate=donate).lower(*call.inputs(half, residuals, cotangents))
+
+    def _planned(self, residuals: Residuals) -> PlannedCall:
+        call = self._call(residuals)
+        if not isinstance(call, PlannedCall):
+            raise ValueError(_NO_PROGRAM)
+        return call
+
+    def _call(self, residuals: Residuals) -> PlannedCall | TracedCall:
+        """What the residuals belong to. Raises TypeError, ValueError where they are none of fwd."""
+        if not isinstance(residuals, Residuals):
+            raise TypeError(
+                f"hloom.split: {self.__name__} wants the residuals that its fwd gave, got "
+                f"{type(residuals).__name__}."
+            )
+        if not residuals.is_of(self._convention):
+            raise ValueError(
+                f"hloom.split: {self.__name__} got {_told(residuals, self._convention)}; wanted "
+                "those of the fwd that came with it from one hloom.split."
+            )
+        found: PlannedCall | TracedCall = residuals.program
+        return found
+
+
+class Backward(_OfResiduals):
+    """The backward function: all gradients."""
+
+    _NAME = "backward"
 
     def __call__(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
         """The gradients of a call of `fwd`, given its residuals and the cotangent of its output.
@@ -21,20 +57,14 @@ class Backward:
         With `donate` the residuals' buffers are free for the gradients, and gone afterwards; the
         caller's arguments stay.
         """
-        call = _call_of(residuals, self._convention, self.__name__)
+        call = self._call(residuals)
         return call.backward(residuals, call.cotangents.checked(cotangent), donate=donate)
 
-    def lower(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The backward program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
-        return _lowered(self._convention, self.__name__, residuals, cotangent, donate=donate)
 
-
-class BackwardX:
+class BackwardX(_OfResiduals):
     """The first of two backward functions: gradients of inputs."""
 
-    def __init__(self, convention: Convention) -> None:
-        self._convention = convention
-        self.__name__ = f"{convention.name}_backward_x"
+    _NAME = "backward_x"
 
     def __call__(
         self, residuals: Residuals, cotangent: Any, *, donate: bool = False
@@ -44,7 +74,7 @@ class BackwardX:
         What `bwd_w` needs are residuals that are still read, and what this program has made for it.
         The others may go. With `donate` their buffers are free for the results, and gone.
         """
-        call = _call_of(residuals, self._convention, self.__name__)
+        call = self._call(residuals)
         found: tuple[tuple[Any, ...], Residuals] = call.of_inputs(
             residuals, call.cotangents.checked(cotangent), donate=donate
         )
@@ -52,13 +82,9 @@ class BackwardX:
 
     def eval_shape(self, residuals: Residuals, cotangent: Any) -> Any:
         """What a call gives, with a `jax.ShapeDtypeStruct` for each array."""
-        call = _planned(residuals, self._convention, self.__name__)
+        call = self._planned(residuals)
         cotangents = call.cotangents.checked(cotangent)
         return call.of_inputs_result(residuals, cotangents, call.program.backward.results)
-
-    def lower(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
-        return _lowered(self._convention, self.__name__, residuals, cotangent, donate=donate)
 
 
 class BackwardW:
@@ -96,41 +122,9 @@ class BackwardW:
 _NO_PROGRAM = "hloom.split: residuals that were traced inside a jit have no program"
 
 
-def _call_of(residuals: Residuals, owner: Convention, name: str) -> PlannedCall | TracedCall:
-    """What residuals of `fwd` belong to. Raises TypeError, ValueError where they are none."""
-    if not isinstance(residuals, Residuals):
-        raise TypeError(
-            f"hloom.split: {name} wants the residuals that its fwd gave, got "
-            f"{type(residuals).__name__}."
-        )
-    if not residuals.is_of(owner):
-        raise ValueError(
-            f"hloom.split: {name} got {_told(residuals, owner)}; wanted those of the fwd that came "
-            "with it from one hloom.split."
-        )
-    found: PlannedCall | TracedCall = residuals.program
-    return found
-
-
 def _told(given: Any, owner: Convention) -> str:
     if not isinstance(given, Residuals):
         return f"a {type(given).__name__}"
     if given.is_of(owner):
         return "the residuals of fwd"
     return "what bwd_x has left" if given.is_of(owner.rest) else "residuals of another fwd"
-
-
-def _planned(residuals: Residuals, owner: Convention, name: str) -> PlannedCall:
-    call = _call_of(residuals, owner, name)
-    if not isinstance(call, PlannedCall):
-        raise ValueError(_NO_PROGRAM)
-    return call
-
-
-def _lowered(
-    owner: Convention, name: str, residuals: Residuals, cotangent: Any, *, donate: bool
-) -> Any:
-    call = _planned(residuals, owner, name)
-    half = call.program.backward
-    cotangents = dict(enumerate(call.cotangents.checked(cotangent)))
-    return half.jitted(donate=donate).lower(*call.inputs(half, residuals, cotangents))

@@ -120,13 +120,7 @@ def _keep(origin: Origin, target: Target, chosen: Planned) -> DividedStep:
         runs=chosen.result.runs,
         pass_s=chosen.result.seconds,
         compile_s=0.0,
-        cache_hit=None,
-        temp_bytes=None,
-        argument_bytes=None,
-        output_bytes=None,
-        alias_bytes=None,
         fell_back=chosen.fell_back,
-        dump_dir=None,
         compiles=0,
     )
     divided = chosen.dump.divided(chosen.pipeline, target, record)

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 
 from hloom._jax.module_call import abstract, is_traced, trace_state
 from hloom.halves.backward import Backward, BackwardW, BackwardX
-from hloom.halves.calls import Convention, PlannedCall, TracedCall
+from hloom.halves.calls import Convention, Outputs, PlannedCall, TracedCall
 from hloom.halves.host import LEAST_BYTES, HostMemoryError
 from hloom.halves.names import leaf_paths, parameter_names
-from hloom.halves.outputs import Outputs
 from hloom.halves.program import Signature, SplitOutputError, split_program
 from hloom.halves.residuals import Residuals
 from hloom.passes.framework.errors import PassError, SpecError

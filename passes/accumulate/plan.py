@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
-from ..accumulate_in_place import AccumulateInPlace
-from ..accumulate_in_place.devices import DeviceSums
+from ..accumulate_in_place import AccumulateInPlace, DeviceSums
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules

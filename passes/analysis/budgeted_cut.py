@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from .mincut import minimum_vertex_cut
+from .reach import reached
 
 _MOST_VERTICES = 400
 """Vertices up to which the program is solved as it is: a fraction of a second."""
@@ -64,14 +65,11 @@ class FlowNetwork:
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
             from_.setdefault(end, []).append(start)
-        made: set[int] = set()
-        waiting = list(self.sinks)
-        while waiting:
-            vertex = waiting.pop()
-            if vertex not in kept and vertex not in made:
-                made.add(vertex)
-                waiting += from_.get(vertex, ())
-        return made
+
+        def to_make(vertices: Iterable[int]) -> list[int]:
+            return [vertex for vertex in vertices if vertex not in kept]
+
+        return reached(to_make(self.sinks), lambda vertex: to_make(from_.get(vertex, ())))
 
 
 def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:

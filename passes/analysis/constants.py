@@ -11,6 +11,7 @@ from ..ir import walk
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
+from .reach import settled
 
 _LONGEST_CHAIN = 32
 
@@ -30,23 +31,13 @@ class ConstantValues:
         An invariant argument of a loop's body equals the operand it starts as. A value that takes
         more than 32 operations counts as no constant, whichever value is asked about first.
         """
-        waiting = [value]
-        while waiting:
-            current = waiting[-1]
-            if current in self._chains:
-                waiting.pop()
-            elif missing := self._missing(current):
-                waiting += missing
-            else:
-                self._chains[current] = self._joined(current)
-        return self._chains[value]
+        return settled(self._chains, value, self._needs, self._joined)
 
-    def _missing(self, value: ir.Value) -> list[ir.Value]:
+    def _needs(self, value: ir.Value) -> tuple[ir.Value, ...]:
         """What has to be known first of what a value is made of."""
         sources = _sources(value) or ()
-        if any(self._chains.get(source, ()) is None for source in sources):
-            return []
-        return [source for source in sources if source not in self._chains]
+        is_decided = any(self._chains.get(source, ()) is None for source in sources)
+        return () if is_decided else sources
 
     def _joined(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
         """The chain of a value, from those of what it is made of."""

@@ -22,6 +22,7 @@ from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import MeshAxis, placement_of
 from .purity import is_pure
+from .reach import settled
 
 _GIVES_ALL_THE_SAME = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce"})
 """Collectives whose result every device of a group has."""
@@ -91,18 +92,7 @@ class SameInGroups:
 
     def has(self, value: ir.Value) -> bool:
         """Whether all devices of a group have the same value."""
-        waiting = [value]
-        while waiting:
-            current = waiting[-1]
-            if current in self._known:
-                waiting.pop()
-                continue
-            needed = [each for each in self._needs(current) if each not in self._known]
-            if needed:
-                waiting += needed
-            else:
-                self._known[waiting.pop()] = self._decide(current)
-        return self._known[value]
+        return settled(self._known, value, self._needs, self._decide)
 
     def _needs(self, value: ir.Value) -> Iterator[ir.Value]:
         """The values that decide."""

@@ -8,7 +8,7 @@ their key and counter are. Source: global value numbering (Alpern, Wegman and Za
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from jax.extend.mlir import ir
 
@@ -17,8 +17,8 @@ from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.types import FloatFormat, float_format
 from ..ir.values import defining_op, element_of
-from .equal_ops import operation_key
 from .purity import may_go
+from .reach import settled
 
 BARRIER = "stablehlo.optimization_barrier"
 
@@ -61,22 +61,7 @@ class ValueNumbers:
 
     def of(self, value: ir.Value) -> int:
         """The number of a value."""
-        waiting = [value]
-        while waiting:
-            current = waiting[-1]
-            if current in self._of:
-                waiting.pop()
-                continue
-            op = defining_op(current)
-            sources = () if op is None else self._sources(op, current)
-            missing = [source for source in sources if source not in self._of]
-            if missing:
-                waiting += missing
-            elif op is None:
-                self._of[current] = self._new()
-            else:
-                self._number(op, current)
-        return self._of[value]
+        return settled(self._of, value, self._sources, self._number)
 
     def equate(self, value: ir.Value, other: ir.Value) -> None:
         """Gives a value that has no number yet that of another one."""
@@ -95,28 +80,31 @@ class ValueNumbers:
             return op.operands[ir.OpResult(value).result_number]
         return op.operands[0] if _keeps_precision(op) else None
 
-    def _sources(self, op: ir.Operation, value: ir.Value) -> tuple[ir.Value, ...]:
-        """What has to have a number before a result of an operation."""
-        same = self.same(value)
+    def _sources(self, value: ir.Value) -> tuple[ir.Value, ...]:
+        """What has to have a number before a value."""
+        op, same = defining_op(value), self.same(value)
         if same is not None:
             return (same,)
-        return tuple(walk.values_read(op)) if _is_numbered(op) else ()
+        return () if op is None or not _is_numbered(op) else tuple(walk.values_read(op))
 
-    def _number(self, op: ir.Operation, value: ir.Value) -> None:
-        same = self.same(value)
+    def _number(self, value: ir.Value) -> int:
+        """The number of a value; the other results of its operation get theirs."""
+        op, same = defining_op(value), self.same(value)
         if same is not None:
-            self._of[value] = self._of[same]
-            return
+            return self._of[same]
+        if op is None:
+            return self._new()
         if not _is_numbered(op):
             for result in op.results:
                 self._of.setdefault(result, self._new())
-            return
+            return self._of[value]
         read = tuple(self._of[operand] for operand in op.operands)
         key = op.name, read, operation_key(op, self._of.__getitem__)
         for number, result in enumerate(op.results):
             if (key, number) not in self._by_key:
                 self._by_key[key, number] = self._new()
             self._of.setdefault(result, self._by_key[key, number])
+        return self._of[value]
 
 
 def computed_again(block: ir.Block) -> frozenset[ir.Value]:
@@ -144,3 +132,55 @@ def _keeps_precision(op: ir.Operation) -> bool:
         ir.IntegerAttr(op.attributes[name]).value for name in ("exponent_bits", "mantissa_bits")
     )
     return float_format(element_of(op.operands[0])) == FloatFormat(exponent, mantissa)
+
+
+def operation_key(
+    op: ir.Operation, number_outside: Callable[[ir.Value], Hashable] | None = None
+) -> Hashable:
+    """A key that is equal for two operations if nothing but their operands differs.
+
+    What a region reads from outside counts as ``number_outside`` numbers it. Raises KeyError where
+    a region does so and nothing numbers it.
+    """
+    return (
+        _attributes_key(op),
+        tuple(result.type for result in op.results),
+        tuple(_body_key(region.blocks[0], {}, number_outside) for region in op.regions),
+    )
+
+
+def _body_key(
+    block: ir.Block,
+    number: dict[ir.Value, int],
+    number_outside: Callable[[ir.Value], Hashable] | None,
+) -> Hashable:
+    """A key that is equal for two blocks that compute the same.
+
+    Printing the blocks instead would number the values of the whole function.
+    """
+    for argument in block.arguments:
+        number[argument] = len(number)
+
+    def numbered(value: ir.Value) -> Hashable:
+        if number_outside is None or value in number:
+            return number[value]
+        return "outside", number_outside(value)
+
+    rows: list[Hashable] = [tuple(argument.type for argument in block.arguments)]
+    for view in block.operations:
+        op = view.operation
+        read = tuple(numbered(operand) for operand in op.operands)
+        types = tuple(result.type for result in op.results)
+        inner = tuple(_body_key(region.blocks[0], number, number_outside) for region in op.regions)
+        rows.append((op.name, read, _attributes_key(op), types, inner))
+        for result in op.results:
+            number[result] = len(number)
+    return tuple(rows)
+
+
+def _attributes_key(op: ir.Operation) -> Hashable:
+    """A key that is equal for equal attributes, and unique if an attribute cannot be read."""
+    attributes = walk.readable_attributes(op)
+    if any(attribute is None for attribute in attributes.values()):
+        return object()
+    return tuple(attributes.items())

@@ -178,7 +178,7 @@ def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncPro
 
 def has_marks(module: ir.Module) -> bool:
     """Whether the pass has threaded a token through the module before."""
-    return any(marks.mark_name(op) == marks.TOKEN for op in walk.operations(module.operation))
+    return any(True for _ in marks.marks_in(module.operation, marks.TOKEN))
 
 
 def _is_site(op: ir.Operation, partitions: int) -> bool:

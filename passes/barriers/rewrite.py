@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import sdy
 
 from ..ir import marks, mesh, walk
 from ..ir.clone import rebuilt
-from ..ir.erase import erase
+from ..ir.erase import erase, replace
 from ..ir.locations import scoped
 from ..ir.marks import can_carry_dependency
 from ..ir.ops import facts_of
@@ -218,9 +218,7 @@ def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> i
         old.blocks[0].append_to(region)
     replicate_token(new)
     *results, added = new.results
-    for old_result, result in zip(op.results, results, strict=True):
-        old_result.replace_all_uses_with(result)
-    erase(op)
+    replace(op, results)
     return added
 
 
@@ -307,8 +305,7 @@ class _Threader:
         with ir.InsertionPoint(op), scoped(op.location, SCOPE):
             where = plan.exchanges[exchange.position]
             output, token = self._marks.ragged_all_to_all(token, op, where)
-        op.results[0].replace_all_uses_with(output)
-        erase(op)
+        replace(op, [output])
         return token
 
     def _add_dependency(self, op: ir.Operation, token: ir.Value) -> ir.Value:

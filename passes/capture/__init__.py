@@ -113,6 +113,4 @@ class Capture(Pass):
 
 def _has_regions(module: ir.Module) -> bool:
     """Whether the pass has run on the module before."""
-    return any(
-        marks.mark_name(op) == marks.CAPTURE_REGION for op in walk.operations(module.operation)
-    )
+    return any(True for _ in marks.marks_in(module.operation, marks.CAPTURE_REGION))

@@ -77,11 +77,7 @@ class Outliner:
         self._module = module.regions[0].blocks[0]
         self._rules = rules
         self._min_ops = min_ops
-        self._taken = {
-            ir.StringAttr(view.operation.attributes["sym_name"]).value
-            for view in self._module.operations
-            if "sym_name" in view.operation.attributes
-        }
+        self._taken = {walk.symbol(view.operation) for view in self._module.operations}
         self._has_loops = any(facts_of(op.name).branches for op in walk.operations(module))
         self._next = 0
 
@@ -130,12 +126,7 @@ class Outliner:
             "min_ops": ir.IntegerAttr.get(word, self._min_ops),
             "operations": ir.IntegerAttr.get(word, region.operations),
         }
-        return {
-            "composite_attributes": ir.DictAttr.get(attributes),
-            "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
-            "name": ir.StringAttr.get(marks.CAPTURE_REGION),
-            "version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), marks.VERSION),
-        }
+        return marks.mark_attributes(marks.CAPTURE_REGION, decomposition, attributes)
 
 
 def _first(phases: list[list[ir.Operation]], number: int) -> list[ir.Operation]:

@@ -16,6 +16,7 @@ from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Node, Program
 from ..analysis.purity import is_table
+from ..analysis.reach import settled
 from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
 from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
@@ -55,21 +56,12 @@ class BlockValues:
 
         A loop makes a part of it again, whoever else reads it.
         """
-        waiting = [value]
-        while waiting:
-            each = waiting[-1]
-            if each in self._repeated:
-                waiting.pop()
-                continue
+
+        def holds(each: int) -> bool:
             behind = self._sources(each)
-            unknown = [read for read in behind or () if read not in self._repeated]
-            if unknown:
-                waiting += unknown
-                continue
-            self._repeated[each] = behind is not None and all(
-                self._repeated[read] for read in behind
-            )
-        return self._repeated[value]
+            return behind is not None and all(self._repeated[read] for read in behind)
+
+        return settled(self._repeated, value, lambda each: self._sources(each) or (), holds)
 
     def _sources(self, value: int) -> list[int] | None:
         """What as many elements as a value has are made of by light work; None of other work."""

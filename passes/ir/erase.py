@@ -49,6 +49,13 @@ def erase(*ops: ir.Operation) -> None:
         group.keys[key].erase()
 
 
+def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
+    """Erases an operation whose results these values take the place of."""
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    erase(op)
+
+
 class _Group:
     """Operations that are erased together.
 
@@ -110,20 +117,10 @@ def _reads_from(op: ir.Operation) -> Iterator[ir.OpOperand]:
     for result in op.results:
         yield from result.uses
     if len(op.regions):
-        for value in _inner_values(op):
+        for value in walk.values_inside(op):
             for use in value.uses:
                 if not _is_inside(use.owner.operation, op):
                     raise _still_read(f"a value inside of {_described(op)}", use)
-
-
-def _inner_values(op: ir.Operation) -> Iterator[ir.Value]:
-    for region in op.regions:
-        for block in region.blocks:
-            yield from block.arguments
-            for view in block.operations:
-                yield from view.operation.results
-                if len(view.operation.regions):
-                    yield from _inner_values(view.operation)
 
 
 def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:

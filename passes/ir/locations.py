@@ -43,6 +43,18 @@ def source_line(location: ir.Location) -> str:
     return source_of(location).line
 
 
+def named(op: ir.Operation) -> str:
+    """An operation for people, by what it does: "dot_general (train.py:12)"."""
+    line, kind = source_line(op.location), op.name.rpartition(".")[2]
+    return f"{kind} ({line})" if line else kind
+
+
+def called(location: ir.Location, otherwise: str) -> str:
+    """An operation for people, by JAX's name of it: "jit(step)/mul (train.py:12)"."""
+    name, source = operation_name(location) or otherwise, source_of(location)
+    return f"{name} ({source})" if source.line else name
+
+
 def _frames(location: ir.Location) -> Iterator[Frame]:
     """The call stack in a location, the innermost call first."""
     waiting: list[tuple[ir.Location, str]] = [(location, "")]

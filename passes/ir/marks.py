@@ -40,7 +40,7 @@ address each other's memory a decomposition is therefore no barrier; only the ke
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,6 +113,14 @@ def mark_name(op: ir.Operation) -> str | None:
     return name if name.startswith(PREFIX) else None
 
 
+def marks_in(op: ir.Operation, *names: str) -> Iterator[ir.Operation]:
+    """The marks inside an operation, or those of some names, in textual order."""
+    for inner in walk.operations(op):
+        name = mark_name(inner)
+        if name is not None and (not names or name in names):
+            yield inner
+
+
 def rendezvous(mark: ir.Operation) -> Rendezvous:
     """The rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other marks."""
     attributes = ir.DictAttr(mark.attributes["composite_attributes"])
@@ -131,6 +139,18 @@ def barrier_kind(mark: ir.Operation) -> BarrierKind:
     return BarrierKind(ir.StringAttr(attributes["kind"]).value)
 
 
+def mark_attributes(
+    name: str, decomposition: str, own: dict[str, ir.Attribute]
+) -> dict[str, ir.Attribute]:
+    """The attributes of a mark that means what a function does, its own among them."""
+    return {
+        "name": ir.StringAttr.get(name),
+        "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
+        "version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), VERSION),
+        "composite_attributes": ir.DictAttr.get(own),
+    }
+
+
 class MarkBuilder:
     """Writes marks into one module, at the current insertion point and location.
 
@@ -140,11 +160,7 @@ class MarkBuilder:
 
     def __init__(self, module: ir.Module) -> None:
         self._module = module
-        self._symbols = {
-            ir.StringAttr(view.operation.attributes["sym_name"]).value
-            for view in module.body.operations
-            if "sym_name" in view.operation.attributes
-        }
+        self._symbols = {walk.symbol(view.operation) for view in module.body.operations}
         self._functions: dict[str, str] = {}
 
     def token(self) -> ir.Value:
@@ -223,18 +239,8 @@ class MarkBuilder:
         function: str,
         attributes: dict[str, ir.Attribute] | None = None,
     ) -> list[ir.Value]:
-        i32 = ir.IntegerType.get_signless(32)
-        mark = ir.Operation.create(
-            COMPOSITE,
-            results=results,
-            operands=operands,
-            attributes={
-                "name": ir.StringAttr.get(name),
-                "decomposition": ir.FlatSymbolRefAttr.get(self._function(name, function)),
-                "version": ir.IntegerAttr.get(i32, VERSION),
-                "composite_attributes": ir.DictAttr.get(attributes or {}),
-            },
-        )
+        named = mark_attributes(name, self._function(name, function), attributes or {})
+        mark = ir.Operation.create(COMPOSITE, results=results, operands=operands, attributes=named)
         return list(mark.results)
 
     def _function(self, name: str, text: str) -> str:

@@ -39,11 +39,7 @@ def _count(module: ir.Operation, name: str) -> int:
 
 def mesh_ops(module: ir.Operation) -> dict[str, ir.Operation]:
     """The ``sdy.mesh`` operations of a module's operation by symbol name, in textual order."""
-    return {
-        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
-        for view in module.regions[0].blocks[0].operations
-        if view.operation.name == "sdy.mesh"
-    }
+    return walk.declared(module, "sdy.mesh")
 
 
 def mesh_of(op: ir.Operation) -> sdy.MeshAttr:

@@ -30,6 +30,18 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
                     yield from operations(inner)
 
 
+def values_inside(op: ir.Operation) -> Iterator[ir.Value]:
+    """The arguments of blocks and the results of operations inside ``op``, in textual order."""
+    for region in op.regions:
+        for block in region.blocks:
+            yield from block.arguments
+            for view in block.operations:
+                inner = view.operation
+                yield from inner.results
+                if len(inner.regions):
+                    yield from values_inside(inner)
+
+
 def values_read(op: ir.Operation) -> Iterator[ir.Value]:
     """The values from outside that the operation and everything inside it read."""
     yield from op.operands
@@ -50,11 +62,19 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
 
 def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
     """The same of a module's operation."""
-    found: dict[str, ir.Operation] = {}
-    for op in module.regions[0].blocks[0].operations:
-        if op.operation.name == "func.func":
-            found[ir.StringAttr(op.attributes["sym_name"]).value] = op.operation
-    return found
+    return declared(module, "func.func")
+
+
+def declared(module: ir.Operation, kind: str) -> dict[str, ir.Operation]:
+    """The operations of a kind right in a module, by symbol name, in textual order."""
+    ops = (view.operation for view in module.regions[0].blocks[0].operations)
+    return {symbol(op): op for op in ops if op.name == kind}
+
+
+def symbol(op: ir.Operation, otherwise: str = "") -> str:
+    """The symbol name of a function, a mesh or a module; ``otherwise`` where it has none."""
+    has_one = "sym_name" in op.attributes
+    return ir.StringAttr(op.attributes["sym_name"]).value if has_one else otherwise
 
 
 def values_take(module: ir.Module, size_bytes: int) -> bool:

@@ -6,7 +6,7 @@ less is a new operation that takes over the old one's blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -47,7 +47,9 @@ class Replacements:
             self.note_like([new], old)
             if ir.OpResult(old).result_number == 0:
                 clone, op = (ir.OpResult(value).owner.operation for value in (new, old))
-                for made, planned in zip(_inner(clone), _inner(op), strict=True):
+                for made, planned in zip(
+                    walk.values_inside(clone), walk.values_inside(op), strict=True
+                ):
                     self.note_like([made], planned)
 
     def op(self, planned: ir.Operation) -> ir.Operation:
@@ -168,14 +170,3 @@ class WhileRewriter:
                 result.replace_all_uses_with(replaced.values[result])
         replaced.put_loop(op, new)
         return new
-
-
-def _inner(op: ir.Operation) -> Iterator[ir.Value]:
-    """The values inside an operation's regions, in order."""
-    for region in op.regions:
-        for block in region.blocks:
-            yield from block.arguments
-            for view in block.operations:
-                results: Iterable[ir.Value] = view.operation.results
-                yield from results
-                yield from _inner(view.operation)

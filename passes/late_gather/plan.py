@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from ..analysis.axis_cuts import AxisCut, cut_operand
 from ..analysis.device_groups import DeviceGroups, SameInGroups
 from ..analysis.mincut import minimum_vertex_cut
+from ..analysis.reach import reached
 from ..analysis.signatures.rules import OpSite, combine_of
 from ..analysis.signatures.signature import EXTREMES
 from ..framework.base import ListPlan
@@ -17,7 +18,7 @@ from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Left, Table
 from ..framework.text import size
 from ..ir import mesh, walk
-from ..ir.locations import source_line
+from ..ir.locations import named, source_line
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.parts import is_same_everywhere
@@ -182,14 +183,14 @@ class _Region:
             for use in value.uses:
                 reader = use.owner.operation
                 if reader.block != block:
-                    self.stops[value] = f"{_named(reader)} inside of other code reads it"
+                    self.stops[value] = f"{named(reader)} inside of other code reads it"
 
     def _cut(self, op: ir.Operation) -> AxisCut:
         """How an operation is done on parts. Raises NotPossibleError."""
         facts = facts_of(op.name)
         is_work = facts.category is Category.ELEMENTWISE or op.name in _MOVED
         if not (is_work or facts.category is Category.REDUCTION) or len(op.results) != 1:
-            raise NotPossibleError(f"{_named(op)} reads it")
+            raise NotPossibleError(f"{named(op)} reads it")
         cuts = {
             cut_operand(op, number, self.axes[value])
             for number, value in enumerate(op.operands)
@@ -197,19 +198,19 @@ class _Region:
         }
         [cut, *more] = cuts
         if cut is None or more:
-            raise NotPossibleError(f"{_named(op)} needs all of it")
+            raise NotPossibleError(f"{named(op)} needs all of it")
         if facts.category is Category.REDUCTION:
             reads_outside = any(value not in op.operands for value in walk.values_read(op))
             if reads_outside or not _is_extreme(op):
-                raise NotPossibleError(f"{_named(op)} would round a sum otherwise")
+                raise NotPossibleError(f"{named(op)} would round a sum otherwise")
         for number, value in enumerate(op.operands):
             if value in self.axes:
                 continue
             axis = cut.operands[number]
             if axis is not None and not is_same_everywhere(value, axis):
-                raise NotPossibleError(f"{_named(op)} reads another value along its axis")
+                raise NotPossibleError(f"{named(op)} reads another value along its axis")
             if not self.same.has(value):
-                raise NotPossibleError(f"{_named(op)} reads a value of each device's own")
+                raise NotPossibleError(f"{named(op)} reads a value of each device's own")
         return cut
 
     def parts(self, gathers: list[ir.Operation]) -> Iterator[list[ir.Operation]]:
@@ -287,14 +288,7 @@ class _Region:
 
     def _made_before(self, gathered: list[ir.Value]) -> set[ir.Value]:
         """What is made of parts so that some values can be gathered, these among it."""
-        found: set[ir.Value] = set()
-        waiting = list(gathered)
-        while waiting:
-            value = waiting.pop()
-            if value not in found and value in self.made_of:
-                found.add(value)
-                waiting += self.made_of[value]
-        return found
+        return reached(gathered, lambda value: self.made_of.get(value, ())) & self.made_of.keys()
 
     def _gathered_bytes(self, value: ir.Value) -> int:
         taken = tensor_bytes(value.type) or 0
@@ -308,9 +302,3 @@ def _is_extreme(reduction: ir.Operation) -> bool:
 
 def _first(op: ir.Operation) -> ir.Value:
     return op.results[0]
-
-
-def _named(op: ir.Operation) -> str:
-    line = source_line(op.location)
-    name = op.name.rpartition(".")[2]
-    return f"{name} ({line})" if line else name

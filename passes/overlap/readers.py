@@ -12,7 +12,7 @@ from ..analysis.purity import is_pure
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.collectives import is_collective
-from ..ir.locations import source_line
+from ..ir.locations import named
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
@@ -63,13 +63,6 @@ class Readers:
 def is_product(op: ir.Operation) -> bool:
     """Whether an operation is a matrix product that rings know."""
     return op.name == PRODUCT
-
-
-def named(op: ir.Operation) -> str:
-    """An operation for people, with its line."""
-    line = source_line(op.location)
-    name = op.name.rpartition(".")[2]
-    return f"{name} ({line})" if line else name
 
 
 def readers_of(

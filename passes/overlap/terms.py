@@ -10,10 +10,11 @@ from jax.extend.mlir import ir
 from ..analysis.axis_cuts import AxisCut, cut_result
 from ..framework.errors import NotPossibleError
 from ..ir import walk
+from ..ir.locations import named
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.values import defining_op, shape_of
-from .readers import is_product, named
+from .readers import is_product
 
 _MOVED = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 

@@ -15,8 +15,9 @@ from jax.extend.mlir import ir
 
 from ..analysis.device import DeviceView
 from ..analysis.program import Program
+from ..analysis.reach import reached
 from ..framework.base import Decision
-from ..ir.locations import operation_name, source_of
+from ..ir.locations import called
 from .block.plan import BlockPlan, CloneGroup, WindowPlan
 from .block.values import ForwardValues
 from .scan.bodies import ScanBody
@@ -107,32 +108,19 @@ class _Window:
 
     def _made(self, allowed: set[int], wanted: set[int]) -> set[int]:
         """The clones that the wanted clones need, of those that are allowed."""
-        made: set[int] = set()
-        waiting = list(wanted)
-        while waiting:
-            position = waiting.pop()
-            if position in made:
-                continue
-            made.add(position)
-            for value in self.graph.operands[position]:
-                producer = self.graph.producers[value]
-                if producer in self.group and producer in allowed:
-                    waiting.append(producer)
-        return made
+        clones = allowed.intersection(self.group)
+        return reached(wanted, lambda position: clones & self._makers(position))
+
+    def _makers(self, position: int) -> set[int]:
+        return {self.graph.producers[value] for value in self.graph.operands[position]}
 
     def _group(self, group: CloneGroup, made: set[int]) -> CloneGroup:
         """The group with these clones alone."""
         graph = self.graph
-        cloned: set[int] = set()
-        read: set[int] = set()
-        constants = {p for op in group.cloned if (p := self._position(op)) not in self.group}
-        waiting = [p for op in group.cloned if (p := self._position(op)) in made]
-        while waiting:
-            position = waiting.pop()
-            if position not in cloned:
-                cloned.add(position)
-                read.update(graph.operands[position])
-                waiting += constants & {graph.producers[v] for v in graph.operands[position]}
+        positions = {self._position(op) for op in group.cloned}
+        constants = positions.difference(self.group)
+        cloned = reached(positions & made, lambda position: constants & self._makers(position))
+        read = {value for position in cloned for value in graph.operands[position]}
         leaves = [
             v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
         ]
@@ -297,8 +285,4 @@ def _by_body(plans: list[PairPlan], body: ScanBody) -> Iterable[tuple[ScanBody, 
 
 def _named(what: ir.Operation | ir.Value) -> str:
     """An operation, or a value's producer, by its name in JAX and its source line."""
-    name = operation_name(what.location)
-    if not name:
-        name = what.name if isinstance(what, ir.Operation) else "an argument"
-    source = source_of(what.location)
-    return f"{name} ({source})" if source.line else name
+    return called(what.location, what.name if isinstance(what, ir.Operation) else "an argument")

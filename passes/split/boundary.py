@@ -15,6 +15,7 @@ from ..analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.pricing import Pricing
 from ..analysis.program import FROM_OUTSIDE, Node, Program, has_effects
+from ..analysis.reach import reached
 from ..framework.tables import Described
 from ..framework.text import size
 from ..ir import walk
@@ -169,13 +170,7 @@ class Boundary:
         """The boundary where these values are kept, and all others that are wanted made again."""
         program = halves.program
         makers, operands = program.producers, program.operands
-        again = set[int]()
-        waiting = [value for value in halves.wanted if value not in kept]
-        while waiting:
-            position = makers[waiting.pop()]
-            if position != FROM_OUTSIDE and position not in again:
-                again.add(position)
-                waiting += [value for value in operands[position] if value not in kept]
+        again = _needed(program, halves.wanted, kept=kept)
         read = {value for position in again for value in operands[position]}
         read.update(halves.wanted)
         residuals = tuple(
@@ -326,16 +321,19 @@ def _weight(program: Program, value: int, unstorable: int) -> int:
     return size_bytes
 
 
-def _needed(program: Program, wanted: Iterable[int], may_run: Callable[[int], bool]) -> set[int]:
-    """The operations that these values are made by, of those that may run."""
-    needed = set[int]()
-    waiting = [program.producers[value] for value in wanted]
-    while waiting:
-        position = waiting.pop()
-        if position != FROM_OUTSIDE and position not in needed and may_run(position):
-            needed.add(position)
-            waiting += [program.producers[value] for value in program.operands[position]]
-    return needed
+def _needed(
+    program: Program,
+    wanted: Iterable[int],
+    may_run: Callable[[int], bool] = lambda position: True,
+    kept: Collection[int] = (),
+) -> set[int]:
+    """The operations that these values are made by, of those that may run; none of what is kept."""
+
+    def makers(values: Iterable[int]) -> list[int]:
+        found = (program.producers[value] for value in values if value not in kept)
+        return [position for position in found if position != FROM_OUTSIDE and may_run(position)]
+
+    return reached(makers(wanted), lambda position: makers(program.operands[position]))
 
 
 def _as_late_as_possible(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..analysis.loops.counted import CountedLoop, counted_loop
 from ..analysis.program import FROM_OUTSIDE, Program
+from ..analysis.reach import reached
 
 BARRIER = "stablehlo.optimization_barrier"
 
@@ -27,15 +28,7 @@ def made_of(program: Program, value: int) -> Sequence[int]:
 
 def behind(program: Program, values: Iterable[int], ends: Collection[int] = ()) -> set[int]:
     """Values with all that they are made of, as far back as ``ends``, which are among them."""
-    found = set[int]()
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
-        if value not in found:
-            found.add(value)
-            if value not in ends:
-                waiting += made_of(program, value)
-    return found
+    return reached(values, lambda value: () if value in ends else made_of(program, value))
 
 
 class CarryFlow:
@@ -55,27 +48,16 @@ class CarryFlow:
 
     def behind(self, values: Iterable[int]) -> set[int]:
         """Values with all that they are made of."""
-        found = set[int]()
-        waiting = list(values)
-        while waiting:
-            value = waiting.pop()
-            if value not in found:
-                found.add(value)
-                waiting += self._made_of(value)
-        return found
+        return reached(values, self._made_of)
 
     def carries(self, position: int, results: Iterable[int]) -> set[int]:
         """The numbers of a counted loop's carries that some of its results need, themselves too."""
         loop = self.loop(position)
         assert loop is not None
-        found = {loop.counter}
-        waiting = list(results)
-        while waiting:
-            number = waiting.pop()
-            if number not in found:
-                found.add(number)
-                waiting += self._read_by(position, loop, number)
-        return found
+        others = (number for number in results if number != loop.counter)
+        return {loop.counter} | reached(
+            others, lambda number: self._read_by(position, loop, number) - {loop.counter}
+        )
 
     def _made_of(self, value: int) -> Sequence[int]:
         program = self.program

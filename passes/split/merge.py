@@ -12,14 +12,14 @@ from collections.abc import Collection
 
 from jax.extend.mlir import ir
 
-from ..analysis.program import FROM_OUTSIDE, Program
+from ..analysis.program import Program
 from ..cse import Cse
 from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import clone_module, rebuilt
 from ..ir.erase import erase
 from .boundary import Marks
-from .flow import BARRIER, made_of
+from .flow import BARRIER, behind, made_of
 
 
 def merged(
@@ -86,19 +86,14 @@ def _before_outputs(
     program: Program, late: list[bool], gradients: Collection[int]
 ) -> list[tuple[int, int]]:
     """The barriers, with the numbers of their results, that outputs of the forward half pass."""
-    waiting = [
+    outputs = [
         value
         for number, value in enumerate(program.root.returned)
         if number not in gradients and not late[value]
     ]
-    seen, found = set[int](), []
-    while waiting:
-        value = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        position = program.producers[value]
-        if position != FROM_OUTSIDE and program.names[position] == BARRIER:
-            found.append((position, program.results[position].index(value)))
-        waiting += made_of(program, value)
-    return sorted(found)
+    makers = ((program.maker(value), value) for value in behind(program, outputs))
+    return sorted(
+        (position, program.results[position].index(value))
+        for position, value in makers
+        if position is not None and program.names[position] == BARRIER
+    )

@@ -14,7 +14,6 @@ from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.text import percent, pluralize, size
 from .boundary import Boundary
 from .divide import Division
-from .scans import LoopsAgain
 
 DONE_AGAIN = "products done again"
 """The fact that is the share of the step's products that both programs do."""
@@ -24,6 +23,21 @@ ADDED_SECONDS = "time of work done again"
 
 CROSSING = "bytes of residuals"
 """The fact that is the bytes that cross on one device."""
+
+
+@dataclass(frozen=True)
+class LoopsAgain:
+    """What backward loops compute again, so that forward loops stack less.
+
+    Attributes:
+      seconds: of the expensive work.
+      flops: of the matrix products.
+      tables: what is not stacked any more, and what is.
+    """
+
+    seconds: float = 0.0
+    flops: float = 0.0
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)

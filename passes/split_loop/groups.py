@@ -15,7 +15,7 @@ from ..analysis.loops.pairs import LoopPair, loop_pairs
 from ..framework.tables import Described, Left
 from ..framework.text import pluralize
 from ..ir import walk
-from ..ir.locations import operation_name, source_of
+from ..ir.locations import called, operation_name
 from ..ir.types import tensor_bytes
 
 SCOPE = "hloom.split-loop"
@@ -100,7 +100,7 @@ class LoopGroup:
         return sum(stack.size_bytes for stack in self.stacks)
 
     def __str__(self) -> str:
-        return named(self.loops[0].loop.op)
+        return called(self.loops[0].loop.op.location, "a loop")
 
 
 def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
@@ -127,13 +127,6 @@ def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
 def left_whole(op: ir.Operation, reason: str) -> Left:
     """A forward loop of a pair that stays whole, and the reason."""
     return Left(Described.at(op.location, op.name), reason)
-
-
-def named(op: ir.Operation) -> str:
-    """A loop by its name in JAX and its source line."""
-    source = source_of(op.location)
-    name = operation_name(op.location) or "a loop"
-    return f"{name} ({source})" if source.line else name
 
 
 def _linked(pairs: Iterable[LoopPair]) -> list[list[LoopPair]]:

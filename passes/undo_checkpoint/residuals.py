@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.autodiff import has_remat_name
+from ..analysis.constants import before_barriers
 from ..analysis.loops.counted import affine_in
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from ..analysis.mincut import minimum_vertex_cut
@@ -136,7 +137,7 @@ class BackwardBody:
             value
             for op in self.ops
             if op.name != BARRIER and not (len(op.results) and op.results[0] in computed)
-            for value in map(_handed_on, walk.values_read(op))
+            for value in map(before_barriers, walk.values_read(op))
             if value in computed
         }
         stored = self._stored(again, wanted)
@@ -145,7 +146,7 @@ class BackwardBody:
         for op in reversed(again):
             here = [result for result in op.results if result in wanted]
             if not stored.issuperset(here):
-                wanted.update(map(_handed_on, walk.values_read(op)))
+                wanted.update(map(before_barriers, walk.values_read(op)))
                 continue
             values |= {one: self.forward_values[self.numbers.of(one)] for one in here}
             spared.append(op)
@@ -172,7 +173,7 @@ class BackwardBody:
         # As much as everything once more: what cannot be stored is computed again.
         most = sum(len(op.results) * int(self.pricing.seconds(op) / _UNIT_S + 1) for op in again)
         for op in again:
-            read = list(dict.fromkeys(map(_handed_on, walk.values_read(op))))
+            read = list(dict.fromkeys(map(before_barriers, walk.values_read(op))))
             for value in read:
                 if value not in index:
                     index[value] = len(weights)
@@ -199,13 +200,6 @@ class BackwardBody:
 def _results(block: ir.Block) -> Iterable[ir.Value]:
     for view in block.operations:
         yield from view.operation.results
-
-
-def _handed_on(value: ir.Value) -> ir.Value:
-    """What a value equals in front of barriers."""
-    while (op := defining_op(value)) is not None and op.name == BARRIER:
-        value = op.operands[ir.OpResult(value).result_number]
-    return value
 
 
 @dataclass(frozen=True)

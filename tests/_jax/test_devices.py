@@ -16,6 +16,17 @@ from hloom._jax.devices import DeviceFacts, device_facts, platform_of, processes
 
 TARGET = ROOT / "hloom" / "targets" / "h100_sxm.txtpb"
 
+DESCRIBED = f"""
+import json, numpy as np
+from jax.experimental import topologies
+from hloom._jax import devices as jax_devices
+from pathlib import Path
+topology = topologies.get_topology_desc(
+    platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
+devices = np.array(topology.devices, dtype=object)
+client = devices[0].client"""
+"""Devices that are there by description alone, and their client."""
+
 
 def test_devices_and_clients_tell_their_process() -> None:
     [device, *_] = jax.devices()
@@ -27,15 +38,7 @@ def test_devices_and_clients_tell_their_process() -> None:
 
 @pytest.mark.h100
 def test_a_compile_only_client_takes_part(run_python: RunPython) -> None:
-    script = f"""
-import json, numpy as np
-from jax.experimental import topologies
-from hloom._jax import devices as jax_devices
-from pathlib import Path
-topology = topologies.get_topology_desc(
-    platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
-devices = np.array(topology.devices, dtype=object)
-client = devices[0].client
+    script = f"""{DESCRIBED}
 # Its second device belongs to no process that exists.
 print(json.dumps([client.platform, jax_devices.platform_of(client),
     jax_devices.takes_part(client, devices), jax_devices.takes_part(client, devices[1:])]))
@@ -52,15 +55,7 @@ def test_a_cpu_tells_its_kind_only() -> None:
 
 @pytest.mark.h100
 def test_a_device_that_is_only_described_tells_what_it_is(run_python: RunPython) -> None:
-    script = f"""
-import json, numpy as np
-from jax.experimental import topologies
-from hloom._jax import devices as jax_devices
-from pathlib import Path
-topology = topologies.get_topology_desc(
-    platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
-devices = np.array(topology.devices, dtype=object)
-client = devices[0].client
+    script = f"""{DESCRIBED}
 print([jax_devices.device_facts(client, devices[index:]) for index in range(2)])
 print(jax_devices.processes_of(client, devices))
 """

@@ -1,14 +1,17 @@
-"""What hloom/_jax/flags.py takes for granted of JAX.
+"""What hloom/_jax/{flags,version}.py take for granted of JAX.
 
-The flag, `jax._src.config.string_or_object_state`, and how JAX finds plugins.
+The flag, `jax._src.config.string_or_object_state`, how JAX finds plugins, and the versions tested.
 """
 
 from __future__ import annotations
 
 import threading
+from importlib.metadata import requires
 
 import jax
 from support import RunPython
+
+from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
 
 
 def test_the_flag_is_read_from_config_and_set_by_call() -> None:
@@ -51,3 +54,13 @@ print(jax.jit(lambda x: x * 2.0)(np.ones(3, np.float32))[0])
     result = run_python(script)
     assert result.stdout == "2.0\n"
     assert "seen and swallowed" in result.stderr
+
+
+def test_this_jax_is_in_the_tested_range() -> None:
+    assert is_tested_version()
+
+
+def test_the_tested_range_is_the_one_that_is_installed_with() -> None:
+    oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
+    [requirement] = [line for line in requires("hloom") or [] if line.startswith("jax<")]
+    assert requirement == f"jax<{untested},>={oldest}"

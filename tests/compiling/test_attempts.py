@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support import toy_passes as toy
 
 import hloom
@@ -23,7 +24,6 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.lowering.placement import Placement
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import Options
@@ -36,10 +36,7 @@ MATRIX_BYTES = X.nbytes
 two and three take one, one takes none."""
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch):
-        yield
+_toys = registering(toy.DropProducts, toy.ReplaceTwo, toy.Touch)
 
 
 def step(x: jax.Array) -> jax.Array:

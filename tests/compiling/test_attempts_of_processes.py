@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support import RunPython, often
+from support import ROOT, RunPython, often
+from support.processes import run_members
 
 MATRIX_BYTES = 64 * 64 * 4
-ROOT = Path(__file__).parents[2]
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -68,15 +65,16 @@ def test_processes_have_the_same_dump_of_every_attempt(
 SHARDED = """
 import sys
 import jax, numpy as np
-process, processes, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=processes, process_id=process)
+folder, processes, process, port = sys.argv[1:]
+jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(process))
 from jax.sharding import Mesh
 import hloom
 from benchmarks.programs.sharded import DATA, MODEL, ShardedDecoder
 
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), (DATA, MODEL))
 sizes = dict(layers=2, width=32, heads=2, hidden=64, vocabulary=64, batch=8, sequence=32)
-with hloom.dump(to=folder), hloom.passes("remat{budget=120KiB compiles=1 min_bytes=0}"):
+spec = "remat{budget=120KiB compiles=1 min_bytes=0}"
+with hloom.dump(to=f"{folder}/{process}"), hloom.passes(spec):
     ShardedDecoder(mesh, **sizes).lower().compile()
 """
 
@@ -88,33 +86,21 @@ def test_processes_of_a_mesh_have_the_same_modules_and_plans(
     processes: int, tmp_path: Path
 ) -> None:
     """Each process plans for itself, with an order of its own for sets."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    flags = [flag for flag in flags if "device_count" not in flag]
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
     flags.append(f"--xla_force_host_platform_device_count={8 // processes}")
-    # Not strict: the budget is less than there is, so that one compile is enough for a plan.
-    environment = {"XLA_FLAGS": " ".join(flags), "HLOOM_STRICT": "0"}
-    folders = [tmp_path / str(process) for process in range(processes)]
-    members = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARDED, str(process), str(processes), port, str(folder)],
-            env=os.environ | environment | {"PYTHONHASHSEED": str(process)},
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process, folder in enumerate(folders)
-    ]
-    try:
-        errors = [member.communicate(timeout=540)[1] for member in members]
-    finally:
-        for member in members:
-            member.kill()
-    for member, error in zip(members, errors, strict=True):
-        assert member.returncode == 0, error
-    first, *others = map(written, folders)
+    members = run_members(
+        SHARDED,
+        str(tmp_path),
+        str(processes),
+        processes=processes,
+        timeout_s=540,
+        XLA_FLAGS=" ".join(flags),
+        PYTHONPATH=os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)]),
+        # The budget is less than there is, so that one compile is enough for a plan.
+        HLOOM_STRICT="0",
+    )
+    for member in members:
+        assert member.returncode == 0, member.stderr
+    first, *others = (written(tmp_path / str(process)) for process in range(processes))
     assert {"05-after-remat.mlir", "plan-05-remat.json"} <= {Path(name).name for name in first}
     assert others == [first] * (processes - 1)

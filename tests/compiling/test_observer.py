@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support import toy_passes as toy
 
 import hloom
@@ -20,16 +20,11 @@ from hloom.compiling.cross_process import Agreement
 from hloom.compiling.observer import CompileObserver, Observers
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.lowering.placement import Placement
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import Options
 
-
-@pytest.fixture(autouse=True)
-def toys() -> Iterator[None]:
-    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch, toy.Fail):
-        yield
+_toys = registering(toy.DropProducts, toy.ReplaceTwo, toy.Touch, toy.Fail)
 
 
 class Written(CompileObserver):

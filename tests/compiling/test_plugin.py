@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from support import RunPython
+from support import RunPython, registering
 from support import toy_passes as toy
 from support.doubling import NewRecords, X, factor, fresh_jit, with_option
 
 import hloom
 from hloom import plugin
-from hloom.passes.framework import registry
 
 pytestmark = pytest.mark.wheel
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.ReplaceTwo, toy.Touch):
-        yield
+_toys = registering(toy.ReplaceTwo, toy.Touch)
 
 
 # The forms of the flag.

@@ -6,7 +6,7 @@ import json
 import linecache
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support import RunPython
+from support import RunPython, registering
 from support import toy_passes as toy
 
 import hloom
 from hloom import policy
 from hloom.lowering.lower import Lowered
 from hloom.lowering.placement import Placement
-from hloom.passes.framework import registry
 from hloom.settings import environment
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
@@ -29,19 +28,7 @@ NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
 X = np.ones(4, np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.ReplaceTwo, toy.NeedsTouch, toy.Touch, toy.Fail):
-        yield
-
-
-@pytest.fixture
-def lenient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As outside the tests: not strict. What was warned of by other tests is forgotten."""
-    monkeypatch.setenv("HLOOM_STRICT", "0")
-    monkeypatch.setattr(policy, "_warned", set())
-    # Folders of failures land in the test's own.
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+_toys = registering(toy.ReplaceTwo, toy.NeedsTouch, toy.Touch, toy.Fail)
 
 
 def run(spec: str, *, name: str = "step", **options: Any) -> float:

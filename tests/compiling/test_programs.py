@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -11,18 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from support import ROOT, RunPython
+from support import ROOT, RunPython, registering
 from support import toy_passes as toy
 from support.doubling import NewRecords, X, factor, fresh_jit, with_option
 
 import hloom
-from hloom.passes.framework import registry
 
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.ReplaceTwo, toy.Touch):
-        yield
+_toys = registering(toy.ReplaceTwo, toy.Touch)
 
 
 def test_donation(new_records: NewRecords) -> None:

@@ -6,7 +6,7 @@ The compiler of these tests is that of the CPU, or none at all, with a limit as 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support import toy_passes as toy
 
 import hloom
@@ -29,7 +30,6 @@ from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.dumps.read.dump import open_dump
 from hloom.lowering.placement import Placement
 from hloom.passes.fit import Fit
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import Options
@@ -41,10 +41,7 @@ from hloom_cli import main
 MIB, GIB = 2**20, 2**30
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch):
-        yield
+_toys = registering(toy.DropProducts, toy.ReplaceTwo, toy.Touch)
 
 
 def out_of_memory(used_bytes: int, limit_bytes: int) -> jax.errors.JaxRuntimeError:

@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what stays out of the way until it is needed."""
+"""The house: who may import whom, what stays out of the way, and what is known in one place."""
 
 from __future__ import annotations
 
@@ -386,3 +386,26 @@ def test_tools_and_dumps_know_no_pass_by_name() -> None:
     templates = sorted((ROOT / "hloom" / "tools" / "report" / "templates").iterdir())
     quoted = re.compile(rf"[\"']({'|'.join(map(re.escape, registry.names()))})[\"']")
     assert [file.name for file in templates if quoted.search(file.read_text("utf-8"))] == []
+
+
+FOLDERS = ("hloom", "hloom_cli", "lowering", "passes", "runtime")
+
+ONCE = {
+    r"\bDotDimensionNumbers\(": {"passes/ir/products.py"},
+    r"\bRaggedDotDimensionNumbers\(": {"passes/ir/products.py"},
+    r"\bdimension_shardings\b": {"passes/ir/shardings.py"},
+    r"sdy-propagation-pipeline": {"passes/analysis/shardings/propagation.py"},
+}
+"""The files that may have a pattern: they read which axes of a product are which, what a sharding
+says, and where Shardy places values."""
+
+
+@pytest.mark.parametrize("pattern", ONCE)
+def test_what_is_known_in_one_place(pattern: str) -> None:
+    found = {
+        str(file.relative_to(ROOT))
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        if re.search(pattern, file.read_text(encoding="utf-8"))
+    }
+    assert found == ONCE[pattern]

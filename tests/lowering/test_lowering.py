@@ -10,10 +10,10 @@ import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.lowering import lower as lowering_of_marks
 from hloom.lowering.kernel_calls import LoweringError
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
+from hloom.passes.ir import walk
 
 ONE_CPU = Placement.of_one_process("cpu", 1)
 
@@ -227,12 +227,12 @@ def test_functions_are_looked_up_once_for_all_marks(
     body = "\n".join(mark(f"%{n + 1}", f"%{n}" if n else "%x") for n in range(20))
     module = module_of(f"{body}\nreturn %20 : tensor<4xf32>", DOUBLE)
     looked_up = []
-    functions = lowering_of_marks._functions
+    functions = walk.functions
 
     def counted(module: ir.Module) -> dict[str, ir.Operation]:
         looked_up.append(module)
         return functions(module)
 
-    monkeypatch.setattr(lowering_of_marks, "_functions", counted)
+    monkeypatch.setattr(walk, "functions", counted)
     assert lower(module, ONE_CPU).marks == 20
     assert len(looked_up) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,15 @@ from support.devices.ragged_programs import (
     random_values,
     run,
 )
-from support.devices.ragged_splits import Groups, exchange, gradients, random_split
+from support.devices.ragged_splits import Groups, Split, exchange, gradients, random_split
 
 from hloom.lowering.placement import Placement
+
+
+def exchanged(rng: np.random.Generator, **how: Any) -> tuple[Split, NDArray, NDArray]:
+    """A random split, and rows to send and to receive."""
+    split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS, **how)
+    return split, random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
 
 
 def test_equals_numpy_on_200_random_splits_with_gradients() -> None:
@@ -36,9 +43,8 @@ def test_equals_numpy_on_200_random_splits_with_gradients() -> None:
     sent = set()
     for _ in range(200):
         # JAX's gradient of `output` is wrong where an empty slice lies at another's edge.
-        split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS, apart=1)
+        split, operand, output = exchanged(rng, apart=1)
         sent.add(int(split.send_sizes.sum()))
-        operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
         weight = random_values(rng, OUTPUT_ROWS)
         result, by_operand, by_output = step(weight, operand, output, *split.arrays())
         np.testing.assert_array_equal(result, exchange(operand, output, split))
@@ -70,14 +76,7 @@ def test_several_slices_and_groups(slices_each: int, groups: Groups | None) -> N
     step = on_devices(partial(ragged, groups=groups))
     rng = np.random.default_rng(1)
     for _ in range(20):
-        split = random_split(
-            rng,
-            operand_rows=OPERAND_ROWS,
-            output_rows=OUTPUT_ROWS,
-            slices_each=slices_each,
-            groups=groups,
-        )
-        operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+        split, operand, output = exchanged(rng, slices_each=slices_each, groups=groups)
         result = step(operand, output, *split.arrays())
         np.testing.assert_array_equal(result, exchange(operand, output, split, groups))
 
@@ -131,8 +130,7 @@ def test_64_bit_values_and_offsets() -> None:
 @pytest.mark.parametrize("index", ["int8", "uint8", "int16", "uint16", "uint32"])
 def test_every_integer_serves_as_offset(index: str) -> None:
     rng = np.random.default_rng(4)
-    split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS)
-    operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+    split, operand, output = exchanged(rng)
     result = run(ragged, operand, output, split, index)
     np.testing.assert_array_equal(result, exchange(operand, output, split))
 
@@ -168,8 +166,7 @@ def test_inside_scans_and_conditionals() -> None:
         return every + 0 * last + 0 * operand.sum()
 
     rng = np.random.default_rng(6)
-    split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS)
-    operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+    split, operand, output = exchanged(rng)
     expected = [output]
     for number in range(steps):
         carry = expected[-1]
@@ -223,8 +220,7 @@ def test_an_output_that_is_used_again_keeps_its_values() -> None:
         return jnp.concatenate([ragged(operand, output, *slices), output, operand])
 
     rng = np.random.default_rng(9)
-    split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS)
-    operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+    split, operand, output = exchanged(rng)
     result = run(body, operand, output, split)
     parts = [exchange(operand, output, split), output, operand]
     np.testing.assert_array_equal(result, np.concatenate(parts, axis=1))
@@ -232,8 +228,7 @@ def test_an_output_that_is_used_again_keeps_its_values() -> None:
 
 def test_donated_arguments() -> None:
     rng = np.random.default_rng(10)
-    split = random_split(rng, operand_rows=OPERAND_ROWS, output_rows=OUTPUT_ROWS)
-    operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+    split, operand, output = exchanged(rng)
     mesh = Mesh(np.array(jax.devices()[:DEVICES]), ("x",))
     placed = jax.device_put((operand, output, *split.arrays()), NamedSharding(mesh, P("x")))
     result = on_devices(ragged, donate=1)(*placed)
@@ -263,14 +258,7 @@ def test_gathered_between_processes(slices_each: int, groups: Groups | None) -> 
     )
     rng = np.random.default_rng(13)
     for _ in range(20):
-        split = random_split(
-            rng,
-            operand_rows=OPERAND_ROWS,
-            output_rows=OUTPUT_ROWS,
-            slices_each=slices_each,
-            groups=groups,
-        )
-        operand, output = random_values(rng, OPERAND_ROWS), random_values(rng, OUTPUT_ROWS)
+        split, operand, output = exchanged(rng, slices_each=slices_each, groups=groups)
         weight = random_values(rng, OUTPUT_ROWS)
         results = step(weight, operand, output, *split.arrays())
         expected = [exchange(operand, output, split, groups)]

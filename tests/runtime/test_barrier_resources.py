@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,16 +37,23 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_ten_thousand_barriers_leave_nothing_behind() -> None:
+def barriers_in_a_loop(rounds: int) -> Callable[[jax.Array], jax.Array]:
+    """A program that adds one behind each of so many barriers."""
+
     def program(x: jax.Array) -> jax.Array:
         def body(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             token, value = barrier(*state)
             return token, value + 1
 
-        token, value = jax.lax.fori_loop(0, 1_000, body, (new_token(), x))
+        token, value = jax.lax.fori_loop(0, rounds, body, (new_token(), x))
         return value + token
 
-    compiled = on_every_rank(program)
+    compiled: Callable[[jax.Array], jax.Array] = on_every_rank(program)
+    return compiled
+
+
+def test_ten_thousand_barriers_leave_nothing_behind() -> None:
+    compiled = barriers_in_a_loop(1_000)
     failing = run_with_one_absent(3, timeout_ms=20)
 
     def rounds(number: int) -> None:
@@ -77,16 +85,8 @@ def running_threads() -> int:
 
 
 def test_runs_of_several_threads_stay_apart() -> None:
-    def program(x: jax.Array) -> jax.Array:
-        def body(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            token, value = barrier(*state)
-            return token, value + 1
-
-        token, value = jax.lax.fori_loop(0, 20, body, (new_token(), x))
-        return value + token
-
     # One executable, and several runs of it at once.
-    compiled = on_every_rank(program)
+    compiled = barriers_in_a_loop(20)
 
     def run_often(_: int) -> None:
         for _ in range(20):

@@ -1,9 +1,15 @@
 """Programs, passes and tools that several tests use; no tests."""
 
+from __future__ import annotations
+
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloom.passes.framework.base import Pass
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,3 +21,17 @@ def often(usually: int, thoroughly: int) -> int:
     """How much a test does of what goes wrong once in a while: `make test-all` does it thoroughly,
     with TESTS_THOROUGH=1."""
     return thoroughly if os.environ.get("TESTS_THOROUGH") == "1" else usually
+
+
+def registering(*passes: type[Pass], scope: str = "function") -> Callable[[], Iterator[None]]:
+    """The fixture of a file whose every test finds these passes registered; the file names it."""
+    import pytest
+
+    from hloom.passes.framework import registry
+
+    @pytest.fixture(autouse=True, scope=scope)  # type: ignore[call-overload]
+    def passes_are_registered() -> Iterator[None]:
+        with registry.registered(*passes):
+            yield
+
+    return passes_are_registered

@@ -10,11 +10,12 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
 from hloom.passes.framework.target import Target
-from support.toy_passes import ToyPlan, all_operations
+from hloom.passes.ir import walk
+from support.toy_passes import ToyPlan
 
 
 def operations_named(module: ir.Module, name: str) -> tuple[ir.Operation, ...]:
-    return tuple(op for op in all_operations(module.operation) if op.name == name)
+    return tuple(op for op in walk.operations(module.operation) if op.name == name)
 
 
 @dataclasses.dataclass(frozen=True)

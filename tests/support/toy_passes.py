@@ -6,7 +6,7 @@ They are not in hloom's table; a test puts them there with `registry.registered(
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
@@ -22,6 +22,7 @@ from hloom.passes.framework.feedback import (
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
+from hloom.passes.ir import walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +41,6 @@ class ToyPlan:
 
     def to_json(self) -> dict[str, object]:
         return {"operations": len(self.operations)}
-
-
-def all_operations(operation: ir.Operation) -> Iterator[ir.Operation]:
-    """Every operation inside this one, in the order of the text."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from all_operations(inner.operation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +78,7 @@ class ReplaceTwo(Pass):
     by: float = option(3.0, doc="What to put in place of 2.0.")
 
     def plan(self, module: ir.Module, target: Target) -> ToyPlan:
-        return ToyPlan(module, tuple(filter(_is_two, all_operations(module.operation))))
+        return ToyPlan(module, tuple(filter(_is_two, walk.operations(module.operation))))
 
     def apply(self, plan: ToyPlan) -> None:
         for constant in plan.operations:
@@ -222,7 +214,7 @@ class DropProducts(MeasuredPass[PlanRecord]):
         if attempts and self.fail == "plan":
             raise LookupError("no second plan")
         products = [
-            op for op in all_operations(module.operation) if op.name == "stablehlo.dot_general"
+            op for op in walk.operations(module.operation) if op.name == "stablehlo.dot_general"
         ]
         return DropPlan(tuple(products[: len(attempts)]))
 

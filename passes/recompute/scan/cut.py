@@ -17,6 +17,7 @@ from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from ...analysis.mincut import Solved, minimum_vertex_cut
 from ...analysis.pricing import Pricing
 from ...analysis.program import FROM_OUTSIDE
+from ...analysis.reach import reached
 from ...ir import walk
 from .bodies import ScanBody
 
@@ -209,12 +210,7 @@ class CutProblem:
             before[head].append(tail)
         times: Counter[int] = Counter()
         for sinks in reads.values():
-            reached, waiting = set(sinks), list(sinks)
-            while waiting:
-                found = [tail for tail in before[waiting.pop()] if tail not in reached]
-                reached.update(found)
-                waiting += found
-            times.update(reached)
+            times.update(reached(sinks, before.__getitem__))
         self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
 
     def _read_by(self) -> dict[Hashable, list[int]]:

@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ...analysis.program import FROM_OUTSIDE, Program
+from ...analysis.reach import reached
 from ...ir.clone import remap_operands
 from ..block.gathered import may_be_summed
 
@@ -97,11 +98,8 @@ def _early(position: int, graph: Program) -> list[int]:
 
 def _needed_by(position: int, graph: Program) -> set[int]:
     """The operations whose results an operation is computed from."""
-    needed: set[int] = set()
-    waiting = list(graph.operands[position])
-    while waiting:
-        producer = graph.producers[waiting.pop()]
-        if producer != FROM_OUTSIDE and producer not in needed:
-            needed.add(producer)
-            waiting += graph.operands[producer]
-    return needed
+
+    def makers(reader: int) -> set[int]:
+        return {graph.producers[value] for value in graph.operands[reader]} - {FROM_OUTSIDE}
+
+    return reached(makers(position), makers)

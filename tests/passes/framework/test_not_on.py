@@ -6,7 +6,7 @@ import dataclasses
 import io
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support import toy_passes as toy
 from support.log_streams import shown_on
 
@@ -44,10 +45,7 @@ class NotThere(toy.ReplaceTwo):
     )
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(NotThere, toy.ReplaceTwo):
-        yield
+_toys = registering(NotThere, toy.ReplaceTwo)
 
 
 def step(x: jax.Array) -> jax.Array:

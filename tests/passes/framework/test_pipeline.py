@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support import toy_passes as toy
 
 from hloom.passes.framework import registry
@@ -20,10 +19,7 @@ from hloom.passes.ir.clone import clone_module
 TARGET = Target()
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.ReplaceTwo, toy.Touch, toy.NeedsTouch, toy.NeedsBoth, toy.Fail):
-        yield
+_toys = registering(toy.ReplaceTwo, toy.Touch, toy.NeedsTouch, toy.NeedsBoth, toy.Fail)
 
 
 def doubling_module() -> ir.Module:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import registering
 from support import toy_passes as toy
 
 from hloom.passes.framework import options, registry
@@ -23,11 +23,7 @@ from hloom.passes.framework.options import (
 )
 from hloom.passes.framework.pipeline import Pipeline
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.Toy, toy.Touch):
-        yield
+_toys = registering(toy.Toy, toy.Touch, scope="module")
 
 
 @pytest.mark.parametrize("spec", ["", "  ", "off", " off "])

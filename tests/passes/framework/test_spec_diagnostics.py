@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from support import registering
 from support import toy_passes as toy
 
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _toys() -> Iterator[None]:
-    with registry.registered(toy.Toy, toy.Touch):
-        yield
+_toys = registering(toy.Toy, toy.Touch, scope="module")
 
 
 def known_passes() -> str:

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.devices.meshes import mesh_of
-from support.losses import LOSSES, SMALL, HeadSize, lowered
+from support.losses import LOSSES, NARROW, SMALL, HeadSize, lowered
 
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
@@ -192,3 +192,23 @@ def test_a_batch_that_is_sharded_keeps_its_gradient_on_its_device() -> None:
     after = collectives("flat_arange", P("data"), P(), "one-hot")
     assert not any(logits in each for each in after)
     assert after == collectives("flat_hidden", P("data"), P(), "off")
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest, of all arrays of a tree."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return max(float(np.abs(np.float32(a) - np.float32(b)).max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["flat_arange", "narrow"])
+def test_xla_gives_no_other_result_in_bfloat16(name: str) -> None:
+    loss = LOSSES[name]
+    arguments = loss.arguments(NARROW)
+    exact = jax.jit(loss.step)(*jax.tree.map(widened, arguments))
+    before = jax.jit(loss.step)(*arguments)
+    after = jax.jit(loss.step, compiler_options={"hloom": "one-hot"})(*arguments)
+    assert distance(after, exact) <= distance(before, exact)
+
+
+def widened(array: jax.Array) -> jax.Array:
+    return array.astype("float32") if array.dtype == "bfloat16" else array

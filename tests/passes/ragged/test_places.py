@@ -15,10 +15,10 @@ from support.ragged.runs import (
     Array,
     assert_near,
     group_of_rows,
+    random_arrays,
     random_sizes,
     rewritten,
     runs,
-    shape_of,
     wide,
 )
 from support.random_programs import interpret
@@ -53,14 +53,10 @@ def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
     ]
 
 
-def arrays(dtype: Any) -> tuple[Array, Array, Array]:
-    draw = np.random.default_rng(0)
-    shapes = (BATCH, ROWS, WIDTH), (BATCH, GROUPS, WIDTH, OUT), (BATCH, ROWS, OUT)
-    parts = [draw.normal(size=shape) for shape in shapes]
-    if np.issubdtype(np.dtype(dtype), np.complexfloating):
-        parts = [part + 1j * draw.normal(size=part.shape) for part in parts]
-    first, second, third = (part.astype(dtype) for part in parts)
-    return first, second, third
+def arrays(dtype: Any) -> list[Array]:
+    return random_arrays(
+        dtype, (BATCH, ROWS, WIDTH), (BATCH, GROUPS, WIDTH, OUT), (BATCH, ROWS, OUT)
+    )
 
 
 def sizes_of(draw: np.random.Generator, *places: int, rows: int = ROWS) -> Array:
@@ -73,8 +69,7 @@ def sizes_of(draw: np.random.Generator, *places: int, rows: int = ROWS) -> Array
 def test_random_splits(platform: str, rows: int) -> None:
     x, w, gradient = arrays(np.float32)
     draw = np.random.default_rng(rows)
-    shapes = list(map(shape_of, (x, w, sizes_of(draw, BATCH), gradient)))
-    run = runs(rewritten(products, shapes, platform, rows, 3))
+    run = runs(rewritten(products, (x, w, sizes_of(draw, BATCH), gradient), platform, rows, 3))
     for _ in range(50):
         sizes = sizes_of(draw, BATCH)
         assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
@@ -89,8 +84,7 @@ def test_random_splits(platform: str, rows: int) -> None:
 def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
     x, w, gradient = arrays(dtype)
     sizes = sizes_of(np.random.default_rng(1), BATCH)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    run = runs(rewritten(products, shapes, platform, 16, 3))
+    run = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))
     got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
     assert {one.dtype for one in got} == {np.dtype(dtype)}
     assert_near(got, wanted, tolerance=tolerance, scaled=True)
@@ -100,8 +94,7 @@ def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
 def test_the_interpreter_agrees(platform: str) -> None:
     x, w, gradient = arrays(np.float32)
     sizes = sizes_of(np.random.default_rng(2), BATCH)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    module = rewritten(products, shapes, platform, 16, 3)
+    module = rewritten(products, (x, w, sizes, gradient), platform, 16, 3)
     got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
     assert_near(got, reference(x, w, sizes, gradient))
 
@@ -111,8 +104,7 @@ def test_sizes_that_are_mistaken_touch_no_other_place() -> None:
     sizes = np.array(
         [[30, -5, 40, 2**31 - 1, 3], [8, 8, 8, 8, 8], [-(2**31), 0, 2, 0, 50]], np.int32
     )
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    got = runs(rewritten(products, shapes, "cuda", 16, 3))(x, w, sizes, gradient)
+    got = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))(x, w, sizes, gradient)
     meant = np.array([[30, 0, 10, 0, 0], [8, 8, 8, 8, 8], [0, 0, 2, 0, 38]], np.int32)
     assert_near(got, reference(x, w, meant, gradient))
 
@@ -124,8 +116,7 @@ def test_what_is_not_finite_stays_with_its_group_and_place(platform: str) -> Non
     clean = reference(x, w, sizes, gradient)
     x[0, 35:], gradient[2, 33:], w[1, 1:], w[0, 1] = np.nan, np.inf, np.nan, np.inf
     x[0, 12] = np.nan  # of group 2
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    got = runs(rewritten(products, shapes, platform, 16, 3))(x, w, sizes, gradient)
+    got = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))(x, w, sizes, gradient)
     out, to_x, to_w = map(np.array, got)
     assert np.isnan(out[0, 12]).all()
     assert np.isnan(to_w[0, 2]).all()
@@ -182,7 +173,7 @@ def test_any_axes(platform: str, seed: int) -> None:
     )
     rows = LENGTHS["m"]
     sizes = sizes_of(draw, *shape("sizes")[:-1], rows=rows)
-    run = runs(rewritten(program, list(map(shape_of, (x, w, sizes, gradient))), platform, 8, 3))
+    run = runs(rewritten(program, (x, w, sizes, gradient), platform, 8, 3))
     own_letters = letters["sizes"][:-1] + "mg"
     left, right, out = (letters[name] for name in ("left", "right", "out"))
     for _ in range(3):
@@ -209,7 +200,7 @@ def test_sums_that_come_back_to_a_group_are_added_up_in_float32() -> None:
 
     x = gradient = np.ones((4, 512, 1), jnp.bfloat16)
     sizes = np.array([[512, 0], [511, 1], [0, 0], [200, 312]], np.int32)
-    module = rewritten(program, list(map(shape_of, (x, gradient, sizes))), "cuda", 16, 1)
+    module = rewritten(program, (x, gradient, sizes), "cuda", 16, 1)
     [got] = runs(module)(x, gradient, sizes)
     assert got.dtype == jnp.bfloat16
     wanted = np.array([512 + 511 + 200, 1 + 312]).astype(jnp.bfloat16)

@@ -18,10 +18,10 @@ from support.ragged.runs import (
     Array,
     assert_near,
     group_of_rows,
+    random_arrays,
     random_sizes,
     rewritten,
     runs,
-    shape_of,
     wide,
 )
 from support.random_programs import interpret
@@ -47,19 +47,8 @@ def products(x: Any, w: Any, sizes: Any, gradient: Any) -> Any:
     return out, *pull_back(gradient)
 
 
-def arrays(dtype: Any, seed: int = 0) -> tuple[Array, Array, Array]:
-    draw = np.random.default_rng(seed)
-    shapes = (ROWS, WIDTH), (GROUPS, WIDTH, OUT), (ROWS, OUT)
-    if np.issubdtype(np.dtype(dtype), np.integer):
-        first, second, third = (draw.integers(-4, 4, shape).astype(dtype) for shape in shapes)
-    elif np.issubdtype(np.dtype(dtype), np.complexfloating):
-        first, second, third = (
-            (draw.normal(size=shape) + 1j * draw.normal(size=shape)).astype(dtype)
-            for shape in shapes
-        )
-    else:
-        first, second, third = (draw.normal(size=shape).astype(dtype) for shape in shapes)
-    return first, second, third
+def arrays(dtype: Any) -> list[Array]:
+    return random_arrays(dtype, (ROWS, WIDTH), (GROUPS, WIDTH, OUT), (ROWS, OUT))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -68,8 +57,7 @@ def test_300_random_splits(platform: str, rows: int) -> None:
     x, w, gradient = arrays(np.float32)
     draw = np.random.default_rng(rows)
     sizes = np.zeros(GROUPS, np.int32)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    run = runs(rewritten(products, shapes, platform, rows, 3))
+    run = runs(rewritten(products, (x, w, sizes, gradient), platform, rows, 3))
     for _ in range(100):
         sizes = random_sizes(draw, GROUPS, ROWS)
         assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
@@ -82,7 +70,7 @@ def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
     w = draw.normal(size=(groups, WIDTH, OUT))
     x, w, gradient = (each.astype(np.float32) for each in (x, w, gradient))
     sizes = np.zeros(groups, np.int32)
-    run = runs(rewritten(products, list(map(shape_of, (x, w, sizes, gradient))), "cuda", 16, 3))
+    run = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))
     for _ in range(10):
         sizes = random_sizes(draw, groups, ROWS)
         assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
@@ -103,8 +91,7 @@ def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
 def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
     x, w, gradient = arrays(dtype)
     sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    run = runs(rewritten(products, shapes, platform, 16, 3))
+    run = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))
     got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
     assert {one.dtype for one in got} == {np.dtype(dtype)}
     assert_near(got, wanted, tolerance=tolerance, scaled=True)
@@ -116,7 +103,7 @@ def test_integers_are_exact(platform: str) -> None:
     for sizes_type in (np.int32, np.uint8, np.int16, np.uint32):
         sizes = np.array([9, 0, 40, 1, 3, 11], sizes_type)
         function = functools.partial(ragged_dot, preferred_element_type=jnp.int32)
-        module = rewritten(function, list(map(shape_of, (x, w, sizes))), platform, 16, 1)
+        module = rewritten(function, (x, w, sizes), platform, 16, 1)
         [got] = runs(module)(x, w, sizes)
         wanted, _, _ = reference(x, w, sizes.astype(np.int32), np.zeros((ROWS, OUT)))
         np.testing.assert_array_equal(got, wanted)
@@ -127,7 +114,7 @@ def test_sums_of_bfloat16_are_added_up_in_float32() -> None:
     rows = 2048
     x, gradient = np.ones((rows, 1), jnp.bfloat16), np.ones((rows, 1), jnp.bfloat16)
     w, sizes = np.zeros((2, 1, 1), jnp.bfloat16), np.array([rows - 1, 1], np.int32)
-    run = runs(rewritten(products, list(map(shape_of, (x, w, sizes, gradient))), "cuda", 16, 3))
+    run = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))
     *_, got = run(x, w, sizes, gradient)
     assert got.ravel().tolist() == [float(np.asarray(rows - 1, jnp.bfloat16)), 1.0]
 
@@ -139,8 +126,8 @@ def test_what_is_not_finite_stays_with_its_group(platform: str) -> None:
     clean = reference(x, w, sizes, gradient)
     x[64:], gradient[64:] = np.nan, np.inf
     x[50], w[1] = np.nan, np.inf  # a row of group 4; a group of no rows
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    out, to_x, to_w = runs(rewritten(products, shapes, platform, 16, 3))(x, w, sizes, gradient)
+    run = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))
+    out, to_x, to_w = run(x, w, sizes, gradient)
     rows, groups = np.arange(ROWS) != 50, np.arange(GROUPS) != 4
     assert np.isnan(out[50]).all()
     assert np.isnan(to_w[4]).all()
@@ -153,8 +140,7 @@ def test_sizes_that_are_mistaken_touch_nothing_else() -> None:
     """More rows than there are, or fewer than none: groups end where the rows end."""
     x, w, gradient = arrays(np.float32)
     sizes = np.array([70, -5, 40, 2**31 - 1, 3, -(2**31)], np.int32)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    got = runs(rewritten(products, shapes, "cuda", 16, 3))(x, w, sizes, gradient)
+    got = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))(x, w, sizes, gradient)
     meant = np.array([70, 0, 2, 0, 0, 0], np.int32)
     assert_near(got, reference(x, w, meant, gradient))
 
@@ -218,7 +204,7 @@ def test_any_axes(case: str, platform: str) -> None:
     sizes = np.array([11, 0, 6, 9], np.int32)
     function = functools.partial(general, **numbers)
     wanted = jax.jit(function)(x, w, sizes)
-    module = rewritten(function, list(map(shape_of, (x, w, sizes))), platform, 8, 1)
+    module = rewritten(function, (x, w, sizes), platform, 8, 1)
     trips = (30 + 4 * 7) // 8
     assert f"stablehlo.constant dense<{trips}> : tensor<i32>" in str(module)
     [got] = runs(module)(x, w, sizes)
@@ -229,8 +215,7 @@ def test_any_axes(case: str, platform: str) -> None:
 def test_the_interpreter_agrees(platform: str) -> None:
     x, w, gradient = arrays(np.float32)
     sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
-    shapes = list(map(shape_of, (x, w, sizes, gradient)))
-    module = rewritten(products, shapes, platform, 16, 3)
+    module = rewritten(products, (x, w, sizes, gradient), platform, 16, 3)
     got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
     assert_near(got, reference(x, w, sizes, gradient))
 

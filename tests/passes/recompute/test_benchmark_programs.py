@@ -1,7 +1,8 @@
 """The benchmark's training steps, made small: `remat` changes no loss and no gradient of them.
 
 Those that compute in float32 where their parameters do. Of the others bfloat16's rounding, which
-depends on what XLA fuses, hides whatever there would be to see.
+depends on what XLA fuses, hides whatever there would be to see. Of the libraries' steps: the plan
+ran, and in how much memory.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.programs.libraries import LIBRARY_PROGRAMS
 from support.programs.made_up import made_up
 
 import hloom
@@ -81,3 +84,17 @@ def test_losses_and_gradients_stay(name: str, monkeypatch: pytest.MonkeyPatch) -
     # Where XLA drops barriers, what is unrolled cannot be changed.
     may_change = SUBJECTS[name].scanned or keeps_barriers("cpu")
     assert changed == (len(BUDGETS) if may_change else 0)
+
+
+SPEC = "remat{min_bytes=0}"
+
+
+@pytest.mark.parametrize("make", LIBRARY_PROGRAMS)
+def test_a_step_gives_the_same_result(make: Callable[[], Any]) -> None:
+    function, arguments = make()
+    lowered = jax.jit(function).lower(*arguments)
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    got = lowered.compile(compiler_options={"hloom": SPEC})(*arguments)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Loops that stacks connect are planned together, whatever they are called; results unchanged."""
+"""Loops that stacks connect are planned together, whatever their names; results: test_scans.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import pytest
 from jax.extend.mlir import ir
+from support import registering
 from support.programs import PROGRAMS
 from support.remat_runs import assert_same, plain
 from support.scan_programs import SCANS
@@ -22,7 +23,6 @@ from support.scans.linked import (
 from support.scans.loops_pass import (
     CHEAP,
     FREE,
-    MIDDLE,
     RematLoops,
     plans_of,
     rewritten,
@@ -31,7 +31,6 @@ from support.scans.loops_pass import (
 )
 
 from hloom.passes.analysis.pricing import Pricing, Rates
-from hloom.passes.framework import registry
 from hloom.passes.framework.target import CPU_SPEED
 from hloom.passes.ir import walk
 from hloom.passes.recompute.decisions import ScanDecisions
@@ -44,30 +43,7 @@ NO_GAIN = {"forces_of_no_layer", "checkpoint_of_layers"}
 PREPARED = "inline,cse,free-constants"
 
 
-@pytest.fixture(autouse=True)
-def _pass_is_there() -> Any:
-    with registry.registered(RematLoops):
-        yield
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_results_stay_where_nothing_has_a_price(name: str) -> None:
-    off = plain(LINKED[name])
-    got = off.lowered.compile(compiler_options={"hloom": spec_of(FREE)})(*off.arguments)
-    assert_same(got, off.results)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", LINKED)
-def test_results_stay_at_other_prices(name: str) -> None:
-    off = plain(LINKED[name])
-    tried = {str(rewritten(off.lowered, spec_of(FREE))[0]), str(off.lowered.compiler_ir())}
-    for rate in (CHEAP, MIDDLE):
-        text = str(rewritten(off.lowered, spec_of(rate))[0])
-        if text not in tried:
-            tried.add(text)
-            got = off.lowered.compile(compiler_options={"hloom": spec_of(rate)})(*off.arguments)
-            assert_same(got, off.results)
+_pass_is_there = registering(RematLoops)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import registering
 from support.programs import PROGRAMS, normal
 from support.remat_runs import assert_same, plain
 from support.scan_programs import SCANS, kernels, layer, random_loops
+from support.scans.linked import LINKED
 from support.scans.loops_pass import (
     CHEAP,
     DEAR,
@@ -25,18 +27,15 @@ from support.scans.loops_pass import (
 
 from hloom.passes.analysis.loops.pairs import loop_pairs, nested_pairs
 from hloom.passes.analysis.pricing import Pricing, Rates
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.recompute.scan.plan import BlockScans, plan_scans, plan_scans_budgeted
 
+_pass_is_there = registering(RematLoops)
 
-@pytest.fixture(autouse=True)
-def _pass_is_there() -> Any:
-    with registry.registered(RematLoops):
-        yield
+EVERY = SCANS | LINKED
 
 
 def assert_close(name: str, got: Any, wanted: Any) -> None:
@@ -48,17 +47,17 @@ def assert_close(name: str, got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("name", EVERY)
 def test_results_stay_where_nothing_has_a_price(name: str) -> None:
-    off = plain(SCANS[name])
+    off = plain(EVERY[name])
     got = off.lowered.compile(compiler_options={"hloom": spec_of(FREE)})(*off.arguments)
     assert_close(name, got, off.results)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("name", EVERY)
 def test_results_stay_at_other_prices(name: str) -> None:
-    off = plain(SCANS[name])
+    off = plain(EVERY[name])
     # Prices that give the same module give the same program, and that of FREE is tried above.
     tried = {str(rewritten(off.lowered, spec_of(FREE))[0])}
     for rate in (CHEAP, MIDDLE):

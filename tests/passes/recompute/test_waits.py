@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support.random_programs import interpret
-from support.toy_passes import all_operations
 
 from hloom._jax.modules import make_context
+from hloom.passes.analysis.value_numbers import BARRIER
+from hloom.passes.ir import walk
 from hloom.passes.recompute.scan.waits import wait_before
 
 PROGRAM = """
@@ -70,19 +71,17 @@ def parsed(**parts: str) -> ir.Module:
 
 def waiting(module: ir.Module) -> list[ir.Operation]:
     """Has the loops wait, and gives the barriers."""
-    loops = [op for op in all_operations(module.operation) if op.name == "stablehlo.while"]
+    loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
     wait_before(loops)
     assert module.operation.verify()
-    return [
-        op for op in all_operations(module.operation) if op.name == "stablehlo.optimization_barrier"
-    ]
+    return [op for op in walk.operations(module.operation) if op.name == BARRIER]
 
 
 def test_a_loop_waits_for_what_is_read_behind_it_only() -> None:
     with make_context(), ir.Location.unknown():
         module = parsed()
         (barrier,) = waiting(module)
-        loop = next(op for op in all_operations(module.operation) if op.name == "stablehlo.while")
+        loop = next(op for op in walk.operations(module.operation) if op.name == "stablehlo.while")
         assert [value.owner.name for value in barrier.operands] == [
             "stablehlo.negate",
             "stablehlo.multiply",

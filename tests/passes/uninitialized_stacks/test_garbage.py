@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
+from support import registering
 from support.programs import normal, weights
 from support.programs.garbage import GarbageStacks
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
@@ -18,7 +18,6 @@ from support.remat_runs import assert_same, plain
 from support.scan_programs import SCANS
 
 import hloom
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
@@ -37,10 +36,7 @@ WITHOUT = frozenset(
 """Programs without a stack that is proved to be overwritten, and has any elements."""
 
 
-@pytest.fixture(autouse=True)
-def _pass_is_there() -> Iterator[None]:
-    with registry.registered(GarbageStacks):
-        yield
+_pass_is_there = registering(GarbageStacks)
 
 
 @settings(

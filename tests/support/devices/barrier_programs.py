@@ -11,7 +11,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
-from hloom.passes.ir import marks, walk
+from hloom.passes.ir import marks
 
 PART = '<@mesh, [{"x"}]>'
 
@@ -70,4 +70,4 @@ def barrier_kinds(plan: Mapping[str, Any]) -> list[str]:
 
 
 def marks_in(module: ir.Module, name: str) -> list[ir.Operation]:
-    return [op for op in walk.operations(module.operation) if marks.mark_name(op) == name]
+    return list(marks.marks_in(module.operation, name))

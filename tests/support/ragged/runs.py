@@ -18,11 +18,22 @@ PLATFORMS = ("cpu", "cuda")
 Array = np.ndarray[Any, Any]
 
 
+def random_arrays(dtype: Any, *shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
+    """Normal numbers of a type, complex ones too; of an integer type those from -4 to 3."""
+    draw, kind = np.random.default_rng(seed), np.dtype(dtype)
+    if np.issubdtype(kind, np.integer):
+        return [draw.integers(-4, 4, shape).astype(kind) for shape in shapes]
+    parts = [draw.normal(size=shape) for shape in shapes]
+    if np.issubdtype(kind, np.complexfloating):
+        parts = [part + 1j * draw.normal(size=part.shape) for part in parts]
+    return [part.astype(kind) for part in parts]
+
+
 def rewritten(
-    function: Callable[..., Any], shapes: Sequence[Any], platform: str, rows: int, loops: int
+    function: Callable[..., Any], arguments: Sequence[Array], platform: str, rows: int, loops: int
 ) -> Any:
     """The module of a program for a platform, with so many ragged products in loops."""
-    traced = jax.jit(function).trace(*shapes)
+    traced = jax.jit(function).trace(*map(shape_of, arguments))
     module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
     run = Pipeline.parse(f"ragged{{loops=all rows={rows}}}").run(module, target=Target()).runs[-1]
     assert len(rows_of(run.plan, "Ragged products in loops")) == loops

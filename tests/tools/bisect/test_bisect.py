@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
+from support import registering
 from support.dumps.samples import capture, execution, write_sample
 from support.toy_passes import Fail, ReplaceTwo, Touch
 
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write.writer import flush, write_step
-from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.recompute.block import rewrite
@@ -37,10 +37,7 @@ Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Any:
-    with registry.registered(ReplaceTwo, Touch, Fail):
-        yield
+_toys = registering(ReplaceTwo, Touch, Fail)
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""Walks over what depends on what, without recursion: programs are deeper than Python's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+_Each = TypeVar("_Each")
+_Known = TypeVar("_Known")
+
+
+def reached(start: Iterable[_Each], nexts: Callable[[_Each], Iterable[_Each]]) -> set[_Each]:
+    """All that one comes to from what is given, which is among it, by what is next of each."""
+    found: set[_Each] = set()
+    waiting = list(start)
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += nexts(each)
+    return found
+
+
+def settled(
+    known: dict[_Each, _Known],
+    wanted: _Each,
+    needs: Callable[[_Each], Iterable[_Each]],
+    settle: Callable[[_Each], _Known],
+) -> _Known:
+    """What is known of something: settled once what it needs is settled, all of it kept.
+
+    Args:
+      known: by what it is of; grows.
+      wanted: what is asked about.
+      needs: what has to be known before something can be settled; in no circle.
+      settle: what holds of something, by what is known then.
+    """
+    waiting = [wanted]
+    while waiting:
+        each = waiting[-1]
+        missing = [] if each in known else [need for need in needs(each) if need not in known]
+        if missing:
+            waiting += missing
+            continue
+        if each not in known:
+            known[each] = settle(each)
+        waiting.pop()
+    return known[wanted]
