@@ -28,11 +28,6 @@ class MemoryRules:
     """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
     (`BufferUse.SHIFT`)."""
 
-    repeats_tanh = True
-    """Whether a tanh in float32 is made again by each of its readers: XLA:GPU reckons that to be
-    faster than to write four bytes and read them again, but not two of bfloat16, and keeps what
-    takes longer, as erf (priority_fusion.cc; compiled with jax 0.10.2 and 0.12.0.1, 2026-11-25)."""
-
     holds_exchanged = True
     """Whether what a device gathers from its peers, and what it sums for them, is modelled."""
 

@@ -104,8 +104,6 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
-    if rules.repeats_tanh:
-        _mark_repeated(graph, trace)
     if rules.has_shifts:
         _mark_shifts(graph, trace)
     trace.inputs = frozenset(
@@ -182,15 +180,6 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             and graph.bytes_of(narrow) < graph.bytes_of(wide)
         ):
             trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
-
-
-def _mark_repeated(graph: Program, trace: OpTrace) -> None:
-    """Marks each tanh in float32 that is made again by its readers."""
-    for position, name in enumerate(graph.names[: len(trace.uses)]):
-        if name == "stablehlo.tanh" and trace.uses[position] is BufferUse.HEAVY:
-            element = ir.RankedTensorType(graph.ops[position].results[0].type).element_type
-            if isinstance(element, ir.F32Type):
-                trace.uses[position] = BufferUse.FUSED
 
 
 def _mark_shifts(graph: Program, trace: OpTrace) -> None:

@@ -118,29 +118,6 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
     assert trace_block(Program(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
 
 
-@pytest.mark.parametrize(
-    ("name", "element", "use"),
-    [
-        ("stablehlo.tanh", "f32", BufferUse.FUSED),
-        ("stablehlo.tanh", "bf16", BufferUse.HEAVY),
-        ("chlo.erf", "f32", BufferUse.HEAVY),
-    ],
-)
-def test_a_tanh_in_float32_is_made_again(
-    parse: Callable[[str], ir.Module], name: str, element: str, use: BufferUse
-) -> None:
-    type_ = f"tensor<64x{element}>"
-    arrow = f"{type_} -> {type_}" if name.startswith("chlo") else type_
-    module = parse(
-        f"""
-        func.func @main(%x: {type_}) -> {type_} {{
-          %t = {name} %x : {arrow}
-          return %t : {type_}
-        }}"""
-    )
-    assert trace_block(Program(main_block(module))).uses == [use]
-
-
 def test_constants_that_are_written_over_are_told_apart_by_their_types() -> None:
     def step(x: jax.Array) -> Any:
         def body(carry: jax.Array, _: None) -> tuple[jax.Array, Any]:
