@@ -9,9 +9,8 @@ from jax.extend.mlir import ir
 from support.examples import drawn
 from support.random_programs import Step, gradient, scans, steps
 
-from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PlannerSettings
