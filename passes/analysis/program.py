@@ -20,6 +20,7 @@ from ..ir.marks import mark_name
 from ..ir.mesh import MANUAL_COMPUTATION
 from ..ir.op_facts import Category, Kind, Regions
 from ..ir.ops import facts_of
+from ..ir.shardings import CONSTRAINT
 from ..ir.values import constant_int
 from .constants import is_zero_constant
 from .device import DeviceView
@@ -188,6 +189,8 @@ class Program:
         kind, index = kind_of(op), self.index
         if op.name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
             kind = Kind.OPAQUE
+        if op.name == CONSTRAINT and kind is Kind.OPAQUE:
+            kind = Kind.EXPENSIVE if self.device.exchanged.leaves_in_place(op) else kind
         read = [
             index[value] if value in index else self._add_value(value, FROM_OUTSIDE, sizeless)
             for value in op.operands

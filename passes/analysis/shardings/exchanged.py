@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from ...ir.shardings import CONSTRAINT
+from ...ir.shardings import CONSTRAINT, constraint_placement
 from ...ir.values import defining_op
 from .exchanges import Exchange, exchanges_of
 
@@ -67,6 +67,12 @@ class Exchanged:
         """The numbers of the exchanges that send a value."""
         maker = defining_op(value) if value in self._sent else None
         return self._of(self._sent, value, "" if maker is None else maker.name)
+
+    def leaves_in_place(self, constraint: ir.Operation) -> bool:
+        """Whether Shardy's partitioner sends nothing at a sharding constraint; False where the
+        exchanges are not known, or it leaves a sum to be done."""
+        is_known = bool(self.exchanges) and not constraint_placement(constraint).unreduced
+        return is_known and not self.sent(constraint.operands[0])
 
     def repeated_by(self, op: ir.Operation) -> tuple[int, ...]:
         """The numbers of the exchanges that are made once more where an operation is repeated.

@@ -6,6 +6,8 @@ import pytest
 from jax.extend.mlir import ir
 from support.ir_blocks import last_value
 
+from hloom.passes.analysis.device import DeviceView
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.purity import kind_of, may_go
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import Kind
@@ -236,3 +238,36 @@ def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) ->
     loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
     assert kind_of(loop) is Kind.OPAQUE
     assert may_go(loop)  # where nothing reads it
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "wanted", "kind"),
+    [
+        # Both operands are split along one axis, so that without the constraint Shardy could place
+        # the product otherwise. With it the weights are gathered, and nothing is sent behind them.
+        ('[{"a"}, {}]', '[{}, {"a"}]', '[{"a"}, {}]', Kind.EXPENSIVE),
+        # What is contracted is split: the devices sum.
+        ('[{}, {"a"}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.OPAQUE),
+        # What the sharded program says is known by other rules too, and stays cheap.
+        ('[{"a"}, {}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.CHEAP),
+    ],
+)
+def test_a_constraint_may_be_repeated_where_shardys_partitioner_sends_nothing(
+    context: ir.Context, x: str, y: str, wanted: str, kind: Kind
+) -> None:
+    given = ", ".join(
+        f"%{name}: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {axes}>}}"
+        for name, axes in (("x", x), ("y", y))
+    )
+    module = ir.Module.parse(f"""{MESH} func.func @main({given}) -> tensor<8x8xf32> {{
+    %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+      : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, {wanted}> : tensor<8x8xf32>
+    %2 = stablehlo.tanh %1 : tensor<8x8xf32>
+    return %2 : tensor<8x8xf32>
+    }}""")
+    program = Program.of(module, DeviceView.of(module))
+    assert program.kinds[program.names.index("sdy.sharding_constraint")] is kind
+    if kind is not Kind.CHEAP:
+        without = Program.of(module)
+        assert without.kinds[without.names.index("sdy.sharding_constraint")] is Kind.OPAQUE
