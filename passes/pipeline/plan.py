@@ -142,7 +142,7 @@ def _drawn(schedule: PipelineSchedule) -> Table:
     )
     if schedule.ticks > _MOST_DRAWN:
         return Table("Schedule", {}, (), text)
-    columns = {"device, by its place": Kind.COUNT, "microbatch in each tick": Kind.CODE}
+    columns = {"device, by its place": Kind.COUNT, "microbatch in each tick": Kind.DRAWING}
     return Table("Schedule", columns, tuple(schedule.picture()), text)
 
 
