@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.program import Node, Program
+from ..analysis.reach import reached
 from ..analysis.shardings.shardings import Shardings
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -49,14 +50,10 @@ def early_work(program: Program, loop: Node, shardings: Shardings, devices: int)
             if work is None:
                 continue
             freed = sum(map(program.bytes_of, search.freed(work))) // devices
-            left = [program.values[value] for value in search.left(work)]
-            kept = sum(
-                int(program.bytes_of(program.index[value]) * shardings.share(value))
-                for value in left
-            )
-            if freed > kept:
+            left = [(program.values[value], program.bytes_of(value)) for value in search.left(work)]
+            if freed > sum(int(size * shardings.share(value)) for value, size in left):
                 ops |= {each.number: each for each in work}
-                made += left
+                made += [value for value, _ in left]
     return EarlyWork(tuple(ops[number].op for number in sorted(ops)), tuple(dict.fromkeys(made)))
 
 
@@ -66,15 +63,12 @@ class _Search:
         self._nodes = program.root.nodes
         self._loop = loop
         self._returned = set(program.root.returned)
-        self.behind = {loop.number}
+        self.behind = reached([loop.number], self._makers)
         """The operations that the loop needs, and itself, by number."""
-        waiting = [loop]
-        while waiting:
-            for value in waiting.pop().reads():
-                maker = program.maker(value)
-                if maker is not None and maker not in self.behind:
-                    self.behind.add(maker)
-                    waiting.append(self._nodes[maker])
+
+    def _makers(self, number: int) -> list[int]:
+        makers = map(self._program.maker, self._nodes[number].reads())
+        return [maker for maker in makers if maker is not None]
 
     def work(self, product: Node) -> list[Node] | None:
         """A product, the light work that it needs, and such on it that stands before the loop.
@@ -86,19 +80,16 @@ class _Search:
         while waiting:
             node = waiting.pop()
             found[node.number] = node
-            for value in node.reads():
-                maker = self._program.maker(value)
-                if maker is None or maker in self.behind or maker in found:
-                    if maker != self._loop.number:
-                        continue
-                    return None
+            for maker in self._makers(node.number):
+                if maker in found or (maker in self.behind and maker != self._loop.number):
+                    continue
                 if not self._is_light(self._nodes[maker]):
                     return None
                 waiting.append(self._nodes[maker])
         for node in self._nodes[product.number + 1 : self._loop.number]:
-            makers = {self._program.maker(value) for value in node.reads()}
+            makers = set(self._makers(node.number))
             if self._is_light(node) and makers & found.keys():
-                if makers - found.keys() - self.behind - {None}:
+                if makers - found.keys() - self.behind:
                     return None
                 found[node.number] = node
         work = [found[number] for number in sorted(found)]

@@ -21,6 +21,7 @@ from ...ir.shardings import (
     devices_of,
 )
 from ...ir.values import defining_op
+from ..reach import reached
 from .propagation import (
     Propagated,
     propagate,
@@ -172,19 +173,13 @@ def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
 
 def _read_by_products(module: ir.Module) -> set[ir.Value]:
     """The values that matrix products read, and those that these are made of."""
-    found: set[ir.Value] = set()
-    waiting = [
+    read = (
         operand
         for op in walk.operations(module.operation)
         if facts_of(op.name).category is Category.CONTRACTION
         for operand in op.operands
-    ]
-    while waiting:
-        value = waiting.pop()
-        if value not in found:
-            found.add(value)
-            waiting += _sources(value)
-    return found
+    )
+    return reached(read, _sources)
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
