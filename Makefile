@@ -80,7 +80,12 @@ test-newest: CASES := third
 test-newest: .venv-newest/dev.stamp
 	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not tpu and not once' --cases=$(CASES)
 
+# Machine code takes most of XLA's time to compile for a GPU, after all that is about memory is
+# decided, and the programs of a test mostly share their kernels: XLA keeps those of this run.
+test-h100: export TESTS_KERNELS := $(CURDIR)/build/test-kernels
+test-h100: export TESTS_XLA_FLAGS := --xla_gpu_enable_llvm_module_compilation_parallelism=true
 test-h100: .venv/cuda13.stamp
+	rm -rf $(TESTS_KERNELS) && mkdir -p $(TESTS_KERNELS)
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100
 
 # A test that compiles for longer than ten minutes is ended, as any other (pyproject.toml).

@@ -1,6 +1,7 @@
 """The suite runs strict, on the CPU, with 8 virtual devices, whatever the shell has set.
 
-`TESTS_XLA_FLAGS` adds flags of XLA, as CI does to compile in less time.
+`TESTS_XLA_FLAGS` adds flags of XLA, as CI does to compile in less time. In the folder
+`TESTS_KERNELS` XLA keeps the machine code of GPU kernels, in a file of each worker.
 
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
 So are tests marked `h100` where JAX's CUDA plugin is not installed, and those marked `tpu` without
@@ -16,9 +17,12 @@ import os
 
 # Before anything imports JAX: it reads these once.
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = " ".join(
-    ["--xla_force_host_platform_device_count=8", os.environ.get("TESTS_XLA_FLAGS", "")]
-)
+_FLAGS = ["--xla_force_host_platform_device_count=8", os.environ.get("TESTS_XLA_FLAGS", "")]
+if _KERNELS := os.environ.get("TESTS_KERNELS"):
+    _FLAGS.append(
+        f"--xla_gpu_kernel_cache_file={_KERNELS}/{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    )
+os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
 os.environ["HLOOM_STRICT"] = "1"
 for _name in list(os.environ):
     if _name.startswith(("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR", "HLOOM_DUMP_", "HLOOM_LOG")):
