@@ -99,7 +99,7 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	  XLA_FLAGS=$(devices)=64 $$python -m benchmarks.barrier_latency || exit 1; \
 	  XLA_FLAGS=$(devices)=8 $$python -m benchmarks.ragged_all_to_all || exit 1; \
 	  for name in step_memory remat_cheap split_loop undo_checkpoint liveness_error optimality_gap planning_time \
-	    kernels capture dump_cost fits frontier; do \
+	    kernels capture dump_cost kernel_cache fits frontier; do \
 	    $$python -m benchmarks.$$name || exit 1; done; done
 	.venv/bin/python -m benchmarks.budgets
 	.venv/bin/python -m benchmarks.budgets --picture
