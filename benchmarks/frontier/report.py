@@ -27,6 +27,7 @@ class Frontier:
       passes: by name of a pass a point for each budget, and one without any.
       failures: by spec, why a pass failed.
       reasons: by pass and policy, why the pass does not win there; told by people.
+      commits: by name of a pass, the commit that it was measured at, where it is known.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Frontier:
     passes: dict[str, list[BudgetPoint]]
     failures: dict[str, str]
     reasons: dict[tuple[str, str], str]
+    commits: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def mebi(self, point: Point) -> str:
         return f"{point.step_bytes / MEBI_BYTES:.0f}"
@@ -47,7 +49,8 @@ def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
     rows = [_Row(frontier, name) for frontier in frontiers.values() for name in frontier.passes]
     sharded = any(row.frontier.none.collectives for row in rows)
-    return table_of({**_SUMMARY, **(_EXCHANGES if sharded else {})}, rows, names=2)
+    columns = {**_SUMMARY, **(_EXCHANGES if sharded else {}), **_COMMIT}
+    return table_of(columns, rows, names=2)
 
 
 class _Row:
@@ -99,6 +102,12 @@ _EXCHANGES: Mapping[str, Callable[[_Row], str]] = {
     f"{FLOOR_POLICY} sends": lambda row: _exchanges(row.nothing),
     "sends at most": lambda row: _exchanges(row.most_sent()),
 }
+
+
+_COMMIT: Mapping[str, Callable[[_Row], str]] = {
+    "commit": lambda row: row.frontier.commits.get(row.name, "not noted"),
+}
+"""Rows may be older than the code: what is measured anew takes the place of single ones."""
 
 
 def _exchanges(point: Point) -> str:
