@@ -117,7 +117,10 @@ def _exchanges(point: Point) -> str:
 def program_tables(frontier: Frontier) -> Iterator[str]:
     """The policies with the verdict on each pass. What each budget gave is in the JSON."""
     columns = ["policy", "pass", "verdict", "step, MiB", "added GFLOP"]
-    columns += ["the pass at its memory, GFLOP", "at its work, MiB", "reason"]
+    columns += ["the pass at its memory, GFLOP", "at its work, MiB"]
+    if frontier.none.collectives:
+        columns += ["sends, MiB", "the pass at its memory sends"]
+    columns += ["reason"]
     rows = (_policy_cells(frontier, p, name) for p in frontier.policies for name in frontier.passes)
     yield from table(columns, rows, names=3)
     for spec, reason in frontier.failures.items():
@@ -129,6 +132,11 @@ def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
     verdict = judge(policy, frontier.passes[name])
     flops = "none fits" if verdict.least_flops is None else _added(frontier, verdict.least_flops)
     memory = "none" if verdict.least_bytes is None else f"{verdict.least_bytes / MEBI_BYTES:.0f}"
+    sent = []
+    if frontier.none.collectives:
+        within = [p for p in frontier.passes[name] if p.step_bytes <= policy.step_bytes]
+        nearest = min(within, key=lambda point: point.flops, default=None)
+        sent = [_exchanges(policy), "" if nearest is None else _exchanges(nearest)]
     told = frontier.reasons.get((name, policy.label), "")
     reason = "; ".join(filter(None, (verdict.shortfall, told)))
     return [
@@ -139,6 +147,7 @@ def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
         frontier.added(policy),
         flops,
         memory,
+        *sent,
         "" if verdict.won else reason,
     ]
 
