@@ -215,9 +215,11 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
     own = graph.operands[position][0]
     constant, frontier = graph.constant_derived, {own}
     for _ in range(_LONGEST_ACTIVATION):
+        if not frontier:
+            break  # it is made of constants
         value = max(frontier)
         producer = graph.producers[value]
-        if len(frontier) == 1 and len(graph.users[value]) > 1 and value != own:
+        if len(frontier) == 1 and len(graph.users[value]) > 1:
             return value
         if producer == FROM_OUTSIDE or trace.uses[producer] is not BufferUse.FUSED:
             break

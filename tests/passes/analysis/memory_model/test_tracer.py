@@ -164,6 +164,19 @@ def test_a_tanh_in_float32_is_made_again_of_what_is_kept(
     assert trace_block(graph).uses[position] is use
 
 
+def test_a_tanh_of_constants_is_kept(parse: Callable[[str], ir.Module]) -> None:
+    module = parse(
+        """
+        func.func @main() -> tensor<64xf32> {
+          %x = stablehlo.iota dim = 0 : tensor<64xf32>
+          %y = stablehlo.add %x, %x : tensor<64xf32>
+          %t = stablehlo.tanh %y : tensor<64xf32>
+          return %t : tensor<64xf32>
+        }"""
+    )
+    assert trace_block(Program(main_block(module))).uses[-1] is BufferUse.HEAVY
+
+
 def test_constants_that_are_written_over_are_told_apart_by_their_types() -> None:
     def step(x: jax.Array) -> Any:
         def body(carry: jax.Array, _: None) -> tuple[jax.Array, Any]:
