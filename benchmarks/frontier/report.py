@@ -27,6 +27,7 @@ class Frontier:
       passes: by name of a pass a point for each budget, and one without any.
       failures: by spec, why a pass failed.
       reasons: by pass and policy, why the pass does not win there; told by people.
+      commits: by name of a pass, the commit that it was measured at, where it is known.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Frontier:
     passes: dict[str, list[BudgetPoint]]
     failures: dict[str, str]
     reasons: dict[tuple[str, str], str]
+    commits: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def mebi(self, point: Point) -> str:
         return f"{point.step_bytes / MEBI_BYTES:.0f}"
@@ -47,7 +49,8 @@ def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
     rows = [_Row(frontier, name) for frontier in frontiers.values() for name in frontier.passes]
     sharded = any(row.frontier.none.collectives for row in rows)
-    return table_of({**_SUMMARY, **(_EXCHANGES if sharded else {})}, rows, names=2)
+    columns = {**_SUMMARY, **(_EXCHANGES if sharded else {}), **_COMMIT}
+    return table_of(columns, rows, names=2)
 
 
 class _Row:
@@ -101,6 +104,12 @@ _EXCHANGES: Mapping[str, Callable[[_Row], str]] = {
 }
 
 
+_COMMIT: Mapping[str, Callable[[_Row], str]] = {
+    "commit": lambda row: row.frontier.commits.get(row.name, "not noted"),
+}
+"""Rows may be older than the code: what is measured anew takes the place of single ones."""
+
+
 def _exchanges(point: Point) -> str:
     return f"{point.sent_bytes / MEBI_BYTES:.1f} ({point.collectives})"
 
@@ -108,7 +117,10 @@ def _exchanges(point: Point) -> str:
 def program_tables(frontier: Frontier) -> Iterator[str]:
     """The policies with the verdict on each pass. What each budget gave is in the JSON."""
     columns = ["policy", "pass", "verdict", "step, MiB", "added GFLOP"]
-    columns += ["the pass at its memory, GFLOP", "at its work, MiB", "reason"]
+    columns += ["the pass at its memory, GFLOP", "at its work, MiB"]
+    if frontier.none.collectives:
+        columns += ["sends, MiB", "the pass at its memory sends"]
+    columns += ["reason"]
     rows = (_policy_cells(frontier, p, name) for p in frontier.policies for name in frontier.passes)
     yield from table(columns, rows, names=3)
     for spec, reason in frontier.failures.items():
@@ -120,6 +132,11 @@ def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
     verdict = judge(policy, frontier.passes[name])
     flops = "none fits" if verdict.least_flops is None else _added(frontier, verdict.least_flops)
     memory = "none" if verdict.least_bytes is None else f"{verdict.least_bytes / MEBI_BYTES:.0f}"
+    sent = []
+    if frontier.none.collectives:
+        within = [p for p in frontier.passes[name] if p.step_bytes <= policy.step_bytes]
+        nearest = min(within, key=lambda point: point.flops, default=None)
+        sent = [_exchanges(policy), "" if nearest is None else _exchanges(nearest)]
     told = frontier.reasons.get((name, policy.label), "")
     reason = "; ".join(filter(None, (verdict.shortfall, told)))
     return [
@@ -130,6 +147,7 @@ def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
         frontier.added(policy),
         flops,
         memory,
+        *sent,
         "" if verdict.won else reason,
     ]
 

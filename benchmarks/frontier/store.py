@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 import hloom
+from benchmarks.common.commits import git_commit
 from benchmarks.common.tables import RESULTS, Report, heading, update_report
 from benchmarks.frontier.points import BudgetPoint, Point
 from benchmarks.frontier.reasons import REASONS
@@ -30,6 +31,7 @@ class Store:
 
     def __init__(self, yardstick: Yardstick) -> None:
         self._of = yardstick
+        self._commit = git_commit()
         self._file = RESULTS / f"{yardstick.results}.json"
 
     def add_policies(self, program: str, points: Sequence[Point]) -> None:
@@ -45,6 +47,7 @@ class Store:
         programs = self._programs()
         passes = _entry(programs, program)["passes"]
         passes[name] = {
+            "commit": self._commit,
             "points": [dataclasses.asdict(point) for point in points],
             "failures": dict(failures),
         }
@@ -101,9 +104,19 @@ def frontiers(yardstick: Yardstick, programs: dict[str, dict[str, Any]]) -> dict
             policies=policies,
             passes=passes,
             failures={spec: reason for each in failures for spec, reason in each.items()},
+            commits={
+                each: _shortened(measured["commit"])
+                for each, measured in entry["passes"].items()
+                if measured.get("commit")
+            },
             reasons={(n, policy): why for (of, n, policy), why in reasons.items() if of == name},
         )
     return found
+
+
+def _shortened(commit: str) -> str:
+    """A commit as tables have it, with the "+" of one whose files differ."""
+    return commit[:10] + commit[40:]
 
 
 def drawing(yardstick: Yardstick, version: str) -> str:
@@ -152,7 +165,8 @@ work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Erro
 of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
 XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
 model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
-more."""
+more. "Commit" is that of the code that a row was measured with, "+" where files differ from it.
+Of rows that are older than this column it was not noted."""
 
 _OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is
 the most that a device sends in a step within any budget, beside what it sends in the program as it

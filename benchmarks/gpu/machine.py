@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import venv
 import zipfile
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.commits import git_commit, said
 from benchmarks.gpu.items import ROOT
 
 WHEELS = ROOT / "build" / "wheels"
@@ -121,11 +121,7 @@ def commit(*, of_wheel: bool = False) -> str | None:
     """
     if of_wheel and (written := _written_commit()):
         return written
-    found = _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
-    if found:
-        changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
-        return found + ("+" if changed else "")
-    return _written_commit()
+    return git_commit(ROOT) or _written_commit()
 
 
 def _written_commit() -> str | None:
@@ -137,7 +133,7 @@ def _written_commit() -> str | None:
 
 def facts() -> dict[str, Any]:
     """What this machine says of itself without JAX."""
-    smi = _said(
+    smi = said(
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total,compute_cap",
         "--format=csv,noheader",
@@ -149,12 +145,3 @@ def facts() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "xla_flags": os.environ.get("XLA_FLAGS"),
     }
-
-
-def _said(*command: str) -> str | None:
-    """What a command prints; None where it is not there or fails."""
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None

@@ -64,6 +64,7 @@ _KNOWN = _NEEDED | {
     "link_bytes_per_s": "a positive number",
     "link_devices": "a positive whole number",
     "network_bytes_per_s": "a positive number",
+    "collective_s": "a positive number",
     "matrix_flops_per_s": "a table of positive numbers by bits",
     "vector_flops_per_s": "a positive number",
     "topologies": "a list of texts",
@@ -73,6 +74,7 @@ _KNOWN = _NEEDED | {
 
 _OF_SPEED = (
     "bytes_per_s",
+    "collective_s",
     "host_bytes_per_s",
     "link_bytes_per_s",
     "link_devices",

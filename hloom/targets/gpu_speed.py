@@ -38,6 +38,9 @@ and RTX Blackwell, read as rate / (cores x clock)."""
 
 _LAUNCH_S = 2e-6
 
+_COLLECTIVE_S = 5e-6
+"""As XLA reckons (kNcclKernelLaunchOverhead, gpu_performance_model_base.h)."""
+
 
 def of_gpu(
     compute_capability: tuple[int, int],
@@ -59,4 +62,5 @@ def of_gpu(
         vector_flops_per_s=2 * core.lanes * cycles_per_s,
         bytes_per_s=bytes_per_s or core.bytes_per_s * core_count,
         kernel_s=_LAUNCH_S,
+        collective_s=_COLLECTIVE_S,
     )

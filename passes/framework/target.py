@@ -25,6 +25,7 @@ class Speed:
         NVLink or ICI; None where they are not known.
       link_devices: how many consecutive devices such links join; None for all of them.
       network_bytes_per_s: what a device sends beyond those; None where it is not known.
+      collective_s: what the smallest collective takes; as long as a kernel where it is not known.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -42,6 +43,7 @@ class Speed:
     link_bytes_per_s: float | None = None
     link_devices: int | None = None
     network_bytes_per_s: float | None = None
+    collective_s: float | None = None
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""

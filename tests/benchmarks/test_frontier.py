@@ -145,11 +145,12 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
         passes={"remat": [budget_point(100, 99, 16, 99), budget_point(200, 200, 10, 200)]},
         failures={"remat{budget=5}": "it broke"},
         reasons={("remat", "nothing_saveable"): "it is a toy"},
+        commits={"remat": "0123456789+"},
     )
     [_, _, summary] = summary_table({"toy": frontier})
     assert summary == (
         "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 3 | yes |  | yes | 99.0 % | 2 "
-        "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 |"
+        "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 | 0123456789+ |"
     )
     text = "\n".join(program_tables(frontier))
     assert "**lost**" in text

@@ -25,6 +25,9 @@ _MOST_LEFT_OUT = 10
 _MOST_WIDTHS = 16
 """Of elements of matrix products, in bits."""
 
+_BESIDE = ("host_bytes_per_s", "link_bytes_per_s", "network_bytes_per_s", "collective_s")
+"""Figures of a speed that not every device has."""
+
 _VERSION = re.compile(r"\d+(\.\d+){0,4}([.+-]?[A-Za-z0-9.]+)?", re.ASCII)
 
 
@@ -55,7 +58,8 @@ def target(recorded: Any, here: Target) -> Target:
         vector, bytes_, kernel = (
             _rate(speed[each]) for each in ("vector_flops_per_s", "bytes_per_s", "kernel_s")
         )
-        host = speed.get("host_bytes_per_s")
+        beside = {each: None if speed.get(each) is None else _rate(speed[each]) for each in _BESIDE}
+        devices = speed.get("link_devices")
         return dataclasses.replace(
             here,
             name=name,
@@ -67,8 +71,9 @@ def target(recorded: Any, here: Target) -> Target:
                 bytes_,
                 kernel,
                 overlaps=speed.get("overlaps") is not False,
-                host_bytes_per_s=None if host is None else _rate(host),
                 float32_passes=_passes(speed.get("float32_passes")),
+                link_devices=None if devices is None else int(_rate(devices)),
+                **beside,
             ),
             keeps_barriers=recorded["keeps_barriers"] is True,
         )

@@ -28,6 +28,14 @@ class MemoryRules:
     """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
     (`BufferUse.SHIFT`)."""
 
+    repeats_tanh = True
+    """Whether a tanh in float32 that is made, by elementwise work alone, of a value that is kept
+    as long as it is itself, such as a GELU's of what the GELU reads, is made again by each of its
+    readers. XLA:GPU reckons that to be faster than to write four bytes and read them again
+    (CalculateProducerPriority, priority_fusion.cc), but not two of
+    bfloat16, and keeps what takes longer, as erf; compiled with jax 0.10.2 and 0.12.0.1,
+    2026-11-25. Of other tanhs the model keeps the result, or what it is made of: as many bytes."""
+
     holds_exchanged = True
     """Whether what a device gathers from its peers, and what it sums for them, is modelled."""
 

@@ -59,6 +59,7 @@ class TpuRules(MemoryRules):
 
     transposes_stacks = False
     has_shifts = False
+    repeats_tanh = False
     holds_exchanged = False
     # XLA:TPU gathers inside of products' kernels, a part at a time: nothing of it was measured.
 

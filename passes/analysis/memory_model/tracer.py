@@ -11,6 +11,7 @@ from ...ir import walk
 from ...ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
+from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, Program
 from .exchanged import hold_exchanged
@@ -104,6 +105,8 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
+    if rules.repeats_tanh:
+        _mark_repeated(graph, trace)
     if rules.has_shifts:
         _mark_shifts(graph, trace)
     trace.inputs = frozenset(
@@ -182,6 +185,49 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
 
 
+def _mark_repeated(graph: Program, trace: OpTrace) -> None:
+    """Marks each tanh in float32 that its readers make again of what they have in any case."""
+    last: list[int] | None = None
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name != "stablehlo.tanh" or trace.uses[position] is not BufferUse.HEAVY:
+            continue
+        if not isinstance(element_of(graph.ops[position].results[0]), ir.F32Type):
+            continue
+        last = last or _last_kernels(graph, trace)
+        if last[_kept_source(graph, trace, position)] >= last[graph.results[position][0]]:
+            trace.uses[position] = BufferUse.FUSED
+
+
+def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
+    """By value the position of the last operation that reads it, or what is fused of it."""
+    last = [FROM_OUTSIDE] * len(graph.sizes)
+    for position in range(len(graph.ops) - 1, -1, -1):
+        is_fused = position < len(trace.uses) and trace.uses[position] is BufferUse.FUSED
+        reader = last[graph.results[position][0]] if is_fused else position
+        for value in graph.operands[position]:
+            last[value] = max(last[value], reader)
+    return last
+
+
+def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
+    """The one value that all of an operation's operand is made of, by what is fused, and that
+    others read too; the operand itself where there is none such."""
+    own = graph.operands[position][0]
+    constant, frontier = graph.constant_derived, {own}
+    for _ in range(_LONGEST_ACTIVATION):
+        if not frontier:
+            break  # it is made of constants
+        value = max(frontier)
+        producer = graph.producers[value]
+        if len(frontier) == 1 and len(graph.users[value]) > 1:
+            return value
+        if producer == FROM_OUTSIDE or trace.uses[producer] is not BufferUse.FUSED:
+            break
+        frontier.remove(value)
+        frontier.update(each for each in graph.operands[producer] if not constant[each])
+    return own
+
+
 def _mark_shifts(graph: Program, trace: OpTrace) -> None:
     """Marks x - max(x), a softmax's shift, where nothing else reads x."""
     constant = graph.constant_derived
@@ -207,6 +253,9 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
                     type_ = graph.values[made].type, trace.sizes[made]
                     trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
 
+
+_LONGEST_ACTIVATION = 16
+"""Operations between a tanh and the value that an activation function is of; a GELU has five."""
 
 _LONGEST_BROADCAST = 6
 """Operations between a maximum and its subtraction that are looked through; JAX has up to four."""

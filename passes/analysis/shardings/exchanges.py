@@ -93,7 +93,8 @@ class Exchange:
         rate = speed.link_bytes_per_s if within else speed.network_bytes_per_s
         if rate is None:
             return None
-        return self.runs * speed.kernel_s + self.sent_bytes / rate
+        waited_s = speed.kernel_s if speed.collective_s is None else speed.collective_s
+        return self.runs * waited_s + self.sent_bytes / rate
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
-from hloom.passes.framework.target import Target
+from hloom.passes.framework.target import Speed, Target
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import compare
@@ -31,14 +31,18 @@ def test_a_dump_tells_arguments_results_target_and_options(sample_module: Module
     names = [value.name for value in program.results]
     assert compare(program.compile("remat").run(given), results, names).equal
 
+    linked = dataclasses.replace(
+        Speed(), link_bytes_per_s=450e9, link_devices=8, network_bytes_per_s=5e10, collective_s=5e-6
+    )
     manifest = sample_module.manifest | {
         "platform": "cuda",
-        "target": dataclasses.asdict(Target(name="h100_sxm", platform="cuda")),
+        "target": dataclasses.asdict(Target(name="h100_sxm", platform="cuda", speed=linked)),
         "compile": {"fell_back": "pass 'remat' failed"},
         "versions": {"jax": "0.1"},
         "compile_options": {"xla_gpu_foo": "1"},
     }
     elsewhere = ReplayProgram.load(dataclasses.replace(sample_module, manifest=manifest))
+    assert elsewhere.target.speed == linked
     assert elsewhere.notes == (
         "dumped on cuda, compiled for cpu",
         "the passes plan for h100_sxm, as they did",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -236,3 +237,5 @@ def test_seconds_are_those_of_the_links_that_a_group_needs() -> None:
     far = Exchange("all-gather", ("a",), 8, 16, 8000, 2, "2000xf32", "", "")
     assert far.seconds(speed) == pytest.approx(2e-6 + 14000 / 1e8)
     assert far.seconds(Speed()) is None
+    slow = dataclasses.replace(speed, collective_s=5e-6)
+    assert exchange.seconds(slow) == pytest.approx(10e-6 + 14000 / 1e9)
