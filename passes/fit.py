@@ -44,7 +44,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .framework.base import Pass
-from .framework.options import Budget, Bytes, Words, option
+from .framework.options import Budget, Bytes, Words, in_context, option
 from .planner import COMPILES_DOC, PlannedPass
 from .planner.candidates import PlannerSettings
 from .planner.moves import DEFAULT_MOVES, MOVES, SPLIT_LOOP
@@ -75,11 +75,17 @@ class Fit(PlannedPass):
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
     )
 
+    behind: str = in_context("")
+    """The passes behind that take whole loops, with which steps are priced."""
+
     def in_front_of(self, later: Pass) -> Pass:
         """Without `split-loop` where a pass follows that takes whole loops."""
+        if not later.takes_whole_loops:
+            return self
         moves = Words(tuple(move for move in self.moves if move != SPLIT_LOOP))
-        return replace(self, moves=moves) if moves and later.takes_whole_loops else self
+        behind = ",".join(filter(None, (self.behind, str(later))))
+        return replace(self, moves=moves or self.moves, behind=behind)
 
     @property
     def settings(self) -> PlannerSettings:
-        return PlannerSettings(self.budget, self.compiles, self.moves, self.min_bytes)
+        return PlannerSettings(self.budget, self.compiles, self.moves, self.min_bytes, self.behind)

@@ -65,7 +65,7 @@ __all__ = [
     "unit_hint",
 ]
 
-_METADATA_KEY = "hloom.option"
+_METADATA_KEY, _CONTEXT_KEY = "hloom.option", "hloom.context"
 _CHOICE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -177,9 +177,14 @@ def option(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: metadata})
 
 
+def in_context(default: Any) -> Any:
+    """Declares a field that is no option: `Pass.in_front_of` sets it from the rest of a spec."""
+    return dataclasses.field(default=default, metadata={_CONTEXT_KEY: True})
+
+
 @functools.cache
 def options_of(pass_class: type) -> tuple[OptionInfo, ...]:
-    """The options of a pass class in the order of its fields.
+    """The options of a pass class in the order of its fields, `in_context` ones left out.
 
     Raises TypeError where a field is not declared with `option`, has a type without a spelling,
     or has a default that its own limits forbid: mistakes of the author of the pass.
@@ -188,6 +193,7 @@ def options_of(pass_class: type) -> tuple[OptionInfo, ...]:
     return tuple(
         _option_info(pass_class, field, hints[field.name])
         for field in dataclasses.fields(pass_class)
+        if _CONTEXT_KEY not in field.metadata
     )
 
 

@@ -191,10 +191,18 @@ def pipelined_loop(
     if layers % per_turn:
         stages, most = schedule.stages, layers // schedule.stages
         whole = [str(each) for each in range(1, most + 1) if layers % (stages * each) == 0]
+        counts = [str(each) for each in (layers // stages * stages, -(-layers // stages) * stages)]
+        others = [str(each) for each in range(2, layers + 1) if layers % each == 0]
+        remedy = (
+            f"want repeats of {' or '.join(whole)}"
+            if whole
+            else f"want {' or '.join(each for each in counts if each != '0')} layers, or "
+            f"{axis.name} over {' or '.join(others)} devices"
+        )
         raise NotPossibleError(
             f"its {layers} layers are no multiple of {stages} devices"
             + (f" times {schedule.repeats} repeats" if schedule.repeats > 1 else "")
-            + (f": want repeats of {' or '.join(whole)}" if whole else ""),
+            + f": {remedy}",
             found.loop.op,
         )
     plan = plan_loops(batch.flow, schedule.microbatches, accumulate_in=rule, by_parts=False)

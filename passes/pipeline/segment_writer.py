@@ -16,7 +16,7 @@ from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import walk
 from ..ir.build import Box, converted, counted_while, counter, reshaped
 from ..ir.shardings import CONSTRAINT, without_axes
-from ..ir.values import element_of, shape_of
+from ..ir.values import defining_op, element_of, shape_of
 from ..phase_loops.contents import Form, OperationCopy
 from ..phase_loops.exits import COMBINES, identity
 from ..phase_loops.slices import ChunkStart, chunk_box, read_chunk, resized
@@ -156,9 +156,9 @@ class SegmentWriter(ChunkWriter):
             return count
         return stablehlo.add(stablehlo.multiply(turn, counter(layers)), count)
 
-    def _layer_box(self, layout: AxisLayout | None) -> Box:
-        """Where the layer is in a stack, and in that the microbatch."""
-        bounds = {0: (self._layer, 1)}
+    def _layer_box(self, layout: AxisLayout | None, layer: ir.Value) -> Box:
+        """Where a layer is in a stack, and in that the microbatch."""
+        bounds = {0: (layer, 1)}
         if layout is not None:
             own = self._places.own(layout)
             bounds |= chunk_box(own, self._chunk).bounds
@@ -168,7 +168,7 @@ class SegmentWriter(ChunkWriter):
         self, copy: OperationCopy, stack: ir.Value, layout: AxisLayout | None
     ) -> ir.Value:
         result = copy.node.op.results[0]
-        made = self._layer_box(layout).slice(stack)
+        made = self._layer_box(layout, self._layer).slice(stack)
         if layout is None:
             # A slice that is for all microbatches; of some a microbatch's part is read.
             return made if copy.layout is None else read_chunk(made, copy.layout, self._chunk)
@@ -177,8 +177,9 @@ class SegmentWriter(ChunkWriter):
 
     def _write_layer(self, copy: OperationCopy, stack: WrittenStack) -> ir.Value:
         before = self._written[stack.number]
-        box = self._layer_box(stack.layout)
         part = self._value(copy.reads[1])
+        layer = self._layer if stack.combine is None else _behind_product(self._layer, part)
+        box = self._layer_box(stack.layout, layer)
         if stack.combine is not None:
             term = self._masked(converted(part, stack.element), stack.combine)
             part = COMBINES[stack.combine](box.slice(before), term)
@@ -200,6 +201,47 @@ class SegmentWriter(ChunkWriter):
             sdy.TensorShardingAttr(constraint.attributes["sharding"]), self._places.manual
         )
         return value if sharding is None else sdy.ShardingConstraintOp(value, sharding).result
+
+
+_BETWEEN = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
+)
+"""What stands between a product and the slice of a stack that it is added to."""
+
+
+def _behind_product(index: ir.Value, term: ir.Value) -> ir.Value:
+    """An index that is not there before what the product that a term comes from is made of.
+
+    jax 0.12 loads slices beside other work as soon as their index is there. Those of a layer's
+    sums, which are as large as its weights, would lie in memory through all of the layer.
+    """
+    op = defining_op(term)
+    block = None if op is None else op.block
+    while op is not None and op.name in _BETWEEN:
+        op = defining_op(op.operands[0])
+    if op is None or op.name != "stablehlo.dot_general" or op.block != block:
+        return index
+    last = _last_made(op)
+    if last is None:
+        return index
+    with ir.InsertionPoint(op):
+        held, index = stablehlo.OptimizationBarrierOp([last, index]).results
+    for number, value in enumerate(op.operands):
+        if value == last:
+            op.operands[number] = held
+    return index
+
+
+def _last_made(op: ir.Operation) -> ir.Value | None:
+    """The operand of an operation that is made last in its block; None where none is made there."""
+    found: tuple[ir.Value, ir.Operation] | None = None
+    for value in op.operands:
+        maker = defining_op(value)
+        if maker is None or maker.block != op.block:
+            continue
+        if found is None or found[1].is_before_in_block(maker):
+            found = value, maker
+    return None if found is None else found[0]
 
 
 def grouped(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:

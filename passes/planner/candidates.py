@@ -39,12 +39,14 @@ class PlannerSettings:
       compiles: attempts at most.
       moves: what may be done to the program, by the names in `moves.MOVES`.
       min_bytes: values smaller than this are not recomputed.
+      behind: the spec of passes behind that change what a step takes, with which it is priced.
     """
 
     budget: Budget = field(default_factory=Budget)
     compiles: int = 5
     moves: tuple[str, ...] = ("recompute",)
     min_bytes: int = 0
+    behind: str = ""
 
 
 @dataclass(frozen=True, order=True)

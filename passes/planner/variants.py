@@ -55,6 +55,14 @@ class Variant:
         )
         return work_s + self.model.device.exchange_seconds(self.target.speed)
 
+    @cached_property
+    def behind(self) -> Variant | None:
+        """What the passes behind make of it; None where there are none, or they do nothing."""
+        if not self.settings.behind:
+            return None
+        found = moved(self.of.module, self.settings.behind, self.target)
+        return Variant("", found, self.target, self.settings) if found.count else None
+
     def plan(self, estimate: Estimate) -> Plans:
         """What an estimate of the variant recomputes in its module."""
         own = of_remat(estimate.candidate)
@@ -78,8 +86,19 @@ class Variant:
         if self.base is None:
             return 0.0
         waited_s = sum(run.waited_s for run in self.of.runs)
-        added_s = self._counted(self.step_seconds - self.base.step_seconds)
+        added_s = self._counted(self._more_seconds(self.base))
         return self.base.added_seconds + added_s + waited_s
+
+    def _more_seconds(self, base: Variant) -> float:
+        """What a step takes longer than one of another variant.
+
+        Behind a pipeline it is as many times as long: there a device has a part of the work, and
+        idles and sends in each group of microbatches. What is recomputed has no such price, so
+        that both count as they do in the program in front of it.
+        """
+        if self.behind is None or base.behind is None:
+            return self.step_seconds - base.step_seconds
+        return (self.behind.step_seconds / base.behind.step_seconds - 1) * base.step_seconds
 
     def _counted(self, added: float) -> float:
         """What is added, or taken away by work that is not done; that a roofline only promises
@@ -101,10 +120,12 @@ class Variants:
             found = moved(self.base.of.module, moves, self._target)
             first = UNDO if moves.startswith(f"{UNDO},") else ""
             base = self.of(first)
-            does_more = base is not None and found.count > base.of.count
-            self._known[moves] = (
-                Variant(moves, found, self._target, self._settings, base) if does_more else None
-            )
+            made = None
+            if base is not None and found.count > base.of.count:
+                made = Variant(moves, found, self._target, self._settings, base)
+                if made.behind is None and base.behind is not None:
+                    made = None  # the moves leave the passes behind nothing to do
+            self._known[moves] = made
         return self._known[moves]
 
     def made_by(self, candidate: Candidate | None) -> Variant:

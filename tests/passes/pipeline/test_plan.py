@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -195,7 +196,25 @@ def test_the_gradient_of_a_head_is_made_before_the_backward_loop() -> None:
     barrier = before.rpartition("stablehlo.optimization_barrier")
     assert "tensor<4x64xf32>" in barrier[2].partition("\n")[0]
     assert "stablehlo.dot_general" in barrier[0].rpartition("sdy.manual_computation")[2]
-    assert "optimization_barrier" not in run_of(with_head(64), stage=8)[1]
+    before = run_of(with_head(64), stage=8)[1].rpartition("sdy.manual_computation")[0]
+    assert "optimization_barrier" not in before
+
+
+def test_sums_of_a_layer_are_read_behind_the_operands_of_their_product() -> None:
+    """XLA would else read them as soon as their index is there, and keep them through the layer."""
+    text = run_of(plain, "pipeline{microbatches=8}")[1]
+    backward = text.rpartition("sdy.manual_computation")[2]
+    held = re.search(r"(%\d+):2 = stablehlo.optimization_barrier .*, tensor<i32>", backward)
+    assert held is not None
+    name = re.escape(held[1])
+    assert re.search(rf"dot_general .*{name}#0", backward)
+    read, written = (
+        re.search(rf"stablehlo.{op} .*{name}#1", backward)
+        for op in ("dynamic_slice", "dynamic_update_slice")
+    )
+    assert read is not None
+    assert written is not None
+    assert "optimization_barrier" not in text.rpartition("sdy.manual_computation")[0]
 
 
 @scanned
@@ -278,7 +297,8 @@ def test_layers_that_the_axis_does_not_divide() -> None:
         return plain(lax.with_sharding_constraint(p, layers), x)
 
     told = refusal(sharded_inside, stack=STACK[:6], weights=WHOLE, gradient=False)
-    assert "its 6 layers are no multiple of 4 devices" in told.lower()
+    assert "its 6 layers are no multiple of 4 devices: want 4 or 8 layers" in told.lower()
+    assert "or stage over 2 or 3 or 6 devices" in told.lower()
 
 
 def test_fit_divides_no_loop_in_front_of_a_pipeline() -> None:
