@@ -91,13 +91,13 @@ def decide(
             for estimate in _untried(lowest, tried)
             if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
         ]
-        if settings.budget.least and not promising:
+        if not promising:
             # What XLA makes of one kind of plans tells little of another kind.
             kinds = {_kind(one.estimate) for one in tried}
             promising = [
                 estimate
                 for estimate in _untried(lowest, tried)
-                if _kind(estimate) not in kinds and estimate.temp_bytes < real_bytes
+                if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
             ]
         # Where nothing promises less than what was reached, that once more: the attempts end.
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]

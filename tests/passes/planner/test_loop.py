@@ -177,7 +177,7 @@ def test_a_budget_that_asks_for_it_has_the_least_memory(budget: Budget, chosen: 
 
 
 @pytest.mark.parametrize(
-    ("real_bytes", "chosen"), [(700, 691), (730, 727), (820, 727), (9000, 727)]
+    ("real_bytes", "chosen"), [(660, 691), (661, 727), (730, 727), (820, 727), (9000, 727)]
 )
 def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: int) -> None:
     """Where XLA takes more for plans by evictions than the model, those by windows are tried."""
@@ -194,4 +194,5 @@ def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: 
     again = Attempt(RematRecord(estimate=windows, considered=record.considered), 725, 725)
     if chosen == 727:
         best = decide(search, 0, [*made, again], PlannerSettings(least)).estimate
-        assert best == windows  # once more: the attempts end
+        # What took least once more: the attempts end.
+        assert best == (windows if real_bytes > again.temp_bytes else evicted)
