@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from benchmarks import carries_time, scans_time
+from benchmarks import carries_time, programs_time, scans_time
 from benchmarks.common.h100 import measure_times, placement
 from benchmarks.common.measure import Benchmark, Columns, Row, code, figure, section, text
 from benchmarks.common.tables import RESULTS, Report
@@ -59,7 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--only-scans", action="store_true", help="the same of programs of many scans"
     )
+    parser.add_argument(
+        "--only-programs",
+        nargs="*",
+        choices=programs_time.PROGRAMS,
+        help="the same of programs of the frontier, of all where none is named",
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.only_programs is not None:
+        for row in programs_time.measure(chosen.only_programs or programs_time.PROGRAMS):
+            before = BENCHMARK.before()  # each is written at once: a run may be cut short
+            rows = programs_time.replaced(before.get("programs", ()), row)
+            BENCHMARK.write(**before | {"programs": rows})
+        return
     if chosen.only_scans:
         print(BENCHMARK.write(**BENCHMARK.before() | {"scans": scans_time.measure()}))
         return
@@ -77,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     beside_xla = [] if chosen.without_xla else _beside_xla()
     scans = scans_time.measure()
-    print(BENCHMARK.write(curves=curves, beside_xla=beside_xla, carries=many, scans=scans))
+    programs = [] if chosen.without_xla else list(programs_time.measure())
+    found = {"curves": curves, "beside_xla": beside_xla, "carries": many, "scans": scans}
+    print(BENCHMARK.write(**found, **({"programs": programs} if programs else {})))
     _draw()
 
 
@@ -223,6 +237,9 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     if "scans" in entry:
         yield ""
         yield from scans_time.markdown(entry["scans"], fitted_exponent)
+    if "programs" in entry:
+        yield ""
+        yield from programs_time.markdown(entry["programs"])
 
 
 def _exponents(curve: Sequence[Row]) -> dict[str, Any]:

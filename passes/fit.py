@@ -62,7 +62,8 @@ class Fit(PlannedPass):
         Budget(),
         doc="the memory that a step may take on a device: fit, for what the device has; bytes for "
         "arguments, results and all temporaries; a share of the temporaries that the program takes "
-        "without the pass; or min, for the least that can be reached",
+        "without the pass; or min, for the least that can be reached, of which a last tenth is not "
+        "worth the time of another step",
     )
     moves: Words = option(
         Words(DEFAULT_MOVES),

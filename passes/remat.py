@@ -107,9 +107,9 @@ class Remat(PlannedPass):
         None,
         doc="the memory that a step may take on a device: bytes for arguments, results and all "
         "temporaries; a share of the temporaries that the program takes without the pass; fit, for "
-        "what the device has; or min, for the least that can be reached. Matrix products are "
-        "recomputed where that is needed. Without a budget only cheap work is recomputed, as much "
-        "as saves memory",
+        "what the device has; or min, for the least that can be reached, of which a last tenth is "
+        "not worth the time of another step. Matrix products are recomputed where that is needed. "
+        "Without a budget only cheap work is recomputed, as much as saves memory",
     )
     compiles: int = option(5, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(

@@ -8,6 +8,7 @@ that are small beside the one it is around: a head's hidden states, losses, sums
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,6 +45,15 @@ class BlockValues:
         self._repeated: dict[int, bool] = {}
         self.taken: set[int] = set()
         """Operations of regions that were found before, by number."""
+
+    @functools.cached_property
+    def makers(self) -> list[list[int]]:
+        """By operation, the operations of the block that make what it reads."""
+        made_by = self.program.maker
+        return [
+            [maker for value in node.reads() if (maker := made_by(value)) is not None]
+            for node in self.nodes
+        ]
 
     def elements(self, value: int) -> int:
         total = 1
@@ -129,9 +139,14 @@ class RegionGrowth:
 
     def _close(self) -> None:
         """Takes in what is between operations of the region."""
-        while missing := self._between() - self._places:
-            for place in sorted(missing):
+        while missing := sorted(self._between() - self._places):
+            # What is too much is told before all of it is taken in.
+            room = MOST_OPERATIONS - len(self._places)
+            for place in missing[: room + 1]:
                 self._check(self.finder.nodes[place])
+            if len(missing) > room:
+                raise _too_many()
+            for place in missing:
                 self._add(place)
             self._spread()
 
@@ -232,7 +247,7 @@ class RegionGrowth:
             return
         self._places.add(place)
         if len(self._places) > MOST_OPERATIONS:
-            raise NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
+            raise _too_many()
         node = self.finder.nodes[place]
         where = self._place_in(node)
         if where is None:
@@ -255,25 +270,27 @@ class RegionGrowth:
 
     def _between(self) -> set[int]:
         """The operations on paths from one of the region to another."""
-        nodes = self.finder.nodes
+        makers = self.finder.makers
         work = set(filter(self._is_work, self._places))
-        span = range(min(work), max(work) + 1)
-        made: set[int] = set()
-        after = set()
-        for place in span:
-            node = nodes[place]
-            if place in work or not made.isdisjoint(node.reads()):
-                made.update(node.results)
-                after.add(place)
-        read: set[int] = set()
+        first, last = min(work), max(work)
+        after = bytearray(last + 1)
+        for place in range(first, last + 1):
+            after[place] = place in work or any(
+                after[maker] for maker in makers[place] if maker >= first
+            )
+        before = bytearray(last + 1)
         found = set()
-        for place in reversed(span):
-            node = nodes[place]
-            if place in work or not read.isdisjoint(node.results):
-                read.update(node.reads())
-                if place in after:
+        for place in range(last, first - 1, -1):
+            if before[place] or place in work:
+                for maker in makers[place]:
+                    before[maker] = 1
+                if after[place]:
                     found.add(place)
         return found
+
+
+def _too_many() -> NotPossibleError:
+    return NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
 
 
 @dataclass(frozen=True)

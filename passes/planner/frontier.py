@@ -22,7 +22,7 @@ from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..recompute.plan import RematPlan, apply_plan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
-from .loop import best_of, decide, least
+from .loop import affordable, best_of, decide, least
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .price_search import corrected_bytes
@@ -140,8 +140,8 @@ class FrontierAnalysis:
 
     @cached_property
     def floor(self) -> FrontierPoint:
-        """The least memory that is known to be reached."""
-        return self._point(_LEAST, None, least(self._lowest))
+        """The least memory that is known to be reached at a price worth it."""
+        return self._point(_LEAST, None, least(affordable(self._lowest, self.step_seconds)))
 
     @cached_property
     def _lowest(self) -> list[Estimate]:

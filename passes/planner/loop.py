@@ -33,6 +33,10 @@ _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
 what the program takes as it is, or is not used."""
 
+_LITTLE = 1.1
+"""Memory is not worth the time of a whole step where a plan of less than that takes at most this
+many times as much."""
+
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; as much less
 where that is less than nothing."""
@@ -79,12 +83,22 @@ def decide(
         chosen = held  # once more: the attempts end
     elif chosen is None:
         lowest = search.lowest()
+        if settings.budget.least:
+            lowest = affordable(lowest, search.step_seconds, tried)
         real_bytes = min((one.real_bytes for one in tried), default=math.inf)
         promising = [
             estimate
             for estimate in _untried(lowest, tried)
             if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
         ]
+        if not promising:
+            # What XLA makes of one kind of plans tells little of another kind.
+            kinds = {_kind(one.estimate) for one in tried}
+            promising = [
+                estimate
+                for estimate in _untried(lowest, tried)
+                if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
+            ]
         # Where nothing promises less than what was reached, that once more: the attempts end.
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
         if not promising and real_bytes <= limit_bytes * _NEARLY:
@@ -213,10 +227,36 @@ def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> E
     )
 
 
+def affordable(
+    estimates: Sequence[Estimate], step_seconds: float, tried: Sequence[Measurement] = ()
+) -> list[Estimate]:
+    """The estimates whose memory is worth their time where no budget asks for it.
+
+    Left out is what adds the time of a step or more to that of another which takes little more.
+    """
+    sizes = [(corrected_bytes(one, tried), one) for one in estimates]
+    return [
+        one
+        for least_bytes, one in sizes
+        if not any(
+            size_bytes <= least_bytes * _LITTLE and other.seconds <= one.seconds - step_seconds
+            for size_bytes, other in sizes
+        )
+    ]
+
+
 def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
     """Estimates of what was not compiled; what looks like something compiled most likely is it."""
     done = {_looks(one.estimate) for one in tried}
     return [estimate for estimate in estimates if _looks(estimate) not in done]
+
+
+def _kind(estimate: Estimate) -> tuple[bool, ...]:
+    """How an estimate's plan is made."""
+    candidate = estimate.candidate
+    if candidate is None:
+        return ()
+    return candidate.evicted_to > 0, candidate.segmented, candidate.nested
 
 
 def _looks(estimate: Estimate) -> tuple[int, float]:

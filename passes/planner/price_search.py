@@ -35,6 +35,10 @@ _EVICTIONS, _NEAR = 4, 0.01
 """How many plans by evictions are tried at most, and the share of the bound that the last one may
 leave."""
 
+_RUNGS, _LOWEST_RUNGS = 16, 3
+"""Peaks of a ladder from one to its half, the same for every bound, and how many of them just above
+the least one are tried for the least memory."""
+
 _SHARES = 16
 """Of short blocks peaks are tried that are multiples of this share of the one as it is."""
 
@@ -109,6 +113,12 @@ class PriceSearch:
                 high = parts
             if high - low <= 1 or (low == parts and missing < _NEAR * limit_bytes):
                 break
+        if not low:
+            # Where a buffer is a large part of all, plans for peaks next to each other are one.
+            rung = _rung_below(max(high - 1, 1))
+            for each in (rung, rung + 1):
+                if fits(self.estimate(self.model.evicted(_parts_at(each)))):
+                    break
         self._evict_by_shares()
 
     def _evict_by_shares(self) -> list[Estimate]:
@@ -196,8 +206,16 @@ class PriceSearch:
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         if self.model.machine_bytes:
-            grid += [self.estimate(self.model.evicted(1)), *self._evict_by_shares()]
+            grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
         return [self.estimate(None), *grid]
+
+    def _evict_to_the_least(self) -> list[Estimate]:
+        """The plan of least memory by evictions, and such that may take a bit more in much less
+        time: the last bytes are the dearest ones."""
+        whole, least = self.estimate(None), self.estimate(self.model.evicted(1))
+        rung = _rung_below(math.ceil(PARTS * least.temp_bytes / max(whole.temp_bytes, 1)))
+        above = range(max(rung - _LOWEST_RUNGS, 0), rung)
+        return [least, *(self.estimate(self.model.evicted(_parts_at(each))) for each in above)]
 
     def _grid(self) -> list[Estimate]:
         """Estimates of each column, at price indices that may take the least memory."""
@@ -311,6 +329,16 @@ class PriceSearch:
 def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
     """The candidate of a column at a price."""
     return dataclasses.replace(column, price=price_index * STEPS + step)
+
+
+def _parts_at(rung: int) -> int:
+    """The peak of a rung of the ladder, in `PARTS`; the highest one is all."""
+    return max(round(PARTS * 2 ** (-rung / _RUNGS)), 1)
+
+
+def _rung_below(parts: int) -> int:
+    """The highest rung at or below a peak."""
+    return next(rung for rung in itertools.count() if _parts_at(rung) <= parts)
 
 
 def _evenly_between(low: int, high: int, below: float, above: float) -> int:

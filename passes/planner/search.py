@@ -55,6 +55,11 @@ class Search:
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
 
+    @property
+    def step_seconds(self) -> float:
+        """The time of a step of the program as it is."""
+        return self._variants.base.step_seconds
+
     def estimate(self, candidate: Candidate | None) -> Estimate:
         """The estimate of a candidate, cached; None is the program as it is."""
         if candidate not in self.estimates:
@@ -73,7 +78,7 @@ class Search:
         if undone is None and fits(self.estimate(None)):
             return
         least_s = 0.0 if undone is None else undone.added_seconds
-        enough_s = least_s + _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        enough_s = least_s + _NEXT_TO_NOTHING * self.step_seconds
         best: Estimate | None = None
         bases: list[tuple[Variant, Sequence[Candidate]]] = []
         waiting: Variant | None = None
@@ -137,7 +142,7 @@ class Search:
         undone = self._variants.of(UNDO) if UNDO in self._moves else None
         if undone is None:
             return None
-        worth_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        worth_s = _NEXT_TO_NOTHING * self.step_seconds
         return undone if undone.added_seconds < -worth_s else None
 
     def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
@@ -242,7 +247,7 @@ class Search:
             return
         search = self._search(variant)
         # Of the program without moves to the last step: no plan is to be slower than that one.
-        precision_s = _PRECISION * self._variants.base.step_seconds if variant.moves else 0.0
+        precision_s = _PRECISION * self.step_seconds if variant.moves else 0.0
         best = self._best(fits)
         worth_s = math.inf if best is None else best.seconds - variant.added_seconds
         search.refine(

@@ -97,7 +97,7 @@ def _later_first(one: list[PairPlan], other: list[PairPlan]) -> int:
 
 def finish_scans(replaced: Replacements) -> None:
     """Erases the old loops, and the operations that are dead around and inside the new ones."""
-    blocks = [old.block for old in replaced.ops]
+    blocks = dict.fromkeys(old.block for old in replaced.ops)
     # An old backward loop still reads the dropped stacks of its old forward loop.
     for old in reversed(replaced.ops):
         _erase_with_readers(old)
@@ -105,7 +105,8 @@ def finish_scans(replaced: Replacements) -> None:
         if is_partitioned(block.owner.operation):
             merge_clones(block)
         _erase_dead_inside(block)
-    for block in blocks:
+    # Inner blocks first: what is dead in them may be all that reads a value of the outer ones.
+    for block in sorted(blocks, key=lambda block: -len(list(walk.ancestors(block)))):
         erase_dead(block)
 
 

@@ -31,24 +31,54 @@ can be dropped is this part of the largest value, or more."""
 
 def wait_before(loops: Iterable[ir.Operation]) -> None:
     """Puts a barrier before each loop before which something large can be dropped."""
+    blocks: dict[ir.Block, _Waits] = {}
     for loop in loops:
-        _wait_before(loop, Program(loop.block))
+        waits = blocks.get(loop.block)
+        if waits is None or waits.is_stale(loop):
+            waits = blocks[loop.block] = _Waits(Program(loop.block))
+        waits.put_before(loop)
 
 
-def _wait_before(loop: ir.Operation, graph: Program) -> None:
-    position = graph.producers[graph.index[loop.results[0]]]
-    start, early = _start(loop, graph), _early(position, graph)
-    if start is None or not early:
-        return
-    values = [graph.values[value] for value in early]
-    with ir.InsertionPoint(loop), loop.location:
-        barrier = stablehlo.OptimizationBarrierOp([*values, loop.operands[start]])
-    *after, first = barrier.results
-    loop.operands[start] = first
-    for number, value, result in zip(early, values, after, strict=True):
-        for reader in graph.users[number]:
-            if reader > position:
-                remap_operands(graph.ops[reader], {value: result})
+class _Waits:
+    """Barriers before loops of one block, which is read once for loops from the last to the first.
+
+    What lies before a loop is as it was read while barriers were put behind it only, and of what
+    lies behind it counts no more than that it reads something.
+    """
+
+    def __init__(self, graph: Program) -> None:
+        self._graph = graph
+        self._barriers: dict[int, list[ir.Operation]] = {}
+        """By value the barriers that were put around it."""
+        self._first = len(graph.ops)
+        """The position of the first loop with a barrier."""
+
+    def is_stale(self, loop: ir.Operation) -> bool:
+        """Whether a barrier lies before a loop."""
+        return self._position(loop) > self._first
+
+    def put_before(self, loop: ir.Operation) -> None:
+        """Puts a barrier before the loop, if there is something to wait for."""
+        graph, position = self._graph, self._position(loop)
+        start = _start(loop, graph)
+        early = [] if start is None else _early(position, graph)
+        if start is None or not early:
+            return
+        values = [graph.values[value] for value in early]
+        with ir.InsertionPoint(loop), loop.location:
+            barrier = stablehlo.OptimizationBarrierOp([*values, loop.operands[start]])
+        *after, first = barrier.results
+        loop.operands[start] = first
+        for number, value, result in zip(early, values, after, strict=True):
+            around = self._barriers.setdefault(number, [])
+            behind = [graph.ops[reader] for reader in graph.users[number] if reader > position]
+            for reader in (*behind, *around):
+                remap_operands(reader, {value: result})
+            around.append(barrier.operation)
+        self._first = position
+
+    def _position(self, loop: ir.Operation) -> int:
+        return self._graph.producers[self._graph.index[loop.results[0]]]
 
 
 def _start(loop: ir.Operation, graph: Program) -> int | None:

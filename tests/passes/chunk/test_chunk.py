@@ -13,7 +13,7 @@ from support.chunk_runs import assert_same, run
 
 import hloom
 from hloom._jax.modules import make_context
-from hloom.passes.chunk import Chunk
+from hloom.passes.chunk import Chunk, region
 from hloom.passes.chunk.plan import ChunkPlan, ChunkRecord
 from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.feedback import Attempt
@@ -69,6 +69,17 @@ def test_small_values_are_left() -> None:
     got = run(step, "chunk{chunks=4}", X, W)
     assert not got.regions
     assert not got.left
+
+
+@pytest.mark.parametrize("most", [1, 10, 25])
+def test_a_region_that_is_most_of_a_step_is_left(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether what is too much is found in the reads of a value, or between two operations."""
+    monkeypatch.setattr(region, "MOST_OPERATIONS", most)
+    _, plan = planned(Chunk(chunks=4, min_bytes=Bytes(1024)))
+    assert not plan.decided
+    assert f"it takes more than {most} operations into the loop" in str(plan.left)
 
 
 def test_a_plan_says_what_it_is_about() -> None:

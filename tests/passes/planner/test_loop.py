@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.loop import aimed, best_of, decide, is_worthwhile
+from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 LIMIT = 1000
@@ -40,6 +41,8 @@ class Search:
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         return self.estimates[candidate]
+
+    step_seconds = 1000.0
 
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]
@@ -139,3 +142,57 @@ def test_what_misses_by_little_makes_the_other_low_plans_worth_a_compile(
     assert sizes(made)[:2] == [SIZES[-1], SIZES[0]]
     assert (SIZES[1] in sizes(made)) is is_tried
     assert any(each.temp_bytes <= LIMIT for each in made) is is_tried
+
+
+STEP = 10.0
+DEAR = [Estimate(None, 6000, 0.0)] + [
+    Estimate(Candidate(0, price), size, seconds)
+    for price, (size, seconds) in enumerate([(678, 50.0), (691, 2.0), (739, 1.9), (2000, 1.0)])
+]
+"""The last bytes cost five steps."""
+
+
+@pytest.mark.parametrize(("least_bytes", "floor"), [(678, 691), (629, 691), (628, 628), (700, 691)])
+def test_the_floor_pays_no_step_for_little_memory(least_bytes: int, floor: int) -> None:
+    """At most a tenth more, that is: 629 times 1.1 is more than 691, and 628 times it less."""
+    estimates = [
+        replace(each, temp_bytes=least_bytes) if each.seconds > STEP else each for each in DEAR
+    ]
+    assert min(one.temp_bytes for one in affordable(estimates, STEP)) == floor
+    assert affordable(estimates, 50.0) == estimates  # no other is faster by so much
+    assert affordable([], STEP) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "chosen"), [(Budget(percent=0.0, least=True), 691), (Budget(size_bytes=680), 678)]
+)
+def test_a_budget_that_asks_for_it_has_the_least_memory(budget: Budget, chosen: int) -> None:
+    search = Search()
+    search.estimates = {each.candidate: each for each in DEAR}
+    search.step_seconds = STEP
+    search.lowest = lambda: DEAR
+    limit_bytes = 0 if budget.least else 680
+    choice = decide(search, limit_bytes, (), PlannerSettings(budget))
+    assert choice.estimate.temp_bytes == chosen
+
+
+@pytest.mark.parametrize(
+    ("real_bytes", "chosen"), [(660, 691), (661, 727), (730, 727), (820, 727), (9000, 727)]
+)
+def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: int) -> None:
+    """Where XLA takes more for plans by evictions than the model, those by windows are tried."""
+    least = Budget(percent=0.0, least=True)
+    search = Search()
+    evicted = Estimate(Candidate(9, 1056, evicted_to=450), 691, 2.0)
+    windows = Estimate(Candidate(9, 384), 727, 1.9)
+    search.step_seconds = STEP
+    search.lowest = lambda: [DEAR[0], evicted, windows]
+    search.estimates = {each.candidate: each for each in search.lowest()}
+    record = RematRecord(estimate=evicted, considered=tuple(search.lowest()))
+    made = [Attempt(record, real_bytes, real_bytes)]
+    assert decide(search, 0, made, PlannerSettings(least)).estimate.temp_bytes == chosen
+    again = Attempt(RematRecord(estimate=windows, considered=record.considered), 725, 725)
+    if chosen == 727:
+        best = decide(search, 0, [*made, again], PlannerSettings(least)).estimate
+        # What took least once more: the attempts end.
+        assert best == (windows if real_bytes > again.temp_bytes else evicted)

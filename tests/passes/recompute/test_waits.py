@@ -11,6 +11,7 @@ from support.random_programs import interpret
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.value_numbers import BARRIER
 from hloom.passes.ir import walk
+from hloom.passes.recompute.scan import waits
 from hloom.passes.recompute.scan.waits import wait_before
 
 PROGRAM = """
@@ -117,3 +118,45 @@ def test_no_barrier_for_what_is_as_large() -> None:
         text = PROGRAM.format(**PARTS)
         small = text.replace("1024x1024x", "1024x1x")
         assert not waiting(ir.Module.parse(small))
+
+
+LOOPS = 6
+
+
+def scans() -> ir.Module:
+    """The sums of a large value, which are read at the end only, and loops behind each other."""
+    head, _, rest = PROGRAM.format(**PARTS).partition("  %0:2 = ")
+    loop, _, end = ("%0:2 = " + rest).partition("  %end = ")
+    for number in range(LOOPS):
+        carry = "%from" if number == 0 else f"%next{number - 1}"
+        one = loop.replace("%0", f"%loop{number}").replace("%c = %from", f"%c = {carry}")
+        head += f"  {one}  %next{number} = stablehlo.negate %loop{number}#1 : {NUMBERS}\n"
+    return ir.Module.parse(head + "  %end = " + end.replace("%0#1", f"%next{LOOPS - 1}"))
+
+
+@pytest.mark.parametrize(
+    ("is_last_first", "readings", "barriers"), [(True, 1, LOOPS), (False, 2, 1)]
+)
+def test_a_block_is_read_once_for_many_loops(
+    is_last_first: bool, readings: int, barriers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read again is only what has a barrier in front: behind one nothing is left to wait for."""
+    read: list[ir.Block] = []
+
+    class Counted(waits.Program):
+        def __init__(self, block: ir.Block) -> None:
+            read.append(block)
+            super().__init__(block)
+
+    monkeypatch.setattr(waits, "Program", Counted)
+    with make_context(), ir.Location.unknown():
+        module = scans()
+        loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
+        wait_before(reversed(loops) if is_last_first else loops)
+        assert module.operation.verify()
+        found = [op for op in walk.operations(module.operation) if op.name == BARRIER]
+    assert len(read) == readings
+    assert len(found) == barriers
+    # Each barrier's result goes to the next one, the last one's to what reads it at the end.
+    readers = [use.owner.name for barrier in found for use in barrier.results[0].uses]
+    assert readers == [BARRIER] * (barriers - 1) + ["stablehlo.cosine"]
