@@ -37,6 +37,9 @@ _LITTLE = 1.1
 """Memory is not worth the time of a whole step where a plan of less than that takes at most this
 many times as much."""
 
+_STALLED = 2
+"""Attempts for the least memory in a row that reach no less than those before them end it."""
+
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; as much less
 where that is less than nothing."""
@@ -101,6 +104,8 @@ def decide(
             ]
         # Where nothing promises less than what was reached, that once more: the attempts end.
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+        if settings.budget.least and _is_stalled(tried):
+            promising = []
         if not promising and real_bytes <= limit_bytes * _NEARLY:
             reached = _untried(lowest, tried) or reached
         chosen = least(promising or reached or lowest, tried)
@@ -243,6 +248,13 @@ def affordable(
             for size_bytes, other in sizes
         )
     ]
+
+
+def _is_stalled(tried: Sequence[Measurement]) -> bool:
+    """Whether the last attempts reached no less memory than those before them."""
+    reals = [one.real_bytes for one in tried]
+    before, last = reals[:-_STALLED], reals[-_STALLED:]
+    return bool(before) and min(last) * INDISTINCT > min(before)
 
 
 def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:

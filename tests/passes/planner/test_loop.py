@@ -196,3 +196,29 @@ def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: 
         best = decide(search, 0, [*made, again], PlannerSettings(least)).estimate
         # What took least once more: the attempts end.
         assert best == (windows if real_bytes > again.temp_bytes else evicted)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "compiles"),
+    [
+        ((500, 500, 500), 3),
+        ((500, 500, 499), 3),  # no less to the model
+        ((500, 500, 480), 5),
+        ((500, 480, 480), 4),
+    ],
+)
+def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
+    sizes: Sequence[int], compiles: int
+) -> None:
+    """All that is left is expected to take what was reached, as at a floor that XLA sets."""
+    search = Search(tuple(range(700, 710)))
+    search.lowest = lambda: list(search.estimates.values())
+    settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
+    made: list[Attempt[RematRecord]] = []
+    while len(made) < 6:
+        estimate = decide(search, 0, made, settings).estimate
+        if any(estimate == each.record.estimate for each in made):
+            break  # once more: the attempts end
+        real_bytes = sizes[min(len(made), len(sizes) - 1)]
+        made.append(Attempt(RematRecord(estimate=estimate), real_bytes, real_bytes))
+    assert len(made) == compiles
