@@ -115,7 +115,7 @@ class PriceSearch:
                 break
         if not low:
             # Where a buffer is a large part of all, plans for peaks next to each other are one.
-            rung = _rung_below(max(high - 1, 1))
+            rung = _rung_below(high - 1)
             for each in (rung, rung + 1):
                 if fits(self.estimate(self.model.evicted(_parts_at(each)))):
                     break
@@ -337,8 +337,9 @@ def _parts_at(rung: int) -> int:
 
 
 def _rung_below(parts: int) -> int:
-    """The highest rung at or below a peak."""
-    return next(rung for rung in itertools.count() if _parts_at(rung) <= parts)
+    """The highest rung at or below a peak; the lowest of all where none is, as where the least plan
+    takes nothing."""
+    return next(rung for rung in itertools.count() if _parts_at(rung) <= max(parts, 1))
 
 
 def _evenly_between(low: int, high: int, below: float, above: float) -> int:

@@ -16,9 +16,9 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import EXPENSIVE_PRICES, STEPS, Candidate
+from hloom.passes.planner.candidates import EXPENSIVE_PRICES, PARTS, STEPS, Candidate
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.price_search import PriceSearch, cheapest
+from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below, cheapest
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.passes.remat import Remat
 
@@ -74,6 +74,14 @@ def residual_loss(w: jax.Array, x: jax.Array) -> jax.Array:
     for _ in range(3):
         x = x + jax.nn.relu(x @ w)
     return (x**2).mean()
+
+
+def test_every_peak_has_a_rung_below_it() -> None:
+    """Also that of a plan that takes nothing, as where all temporaries are recomputed."""
+    for parts in range(-1, PARTS + 1):
+        rung = _rung_below(parts)
+        assert _parts_at(rung) <= max(parts, 1)
+        assert rung == 0 or _parts_at(rung - 1) > parts
 
 
 def test_evictions_are_tried_in_a_block_without_loops() -> None:
