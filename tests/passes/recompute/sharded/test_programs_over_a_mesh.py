@@ -57,7 +57,7 @@ def test_the_floor_is_predicted_for_one_device(kind: str) -> None:
     """Scaled by what the program takes unmodified, as all predictions are."""
     known = len(hloom.records())
     program = decoder(kind)
-    dataclasses.replace(program, layers=2).lower().compile(compiler_options={"hloom": FLOOR})
+    dataclasses.replace(program, layers=5).lower().compile(compiler_options={"hloom": FLOOR})
     [record] = hloom.records()[known:]
     last = record.attempts[-1]
     assert last.predicted_step_bytes is not None
