@@ -65,7 +65,6 @@ def _compiled(name: str) -> dict[str, Any]:
     assert record is not None
     return {
         "cpu_s": cpu_seconds() - start_s,
-        "pass_s": record.pass_s,
         "compiles": record.compiles,
         "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
     }

@@ -72,7 +72,7 @@ def target(recorded: Any, here: Target) -> Target:
                 kernel,
                 overlaps=speed.get("overlaps") is not False,
                 float32_passes=_passes(speed.get("float32_passes")),
-                link_devices=None if devices is None else int(_rate(devices)),
+                link_devices=None if devices is None else _whole(devices),
                 **beside,
             ),
             keeps_barriers=recorded["keeps_barriers"] is True,
@@ -85,7 +85,7 @@ def target(recorded: Any, here: Target) -> Target:
 def _passes(value: Any) -> tuple[int, int, int] | None:
     if value is None:
         return None
-    default, high, highest = (int(_rate(each)) for each in value)
+    default, high, highest = (_whole(each) for each in value)
     return default, high, highest
 
 
@@ -93,6 +93,12 @@ def _rate(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
         raise ValueError
     return value
+
+
+def _whole(value: Any) -> int:
+    if _rate(value) != int(value):
+        raise ValueError
+    return int(value)
 
 
 def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target) -> Iterator[str]:

@@ -17,8 +17,17 @@ from hloom.passes.framework.target import Speed, Target
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import compare
+from hloom.tools.replay.manifest import target
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
+
+
+@pytest.mark.parametrize("devices", [0.5, 0, -8, "8", True, 1e300])
+def test_links_of_no_whole_number_of_devices_are_not_planned_with(devices: object) -> None:
+    recorded = dataclasses.asdict(Target(name="h100_sxm", platform="cuda"))
+    assert target(recorded, Target()).name == "h100_sxm"
+    recorded["speed"]["link_devices"] = devices
+    assert target(recorded, Target()) == Target()
 
 
 def test_a_dump_tells_arguments_results_target_and_options(sample_module: ModuleDump) -> None:
