@@ -21,6 +21,30 @@ from ...analysis.reach import reached
 from ...ir import walk
 from .bodies import ScanBody
 
+Shared = tuple[ScanBody, int]
+"""A value of a body."""
+
+
+def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
+    """The stacked values that several loops read, or that one reads which is read itself.
+
+    A cut counts what is recomputed once for each loop that needs it where nothing is saved. Where
+    such a value is saved, the loops behind it need nothing of what it is made from.
+    """
+    found: dict[Shared, None] = {}
+    for body in bodies:
+        found |= dict.fromkeys(body.links.values())
+        readers = Counter(
+            residual.stack.number for pair in body.pairs for residual in pair.residuals
+        )
+        index = body.graph.index
+        found |= {
+            (body, index[residual.stored]): None
+            for number, residual in body.residuals.items()
+            if readers[number] > 1
+        }
+    return list(found)
+
 
 @dataclass(eq=False)
 class CutProblem:
@@ -31,6 +55,7 @@ class CutProblem:
     Attributes:
       bodies: the bodies of the group, each with its inner ones behind it.
       rerun: the inner bodies whose forward loops are rerun.
+      saved: by body, values that are saved where they are read, not recomputed.
       first: by body, the vertex of its first value.
       made: by vertex whose price is that of an operation, the operation's body and position.
       times: by such a vertex, how many backward loops need it where nothing is saved.
@@ -40,6 +65,7 @@ class CutProblem:
     rerun: frozenset[ScanBody]
     min_bytes: int
     only_cheap: bool
+    saved: frozenset[Shared] = frozenset()
     first: dict[ScanBody, int] = field(default_factory=dict)
     weights: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
@@ -56,10 +82,11 @@ class CutProblem:
         min_bytes: int,
         *,
         only_cheap: bool,
+        saved: frozenset[Shared] = frozenset(),
     ) -> CutProblem:
         """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
         bodies = [body for one in outermost for body in one.all()]
-        problem = cls(bodies, rerun, min_bytes, only_cheap)
+        problem = cls(bodies, rerun, min_bytes, only_cheap, saved)
         problem._weigh()
         problem._connect()
         problem._count_readers()
@@ -119,7 +146,7 @@ class CutProblem:
 
     def is_recomputable(self, body: ScanBody, value: int) -> bool:
         """Whether a value of a body may be recomputed in the backward body."""
-        if value in body.held:
+        if value in body.held or (body, value) in self.saved:
             return False
         graph = body.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)

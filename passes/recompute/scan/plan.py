@@ -16,7 +16,6 @@ or the whole inner forward loop is rerun in the outer backward body, whichever i
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,9 +27,12 @@ from ...analysis.loops.pairs import LoopPair, Residual
 from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing
 from .bodies import ScanBody
-from .cut import CutProblem, price_in
+from .cut import CutProblem, Shared, price_in, shared_values
 from .groups import scan_groups
 from .sites import BodySite, CloneSites
+
+_FEW = 4
+"""How many shared values are tried one by one; of more all of them are tried together, too."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,7 @@ class BlockScans:
         self.bodies = [body for group in self.groups for body in group]
         self.pairs = [pair for body in self.bodies for pair in body.pairs]
         self.min_bytes = min_bytes
-        self._problems: dict[
-            tuple[tuple[ScanBody, ...], frozenset[ScanBody], bool], CutProblem
-        ] = {}
+        self._problems: dict[tuple[tuple[ScanBody, ...], _Settings, bool], CutProblem] = {}
         self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
         self._plans: dict[tuple[tuple[ScanBody, ...], CloneSites], ScanPlan | None] = {}
 
@@ -158,13 +158,13 @@ class BlockScans:
         return sum(cut.problem.weights[vertex] for cut in cuts for vertex in cut.kept)
 
     def problem(
-        self, bodies: tuple[ScanBody, ...], rerun: frozenset[ScanBody], *, only_cheap: bool
+        self, bodies: tuple[ScanBody, ...], settings: _Settings, *, only_cheap: bool
     ) -> CutProblem:
-        """The cut problem of groups of bodies if these inner loops are rerun."""
-        key = bodies, rerun, only_cheap
+        """The cut problem of groups of bodies, with what is decided before it is cut."""
+        key = bodies, settings, only_cheap
         if key not in self._problems:
             self._problems[key] = CutProblem.of(
-                bodies, rerun, self.min_bytes, only_cheap=only_cheap
+                bodies, settings.rerun, self.min_bytes, only_cheap=only_cheap, saved=settings.saved
             )
         return self._problems[key]
 
@@ -184,23 +184,48 @@ class BlockScans:
             self._plans[key] = plan if gains else None
         return self._plans[key]
 
+    def settings(self, pricing: Pricing) -> list[_Settings]:
+        """By group, what is decided before the cheapest cut."""
+        problems = (self._best(group, pricing).problem for group in self.groups)
+        return [_Settings(problem.rerun, problem.saved) for problem in problems]
+
     def _best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
-        """The cheapest cut. Inner loops are rerun, one by one, if that makes it cheaper."""
-        best = self._cut(group, frozenset(), pricing)
-        inner = (body for one in group for body in itertools.islice(one.all(), 1, None))
-        for child in inner if pricing is not None else ():
-            if child.may_rerun:
-                other = self._cut(group, best.problem.rerun | {child}, pricing)
-                if other.is_possible and other.cost < best.cost:
-                    best = other
+        """The cheapest cut. What may be decided before it is decided otherwise, one by one, if
+        that makes it cheaper."""
+        settings = _Settings()
+        best = self._cut(group, settings, pricing)
+        for other in _others(group) if pricing is not None else ():
+            found = self._cut(group, settings ^ other, pricing)
+            if found.is_possible and found.cost < best.cost:
+                best, settings = found, settings ^ other
         return best
 
     def _cut(
-        self, group: tuple[ScanBody, ...], rerun: frozenset[ScanBody], pricing: Pricing | None
+        self, group: tuple[ScanBody, ...], settings: _Settings, pricing: Pricing | None
     ) -> _ScanCut:
-        problem = self.problem(group, rerun, only_cheap=pricing is None)
+        problem = self.problem(group, settings, only_cheap=pricing is None)
         kept = problem.cut(pricing, self.solved)
         return _ScanCut(problem, kept, self.sites(problem, kept), pricing)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What is decided before bodies are cut: inner loops that are rerun, values that are saved."""
+
+    rerun: frozenset[ScanBody] = frozenset()
+    saved: frozenset[Shared] = frozenset()
+
+    def __xor__(self, other: _Settings) -> _Settings:
+        return _Settings(self.rerun ^ other.rerun, self.saved ^ other.saved)
+
+
+def _others(group: Sequence[ScanBody]) -> list[_Settings]:
+    """What may be decided otherwise, each by itself, and all shared values together."""
+    bodies = [child for body in group for child in body.all()]
+    shared = shared_values(bodies)
+    saved = [[one] for one in shared[:_FEW]] + ([shared] if len(shared) > 1 else [])
+    inner = (_Settings(rerun=frozenset([one])) for one in bodies if one.may_rerun)
+    return [*inner, *(_Settings(saved=frozenset(some)) for some in saved)]
 
 
 def scan_plan(group: Sequence[ScanBody], sites: CloneSites) -> ScanPlan | None:
@@ -302,18 +327,20 @@ def plan_scans_budgeted(
     if not scans.bodies:
         return []
     inner = [child for body in scans.bodies for child in body.all() if child.may_rerun]
+    at_price = frozenset[Shared]().union(*(one.saved for one in scans.settings(pricing)))
 
     @functools.cache
-    def choose(rerun: frozenset[ScanBody]) -> _BudgetedCut | None:
-        return _choose(scans, rerun, pricing, cap_bytes)
+    def choose(settings: _Settings) -> _BudgetedCut | None:
+        return _choose(scans, settings, pricing, cap_bytes)
 
     found: list[_BudgetedCut] = []
-    for start in (frozenset[ScanBody](), frozenset(inner)):
+    for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=at_price)):
         best = choose(start)
         for child in inner:
-            other = choose(start ^ {child})
-            if other is not None and (best is None or other.price < best.price):
-                best, start = other, start ^ {child}
+            other = start ^ _Settings(rerun=frozenset([child]))
+            tried = choose(other)
+            if tried is not None and (best is None or tried.price < best.price):
+                best, start = tried, other
         if best is not None:
             found.append(best)
     if not found:
@@ -334,9 +361,9 @@ class _BudgetedCut:
 
 
 def _choose(
-    scans: BlockScans, rerun: frozenset[ScanBody], pricing: Pricing, cap_bytes: int
+    scans: BlockScans, settings: _Settings, pricing: Pricing, cap_bytes: int
 ) -> _BudgetedCut | None:
-    """The cheapest cut if these inner loops are rerun; None if none fits."""
-    problem = scans.problem(tuple(scans.bodies), rerun, only_cheap=False)
+    """The cheapest cut with what is decided before; None if none fits."""
+    problem = scans.problem(tuple(scans.bodies), settings, only_cheap=False)
     found = problem.cut_within(pricing, cap_bytes, scans.solved)
     return None if found is None else _BudgetedCut(problem, *found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 from support import registering
@@ -117,6 +118,35 @@ def test_a_value_is_kept_where_recomputing_it_twice_costs_more() -> None:
     assert two[0] == 2
     last = [max(n for n, count in enumerate(found) if count) for found in (one, two)]
     assert last[1] < last[0]
+
+
+def test_what_a_later_loop_reads_is_saved_before_its_loop_is_recomputed_for_each() -> None:
+    """Two recurrent layers run once more each, where the outputs between them are worth a stack;
+    not the first one three times: for itself, and twice for what the second one reads."""
+
+    def loss(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+        for kernel in kernels:
+
+            def step(state: jax.Array, x: jax.Array, kernel: jax.Array = kernel) -> Any:
+                inside = jnp.sin(jnp.concatenate([x, state], -1) @ kernel)
+                state = state + sum(jnp.tanh(part) for part in jnp.split(inside, 4, -1))
+                return state, state
+
+            _, x = jax.lax.scan(step, jnp.zeros((64, 32)), x)
+        return (x**2).mean()
+
+    given = [jnp.ones((64, 128))] * 2, jnp.ones((16, 64, 32))
+    module, _ = rewritten(jax.jit(jax.grad(loss)).lower(*given), PREPARED)
+    block = walk.functions(module)["main"].regions[0].blocks[0]
+    found = {}
+    for exponent in range(60):
+        pricing = Pricing(CPU_SPEED, Rates(1.3**exponent * 1e4, 0.0))
+        plans = plan_scans(block, 0, pricing)
+        ops = [op.name for plan in plans for op, _ in plan.runs]
+        saved = sum(plan.freed_bytes - plan.added_bytes for plan in plans)
+        found.setdefault(ops.count("stablehlo.dot_general"), saved)
+    assert set(found) == {0, 1, 2, 4}
+    assert found[0] < found[1] < found[2] < found[4]
 
 
 SPLIT = ["forces", "adapted", "three_in_a_row_backward", "adapted_for_long"]
