@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -98,12 +99,18 @@ def _error(predicted_bytes: int | None, real_bytes: int | None) -> float | None:
     return abs(predicted_bytes - real_bytes) / real_bytes
 
 
+_LEVEL = 1.001
+"""What takes at most so many times as much is on a level."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """Whether some point needs no more memory and no more work than the other side's.
 
     Attributes:
       won: there is one.
+      level: there is one that takes at most a thousandth more of both: so much is XLA's packing of
+        buffers, and elementwise work that it fuses.
       won_in_products: there is one where only matrix products and convolutions count as work.
       least_flops: the least work of the points within the memory; None where none is.
       least_bytes: the least memory of the points within the work; None where none is.
@@ -111,6 +118,7 @@ class Verdict:
     """
 
     won: bool
+    level: bool
     won_in_products: bool
     least_flops: int | None
     least_bytes: int | None
@@ -122,12 +130,15 @@ def judge(other: Point, points: Sequence[Point]) -> Verdict:
     least_flops = min((p.flops for p in points if p.step_bytes <= other.step_bytes), default=None)
     least_bytes = min((p.step_bytes for p in points if p.flops <= other.flops), default=None)
     won = least_flops is not None and least_flops <= other.flops
+    level = any(
+        p.step_bytes <= other.step_bytes * _LEVEL and p.flops <= other.flops * _LEVEL
+        for p in points
+    )
     won_in_products = any(
         p.step_bytes <= other.step_bytes and p.product_flops <= other.product_flops for p in points
     )
-    return Verdict(
-        won, won_in_products, least_flops, least_bytes, "" if won else _shortfall(other, points)
-    )
+    shortfall = "" if won else _shortfall(other, points)
+    return Verdict(won, level, won_in_products, least_flops, least_bytes, shortfall)
 
 
 def _shortfall(other: Point, points: Sequence[Point]) -> str:
@@ -157,7 +168,8 @@ class Kept:
       above_floor: budgets not under the least memory that any of them gave.
       within: of these, how many steps took no more.
       work_falls: a larger budget never cost more work.
-      time_falls: nor more time by the model; None where the plans do not tell.
+      time_rises_s: the most that a larger budget adds to a step's time by the model, in seconds,
+        over a smaller one; None where the plans do not tell.
       memory_rises: nor less memory.
       median_error: of the predictions of the plans that were used.
       median_first_error: of the first plans that predicted anything, before XLA's figures
@@ -171,7 +183,7 @@ class Kept:
     above_floor: int
     within: int
     work_falls: bool
-    time_falls: bool | None
+    time_rises_s: float | None
     memory_rises: bool
     median_error: float | None
     median_first_error: float | None
@@ -195,7 +207,7 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
         above_floor=len(above),
         within=sum(p.step_bytes <= budget for budget, p in above),
         work_falls=work == sorted(work, reverse=True),
-        time_falls=times == sorted(times, reverse=True) if times else None,
+        time_rises_s=_most_risen(times),
         memory_rises=memory == sorted(memory),
         median_error=_median(p.error for _, p in budgets),
         median_first_error=_median(p.first_error for _, p in budgets),
@@ -207,6 +219,13 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
         median_attempts=_median(p.attempts for _, p in above),
         planning_shares=tuple(share for share in shares if share is not None),
     )
+
+
+def _most_risen(figures: Sequence[float]) -> float | None:
+    """The most that a figure is above one before it; 0 where none is."""
+    least = itertools.accumulate(figures, min)
+    risen = (figure - before for figure, before in zip(figures, least, strict=True))
+    return max(risen, default=None)
 
 
 def _median(figures: Iterable[float | None]) -> float | None:

@@ -83,10 +83,11 @@ _SUMMARY: Mapping[str, Callable[[_Row], str]] = {
     "program": lambda row: row.frontier.title,
     "pass": lambda row: f"`{row.name}`",
     "points won": lambda row: row.won("won"),
+    "won or level": lambda row: row.won("level"),
     "in products": lambda row: row.won("won_in_products"),
     "budgets kept": lambda row: f"{row.kept.within} of {row.kept.above_floor + row.failed}",
     "work falls": lambda row: _yes(row.kept.work_falls),
-    "time falls": lambda row: _yes(row.kept.time_falls),
+    "time falls": lambda row: _falls(row.kept.time_rises_s),
     "memory rises": lambda row: _yes(row.kept.memory_rises),
     "use": lambda row: _percent(row.kept.median_use),
     "compiles": lambda row: _number(row.kept.median_attempts),
@@ -142,7 +143,7 @@ def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
     return [
         f"`{policy.label}`",
         f"`{name}`",
-        "won" if verdict.won else "**lost**",
+        "won" if verdict.won else "level" if verdict.level else "**lost**",
         frontier.mebi(policy),
         frontier.added(policy),
         flops,
@@ -158,6 +159,12 @@ def _added(frontier: Frontier, flops: int) -> str:
 
 def _yes(holds: bool | None) -> str:
     return "" if holds is None else "yes" if holds else "**no**"
+
+
+def _falls(rises_s: float | None) -> str:
+    if rises_s is None or rises_s <= 0:
+        return _yes(None if rises_s is None else True)
+    return f"**no**, {rises_s * 1e6:.3g} us more"
 
 
 def _number(number: float | None) -> str:

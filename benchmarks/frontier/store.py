@@ -157,16 +157,17 @@ _WHAT_IT_IS = """\
 XLA: argument, output and temporary bytes, less what output and argument share. Work is counted in
 the StableHLO module that goes to XLA (`benchmarks/common/flops.py`), loops as often as they run,
 equal operations once; "added" is against the program as it is. A policy's point is *won* where some
-budget gave no more memory and no more work than the policy, else *lost*; "in products" only matrix
-products and convolutions count as work. A budget is *kept* where the step takes no more; counted
+budget gave no more memory and no more work than the policy; it is *level* where some gave at most a
+thousandth more of both, else *lost*; "in products" only matrix products and convolutions count as
+work. A budget is *kept* where the step takes no more; counted
 are budgets that are not under the floor. "Use" is the share of a kept budget that the step takes,
 "compiles" how often XLA was asked for a budget, each the median, the former of budgets that cost
 work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Error" is the prediction
 of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
 XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
 model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
-more. "Commit" is that of the code that a row was measured with, "+" where files differ from it.
-Of rows that are older than this column it was not noted."""
+more, or by how much one does. "Commit" is that of the code that a row was measured with, "+" where
+files differ from it. Of rows that are older than this column it was not noted."""
 
 _OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is
 the most that a device sends in a step within any budget, beside what it sends in the program as it

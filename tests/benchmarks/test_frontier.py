@@ -67,6 +67,13 @@ def test_two_points_that_each_have_one_of_them_lose() -> None:
     assert found.shortfall == "1.00 GFLOP more at its memory; 1 MiB more at its work"
 
 
+def test_a_point_within_a_thousandth_of_both_is_level() -> None:
+    policy = point(2000, 5000)
+    assert judge(policy, [point(2001, 5004)]).level
+    assert not judge(policy, [point(2001, 5004)]).won
+    assert not judge(policy, [point(2003, 5000), point(2000, 5006)]).level
+
+
 def test_what_is_lost_by_elementwise_work_is_told() -> None:
     found = judge(point(100, 50, 2), [point(100, 50, 3)])
     assert not found.won
@@ -121,8 +128,10 @@ def test_time_falls_as_budgets_grow(seconds: tuple[float, float], falls: bool) -
         dataclasses.replace(budget_point(60 + n, 60, 1), added_s=each)
         for n, each in enumerate(seconds)
     ]
-    assert kept(points, NONE).time_falls is falls
-    assert kept([budget_point(60, 60, 1)], NONE).time_falls is None
+    rises_s = kept(points, NONE).time_rises_s
+    assert rises_s == max(seconds[1] - seconds[0], 0.0)
+    assert (rises_s == 0) is falls
+    assert kept([budget_point(60, 60, 1)], NONE).time_rises_s is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,7 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
     )
     [_, _, summary] = summary_table({"toy": frontier})
     assert summary == (
-        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 3 | yes |  | yes | 99.0 % | 2 "
+        "| a program | `remat` | 0 of 1 | 0 of 1 | 0 of 1 | 2 of 3 | yes |  | yes | 99.0 % | 2 "
         "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 | 0123456789+ |"
     )
     text = "\n".join(program_tables(frontier))
