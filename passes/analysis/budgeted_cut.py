@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
@@ -20,8 +19,8 @@ _MOST_VERTICES = 400
 _MOST_NODES = 20_000
 """Where HiGHS stops; a number of nodes, so that the answer is the same on every machine."""
 
-_TOLERANCE = 1e-7
-"""The share of the highest price by which two prices may differ and be taken for equal."""
+_WEIGHT_UNIT = 2**20
+"""HiGHS may exceed a limit by a millionth: of this unit that is a byte."""
 
 _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
@@ -75,7 +74,7 @@ class FlowNetwork:
 def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
     """The vertices to keep, at most ``limit`` by weight, so that the rest costs least to make.
 
-    Of sets of one price it takes a lightest.
+    Of sets for which the same is made it takes a lightest.
 
     Exact up to 400 vertices (a mixed-integer linear program, solved by HiGHS); of larger ones, and
     where HiGHS gives up, the best cut with one price for every byte, or with two where the network
@@ -112,38 +111,46 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
         least.append(1.0)
     at, column, factor = (np.array(part) for part in zip(*rows, strict=True))
     structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
-    # Shares of the largest: HiGHS has absolute tolerances.
-    heaviest = max((weights[vertex] for vertex in needed), default=0) or 1
+    never_kept = _never_kept(network, needed)
+    never_kept.update(vertex for vertex in needed if weights[vertex] > limit)
+    weight = [0.0 if v in never_kept else weights[v] / _WEIGHT_UNIT for v in needed] + [0.0] * count
+    # Shares of the largest: HiGHS has an absolute tolerance.
     highest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
-    weight = np.array([weights[v] / heaviest for v in needed] + [0.0] * count)
-    price = np.array([0.0] * count + [prices.get(v, 0) / highest for v in needed])
-    made_at_most = [0.0 if vertex in sources else 1.0 for vertex in needed]
-    bounds = Bounds(0, np.array([1.0] * count + made_at_most))
-
-    def least_of(objective: NDArray[np.float64], *limits: LinearConstraint) -> OptimizeResult:
-        return milp(
-            c=objective,
-            integrality=np.ones(2 * count),
-            bounds=bounds,
-            constraints=(LinearConstraint(structure, lb=np.array(least)), *limits),
-            options={"mip_rel_gap": 0.0, "node_limit": _MOST_NODES},
-        )
-
-    within = LinearConstraint(weight[np.newaxis], ub=limit / heaviest)
-    cheapest = least_of(price, within)
-    if cheapest.status != 0:
+    at_most = [
+        *(0.0 if vertex in never_kept else 1.0 for vertex in needed),
+        *(0.0 if vertex in sources else 1.0 for vertex in needed),
+    ]
+    result = milp(
+        c=np.array([0.0] * count + [prices.get(v, 0) / highest for v in needed]),
+        integrality=np.ones(2 * count),
+        bounds=Bounds(0, np.array(at_most)),
+        constraints=(
+            LinearConstraint(structure, lb=np.array(least)),
+            LinearConstraint(np.array([weight]), ub=limit / _WEIGHT_UNIT),
+        ),
+        options={"mip_rel_gap": 0.0, "node_limit": _MOST_NODES},
+    )
+    if result.status != 0:
         return None
-    as_cheap = LinearConstraint(price[np.newaxis], ub=cheapest.fun + _TOLERANCE)
-    lightest = least_of(weight, within, as_cheap)
-    result = lightest if lightest.status == 0 else cheapest
     kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
     return _without_excess(network, kept) if network.weigh(kept) <= limit else None
+
+
+def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
+    """Vertices that need not be kept: all that is made of each weighs no more than it does, and
+    where that is kept neither it nor what is made of it has to be made."""
+    sinks, weights = frozenset(network.sinks), network.weights
+    made_of: dict[int, int] = dict.fromkeys(needed, 0)
+    for start, end in set(network.edges):
+        if end in made_of:
+            made_of[start] += weights[end]
+    return {vertex for vertex, found in made_of.items() if found <= weights[vertex]} - sinks
 
 
 def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int]:
     """The lightest set for which nothing is paid that is not paid for ``kept``.
 
-    What weighs less than HiGHS's tolerance, a loop's counter beside stacks, it keeps at random.
+    What has room beside what saves something, HiGHS keeps at random.
     """
     paid = network.made(kept)
     unpaid = [vertex for vertex, price in network.prices.items() if price and vertex not in paid]
