@@ -25,7 +25,7 @@ from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, Residual
 from ...analysis.mincut import Solved
-from ...analysis.pricing import Pricing
+from ...analysis.pricing import Pricing, Rates
 from .bodies import ScanBody
 from .cut import CutProblem, Shared, price_in, shared_values
 from .groups import scan_groups
@@ -146,6 +146,8 @@ class BlockScans:
         self._problems: dict[tuple[tuple[ScanBody, ...], _Settings, bool], CutProblem] = {}
         self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
         self._plans: dict[tuple[tuple[ScanBody, ...], CloneSites], ScanPlan | None] = {}
+        self._cuts: dict[tuple[tuple[ScanBody, ...], Rates | None], _ScanCut] = {}
+        """The cheapest ones: of one device, whose pricings differ by their rates."""
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
         """A plan for each group from which memory is gained."""
@@ -190,6 +192,12 @@ class BlockScans:
         return [_Settings(problem.rerun, problem.saved) for problem in problems]
 
     def _best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
+        key = group, None if pricing is None else pricing.rates
+        if key not in self._cuts:
+            self._cuts[key] = self._find_best(group, pricing)
+        return self._cuts[key]
+
+    def _find_best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
         """The cheapest cut. What may be decided before it is decided otherwise, one by one, if
         that makes it cheaper."""
         settings = _Settings()
