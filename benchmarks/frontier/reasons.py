@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 _LSTM = "the same values are stacked; the bodies of the loops take a quarter of a MiB more"
-_LSTM_LINKED = (
-    "the plans of this memory recompute the outputs of the first layer for the second one, which "
-    "repeats a product"
-)
 _FOR_TIME = (
     "planned for time: the policy's products are fewer FLOP, but take longer by the cost model, "
     "since those of attention wait for memory"
@@ -60,8 +56,8 @@ _ON_H100: dict[tuple[str, str, str], str] = {
     ("lstm", "remat", "dots_saveable"): _LSTM,
     ("lstm", "remat", "dots_with_no_batch_dims_saveable"): _LSTM,
     ("lstm", "remat", "everything_saveable"): _ELEMENTWISE,
-    ("lstm", "remat", "nothing_saveable"): _LSTM_LINKED,
-    ("lstm", "fit", "nothing_saveable"): _LSTM_LINKED,
+    ("lstm", "remat", "nothing_saveable"): _LSTM,
+    ("lstm", "fit", "nothing_saveable"): _LSTM,
     **{
         ("two_level_scan", name, policy): why
         for name in ("fit", "remat")
