@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
@@ -198,14 +198,14 @@ class BlockScans:
         return self._cuts[key]
 
     def _find_best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
-        """The cheapest cut. What may be decided before it is decided otherwise, one by one, if
-        that makes it cheaper."""
+        """The cheapest cut. Inner loops are rerun, and shared values saved, one by one, if that
+        makes it cheaper."""
         settings = _Settings()
         best = self._cut(group, settings, pricing)
-        for other in _others(group) if pricing is not None else ():
-            found = self._cut(group, settings ^ other, pricing)
+        for one in _decisions(group) if pricing is not None else ():
+            found = self._cut(group, settings | one, pricing)
             if found.is_possible and found.cost < best.cost:
-                best, settings = found, settings ^ other
+                best, settings = found, settings | one
         return best
 
     def _cut(
@@ -223,12 +223,12 @@ class _Settings:
     rerun: frozenset[ScanBody] = frozenset()
     saved: frozenset[Shared] = frozenset()
 
-    def __xor__(self, other: _Settings) -> _Settings:
-        return _Settings(self.rerun ^ other.rerun, self.saved ^ other.saved)
+    def __or__(self, other: _Settings) -> _Settings:
+        return _Settings(self.rerun | other.rerun, self.saved | other.saved)
 
 
-def _others(group: Sequence[ScanBody]) -> list[_Settings]:
-    """What may be decided otherwise, each by itself, and all shared values together."""
+def _decisions(group: Sequence[ScanBody]) -> list[_Settings]:
+    """What may be decided: each by itself, and all shared values together."""
     bodies = [child for body in group for child in body.all()]
     shared = shared_values(bodies)
     saved = [[one] for one in shared[:_FEW]] + ([shared] if len(shared) > 1 else [])
@@ -345,7 +345,7 @@ def plan_scans_budgeted(
     for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=at_price)):
         best = choose(start)
         for child in inner:
-            other = start ^ _Settings(rerun=frozenset([child]))
+            other = replace(start, rerun=start.rerun ^ {child})
             tried = choose(other)
             if tried is not None and (best is None or tried.price < best.price):
                 best, start = tried, other
