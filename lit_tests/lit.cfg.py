@@ -52,8 +52,8 @@ def start_server():
 
 
 client = f"{sys.executable} -I -S {os.path.join(HERE, 'opt_client.py')} {start_server()}"
-for tool, command in (("hloom-opt", client), ("filecheck", f"{sys.executable} -m filecheck")):
+for tool in ("hloom-opt", "filecheck"):
     # Only the bare word: neither a part of a path nor of an option.
-    config.substitutions.append((rf"(?<![\w./-]){tool}(?![\w./-])", command))
+    config.substitutions.append((rf"(?<![\w./-]){tool}(?![\w./-])", f"{client} {tool}"))
 
 config.environment["JAX_PLATFORMS"] = "cpu"

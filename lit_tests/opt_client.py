@@ -1,6 +1,6 @@
-"""`hloom-opt` as the lit suite calls it: asks opt_server.py.
+"""A tool as the lit suite calls it: asks opt_server.py.
 
-Usage: opt_client.py SOCKET ARGUMENTS.
+Usage: opt_client.py SOCKET TOOL ARGUMENTS.
 """
 
 import json
@@ -11,7 +11,8 @@ import sys
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(sys.argv[1])
     request = {
-        "arguments": sys.argv[2:],
+        "tool": sys.argv[2],
+        "arguments": sys.argv[3:],
         "folder": os.getcwd(),
         "environment": dict(os.environ),
     }
@@ -19,6 +20,6 @@ with socket.socket(socket.AF_UNIX) as connection:
     answer = connection.recv(1)
 if not answer:
     # `not` takes every error for the expected one, but not a death.
-    print("hloom-opt died", file=sys.stderr, flush=True)
+    print(f"{sys.argv[2]} died", file=sys.stderr, flush=True)
     os.abort()
 sys.exit(answer[0])

@@ -57,7 +57,7 @@ from .framework.text import pluralize
 from .ir import walk
 from .ir.clone import rebuilt
 from .ir.erase import erase
-from .ir.ops import facts_of
+from .ir.ops import BARRIER, facts_of
 from .ir.types import tensor_bytes
 from .ir.values import is_read
 from .ir.while_rewriter import Replacements, WhileRewriter
@@ -140,7 +140,7 @@ class FreeConstants(Pass):
             if op.name == "stablehlo.while" and not has_attributes_by_carry(op):
                 freed = self._freed_carries(op, constants)
                 loops += [(op, freed)] if freed else []
-            elif op.name == "stablehlo.optimization_barrier":
+            elif op.name == BARRIER:
                 numbers = tuple(
                     n for n, operand in enumerate(op.operands) if constants.chain(operand)
                 )

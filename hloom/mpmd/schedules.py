@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.stages.programs import Direction
@@ -44,19 +43,6 @@ def rows_of(schedule: str, stages: int, microbatches: int) -> Rows:
     """For each stage its tasks, in their order, of a schedule that `SCHEDULES` has."""
     row = SCHEDULES[schedule]
     return tuple(tuple(row(stage, stages, microbatches)) for stage in range(stages))
-
-
-def ideal_bubble(schedule: str, stages: int, microbatches: int) -> Fraction:
-    """The share of its time that a stage waits, where all programs take equally long.
-
-    Where there are two programs for each microbatch, a step of m microbatches on p stages takes
-    m + p - 1 times both, and where there are three, 3m + p - 1 times one, if there are enough
-    microbatches to fill the stages (m >= p).
-    """
-    fill = stages - 1
-    if schedule == "zero-bubble":
-        return Fraction(fill, 3 * microbatches + fill)
-    return Fraction(fill, microbatches + fill)
 
 
 def check_schedule(schedule: object) -> str:

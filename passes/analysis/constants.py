@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..ir import walk
-from ..ir.ops import facts_of
+from ..ir.ops import BARRIER, facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from .reach import settled
@@ -133,7 +133,7 @@ def equal_value(value: ir.Value) -> ir.Value | None:
     if isinstance(owner, ir.Block):
         return _initial_value(ir.BlockArgument(value), owner.owner.operation)
     op = owner.operation
-    if op.name != "stablehlo.optimization_barrier":
+    if op.name != BARRIER:
         return None
     return op.operands[ir.OpResult(value).result_number]
 

@@ -14,13 +14,11 @@ from jax.extend.mlir import ir
 
 from ..ir import walk
 from ..ir.op_facts import Category
-from ..ir.ops import facts_of
+from ..ir.ops import BARRIER, facts_of
 from ..ir.types import FloatFormat, float_format
 from ..ir.values import defining_op, element_of
 from .purity import may_go
 from .reach import settled
-
-BARRIER = "stablehlo.optimization_barrier"
 
 
 def has_no_effect(op: ir.Operation) -> bool:

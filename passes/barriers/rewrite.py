@@ -214,8 +214,6 @@ def append_result(block: ir.Block, value: ir.Value) -> None:
 def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> ir.Value:
     """Replaces an operation by one with these operands and one more result; returns the result."""
     new = rebuilt(op, operands, [*(result.type for result in op.results), more])
-    for region, old in zip(new.regions, op.regions, strict=True):
-        old.blocks[0].append_to(region)
     replicate_token(new)
     *results, added = new.results
     replace(op, results)

@@ -52,12 +52,12 @@ def rebuilt(
 ) -> ir.Operation:
     """An operation right before another one, and like it but for operands and results.
 
-    MLIR fixes how many of these an operation has. Its regions are empty: it may take over the
-    other one's blocks. ``attributes`` take the place of the other one's.
+    MLIR fixes how many of these an operation has. It takes over the other one's code.
+    ``attributes`` take the place of the other one's.
     """
     if attributes is None:
         attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
-    return ir.Operation.create(
+    new = ir.Operation.create(
         op.name,
         results=results,
         operands=operands,
@@ -66,6 +66,9 @@ def rebuilt(
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
+    for region, old in zip(new.regions, op.regions, strict=True):
+        old.blocks[0].append_to(region)
+    return new
 
 
 def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:

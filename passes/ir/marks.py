@@ -133,12 +133,6 @@ def rendezvous(mark: ir.Operation) -> Rendezvous:
     )
 
 
-def barrier_kind(mark: ir.Operation) -> BarrierKind:
-    """The purpose of a barrier. Raises KeyError for other marks."""
-    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
-    return BarrierKind(ir.StringAttr(attributes["kind"]).value)
-
-
 def mark_attributes(
     name: str, decomposition: str, own: dict[str, ir.Attribute]
 ) -> dict[str, ir.Attribute]:

@@ -12,6 +12,9 @@ from typing import Any
 
 from .op_facts import UNKNOWN, BufferUse, Category, Kind, OpFacts, Regions, Traffic
 
+BARRIER = "stablehlo.optimization_barrier"
+"""The compiler's; that of devices is a mark (`marks.BARRIER`)."""
+
 _Rows = Iterator[tuple[str, OpFacts]]
 
 

@@ -157,8 +157,6 @@ class WhileRewriter:
                 erase_argument(region.blocks[0], number)
         operands = [self.operands[number] for number in kept]
         new = rebuilt(op, operands, [operand.type for operand in operands])
-        for region, old in zip(new.regions, op.regions, strict=True):
-            old.blocks[0].append_to(region)
         for made, value in self.like:
             replaced.note_like(made, value)
         results: list[ir.Value] = [*op.results, *self.operands[len(op.results) :]]

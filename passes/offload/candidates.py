@@ -19,6 +19,7 @@ from ..analysis.loops.counted import CountedLoop, StackedOutput, affine_in, coun
 from ..analysis.loops.dynamic import dynamic_loops
 from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ..analysis.memory_model.targets import memory_rules
+from ..analysis.reach import reached
 from ..framework.tables import Described, Left
 from ..framework.target import Speed, Target
 from ..ir import mesh, walk
@@ -51,15 +52,14 @@ class LoopWork:
 
     def after_s(self, value: ir.Value) -> float:
         """Seconds of the body's work that do not lead to a value of the body."""
-        needed: set[object] = set()
-        waiting = [value]
-        while waiting:
-            op = defining_op(waiting.pop())
-            if op is None or (key := walk.key(op)) not in self._op_s or key in needed:
-                continue
-            needed.add(key)
-            waiting += walk.values_read(op)
-        return self.iteration_s - sum(self._op_s[key] for key in needed)
+
+        def made_of(each: ir.Value) -> Iterable[ir.Value]:
+            op = defining_op(each)
+            return () if op is None or walk.key(op) not in self._op_s else walk.values_read(op)
+
+        makers = map(defining_op, reached([value], made_of))
+        needed = {walk.key(op) for op in makers if op is not None}
+        return self.iteration_s - sum(s for key, s in self._op_s.items() if key in needed)
 
     @property
     def seconds(self) -> float:

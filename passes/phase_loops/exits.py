@@ -20,6 +20,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import linear_chain
+from ..analysis.reach import reached
 from ..analysis.signatures.signature import Combine
 from ..framework.errors import NotPossibleError
 from ..ir.build import zeros
@@ -207,13 +208,9 @@ class _Finder:
     def _rounded(self, number: int, element: ir.Type) -> int:
         """The values of an element type that would be made of the rounded sum of another value."""
         widened = self._widened(number)
-        waiting = [each for each in self.children.get(number, ()) if each not in widened]
-        count = 0
-        while waiting:
-            value = waiting.pop()
-            count += value in self.needed and self._element(value) == element
-            waiting += self.children.get(value, ())
-        return count
+        rounded = (each for each in self.children.get(number, ()) if each not in widened)
+        below = reached(rounded, lambda value: self.children.get(value, ()))
+        return sum(value in self.needed and self._element(value) == element for value in below)
 
     def _widened(self, number: int) -> tuple[int, ...]:
         element = leaving(self.program, number, self.rule).element

@@ -17,6 +17,7 @@ from ..analysis.dimension_flow.result import DimensionFlow, Seed, made_at, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Node, Program
+from ..analysis.reach import reached
 from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.errors import NotPossibleError
@@ -204,11 +205,5 @@ def _constants_behind(program: Program, node: Node) -> list[Node]:
         is_light = facts_of(each.name).category in _LIGHT and not each.blocks and not each.effects
         if is_light and constants.issuperset(each.operands):
             constants.update(each.results)
-    found: dict[int, Node] = {}
-    waiting = list(node.reads())
-    while waiting:
-        value = waiting.pop()
-        if value in constants and makers[value].number not in found:
-            found[makers[value].number] = makers[value]
-            waiting += makers[value].operands
-    return [found[number] for number in sorted(found)]
+    behind = reached(constants.intersection(node.reads()), lambda value: makers[value].operands)
+    return [program.root.nodes[number] for number in sorted({makers[v].number for v in behind})]

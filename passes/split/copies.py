@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jax.extend.mlir import ir
 
 from ..ir.clone import remap_operands
-from .flow import BARRIER
+from ..ir.ops import BARRIER
 
 
 def copy_ops(ops: Iterable[ir.Operation], known: dict[ir.Value, ir.Value]) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.program import FROM_OUTSIDE, Program
 from ..analysis.purity import CHEAP_KINDS
-from .flow import BARRIER, behind, made_of
+from ..ir.ops import BARRIER
+from .flow import behind, made_of
 
 _FINE = 256
 """A new value weighs this part more than its bytes, so that of equal cuts the one is chosen that

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ..analysis.loops.counted import CountedLoop, counted_loop
 from ..analysis.program import FROM_OUTSIDE, Program
 from ..analysis.reach import reached
-
-BARRIER = "stablehlo.optimization_barrier"
+from ..ir.ops import BARRIER
 
 
 def made_of(program: Program, value: int) -> Sequence[int]:

@@ -18,8 +18,9 @@ from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import clone_module, rebuilt
 from ..ir.erase import erase
+from ..ir.ops import BARRIER
 from .boundary import Marks
-from .flow import BARRIER, behind, made_of
+from .flow import behind, made_of
 
 
 def merged(

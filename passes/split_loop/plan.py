@@ -68,13 +68,6 @@ class SplitChoice:
             self.first.seconds * self.at + self.last.seconds * (self.trip_count - self.at)
         ) / self.trip_count
 
-    def at_of(self, trip_count: int) -> int | None:
-        """About the same place in a loop of another trip count; None if that is too short."""
-        if trip_count < 2 * LEAST_TRIPS:
-            return None
-        at = round(self.at * trip_count / self.trip_count)
-        return min(max(at, LEAST_TRIPS), trip_count - LEAST_TRIPS)
-
 
 def choose_split(
     limit_bytes: float, plans: Iterable[UniformPlan], trip_count: int

@@ -22,8 +22,8 @@ from ..analysis.mincut import CutNetwork
 from ..analysis.program import FROM_OUTSIDE
 from ..analysis.purity import CHEAP_KINDS
 from ..framework.target import Speed
+from ..ir.ops import BARRIER
 from ..ir.shardings import CONSTRAINT
-from ..split.flow import BARRIER
 from .joint import Joint
 from .programs import Batch, Parameter, Source
 

@@ -13,8 +13,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
 from ..ir.build import typed
+from ..ir.ops import BARRIER
 from ..ir.values import defining_op, shape_of
-from ..split.flow import BARRIER
 
 CONCATENATE, SLICE = "stablehlo.concatenate", "stablehlo.slice"
 

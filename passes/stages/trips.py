@@ -22,9 +22,9 @@ from ..analysis.loops.counted import CountedLoop, affine_in, counted_loops
 from ..ir import walk
 from ..ir.build import integer_like, zeros
 from ..ir.locations import scoped
+from ..ir.ops import BARRIER
 from ..ir.values import constant_int, defining_op, is_read, shape_of
 from ..ir.while_rewriter import WhileRewriter
-from ..split.flow import BARRIER
 from ..split_loop.rewrite import LoopPart
 from .rows import RowReader, concatenated, does_each_row_alone, sliced_rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -11,6 +11,7 @@ from jax.extend.mlir.dialects import func, stablehlo
 
 from ..analysis.cost import seconds
 from ..analysis.program import Program as ProgramIR
+from ..analysis.reach import reached
 from ..framework.tables import Described
 from ..framework.target import Target
 from ..ir import walk
@@ -128,20 +129,19 @@ class _StageStep:
 
     def _needed(self) -> tuple[list[int], list[int]]:
         """The positions of its operations, in order, and the values that these read of others."""
-        program, found, read = self._program, set[int](), set[int]()
-        waiting, seen = list(self.given), set(self.given)
-        while waiting:
-            value = waiting.pop()
+        program, read = self._program, set[int]()
+
+        def made_of(value: int) -> Iterable[int]:
             if self.is_received(value) or self.leaf(value) is not None:
                 read.add(value)
-                continue
-            position, node = program.producers[value], self._flow.node_of.get(value)
-            found.add(position)
-            made_of = program.operands[position] if node is None else self._flow.reads(node)
-            fresh = [each for each in made_of if each not in seen]
-            seen.update(fresh)
-            waiting += fresh
-        return sorted(found), sorted(read)
+                return ()
+            node = self._flow.node_of.get(value)
+            if node is not None:
+                return self._flow.reads(node)
+            return program.operands[program.producers[value]]
+
+        made = reached(self.given, made_of) - read
+        return sorted({program.producers[value] for value in made}), sorted(read)
 
     def leaf(self, value: int) -> _LeafSource | None:
         """The argument of the step, or the rows of a parameter, that a value is."""

@@ -16,11 +16,11 @@ from jax.extend.mlir import ir
 from ..analysis.autodiff import has_remat_name
 from ..analysis.loops.counted import counted_loop, invariant_carries
 from ..analysis.purity import erase_unread, is_cheap
-from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
+from ..analysis.value_numbers import ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.clone import remap_operands
 from ..ir.erase import erase
-from ..ir.ops import facts_of
+from ..ir.ops import BARRIER, facts_of
 from ..ir.values import defining_op, is_read
 
 

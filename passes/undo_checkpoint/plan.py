@@ -12,7 +12,7 @@ from ..analysis.autodiff import is_rematerialized
 from ..analysis.device import LocalSizes
 from ..analysis.pricing import Pricing
 from ..analysis.shardings.shardings import Shardings
-from ..analysis.value_numbers import BARRIER, ValueNumbers
+from ..analysis.value_numbers import ValueNumbers
 from ..framework.base import PlanBase
 from ..framework.tables import Described, Kind, Table
 from ..framework.target import Target
@@ -20,7 +20,7 @@ from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.locations import source_line
-from ..ir.ops import facts_of
+from ..ir.ops import BARRIER, facts_of
 from .merge import barriers_in, merge_across_barriers, take_places
 from .residuals import UndoneLoop, undo_in_loops
 

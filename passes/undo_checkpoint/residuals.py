@@ -20,10 +20,11 @@ from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.pricing import Pricing
 from ..analysis.purity import erase_unread, is_cheap
-from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
+from ..analysis.value_numbers import ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.build import slice_of_stack, zeros
 from ..ir.erase import erase
+from ..ir.ops import BARRIER
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter

@@ -86,15 +86,13 @@ def test_processes_of_a_mesh_have_the_same_modules_and_plans(
     processes: int, tmp_path: Path
 ) -> None:
     """Each process plans for itself, with an order of its own for sets."""
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
-    flags.append(f"--xla_force_host_platform_device_count={8 // processes}")
     members = run_members(
         SHARDED,
         str(tmp_path),
         str(processes),
         processes=processes,
+        devices=8 // processes,
         timeout_s=540,
-        XLA_FLAGS=" ".join(flags),
         PYTHONPATH=os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)]),
         # The budget is less than there is, so that one compile is enough for a plan.
         HLOOM_STRICT="0",

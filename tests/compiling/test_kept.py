@@ -11,7 +11,7 @@ import jax
 import pytest
 from jax._src.lru_cache import LRUCache
 from jax.extend.mlir import ir
-from support import RunPython, toy_passes
+from support import RunPython, toy_passes, xla_flags
 
 from hloom._jax.cache import CacheEntry
 from hloom.compiling.kept import DamagedError, Told, bytecode, inputs_of, is_of_hloom, read, written
@@ -180,7 +180,7 @@ def test_a_warm_start_repeats_what_is_amiss(run_python: RunPython, tmp_path: Pat
             JAX_HLOOM="pipeline",
             JAX_COMPILATION_CACHE_DIR=str(tmp_path),
             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-            XLA_FLAGS="--xla_force_host_platform_device_count=2",
+            XLA_FLAGS=xla_flags(2),
         )
         assert done.stdout.split() == [is_kept]
         assert "pass 'pipeline': 'jit_step': The links are slow." in done.stderr

@@ -166,6 +166,26 @@ def unused_modules() -> set[str]:
     return set(files) - used
 
 
+def functions_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The functions of a file and its classes' methods, but for those that a decorator takes."""
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and not each.decorator_list:
+                    yield each.name
+
+
+def read_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that code reads, as a variable, of something else, or in a string."""
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
 def is_private_jax(module: str) -> bool:
     return f"{module}.".startswith(("jax._src.", "jaxlib.", "jax.lib.", "jax.interpreters."))
 
@@ -218,6 +238,22 @@ def test_no_module_is_there_for_tests_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert not unused_modules()
     monkeypatch.setitem(MODULES, "hloom.passes.nobodys", PACKAGES["hloom.passes"] / "cse.py")
     assert unused_modules() == {"hloom.passes.nobodys"}
+
+
+CALLED_BY_LIBRARIES = {"show_cursor", "tree_flatten_with_keys"}
+
+
+@pytest.mark.once
+def test_no_function_is_there_for_tests_alone() -> None:
+    """Benchmarks measure some that the product does not call."""
+    product = [file for _, file in SOURCES]
+    readers = [*product, *(ROOT / "benchmarks").rglob("*.py")]
+    read = {name for file in readers for name in read_in(nodes_of(file))}
+    made = {name for file in product for name in functions_of(nodes_of(file))}
+    assert {name for name in made - read if not name.startswith("__")} == CALLED_BY_LIBRARIES
+    code = "def f():\n    return f, x.g, 'h'\nclass C:\n    def i(self): ...\n"
+    nodes = [*ast.walk(ast.parse(code))]
+    assert {*functions_of(nodes)} - {*read_in(nodes)} == {"i"}
 
 
 def test_layers_of_the_passes_import_one_way() -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, xla_flags
 
 pytestmark = pytest.mark.long
 
@@ -39,8 +39,7 @@ def temporaries_mib(output: str) -> float:
 
 @pytest.mark.once
 def test_stages_train() -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    output = run_example("stages_train.py", **flags)
+    output = run_example("stages_train.py", XLA_FLAGS=xla_flags(4))
     first, last = losses(output)
     assert last < 0.1 * first
     assert "3:          F0 B0 F1 B1" in output
@@ -72,7 +71,7 @@ def test_more_models_train_as_pipelines(name: str) -> None:
         f"{name}.py",
         JAX_HLOOM="pipeline{axis=stage microbatches=4}",
         HLOOM_STRICT="1",
-        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+        XLA_FLAGS=xla_flags(4),
     )
     assert len(losses(told)) == 10
     assert losses(told)[-1] < losses(told)[0]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 import pytest
+from support import xla_flags
 from support.devices.stopping import stopped_for
 
 pytestmark = pytest.mark.long
@@ -130,9 +131,7 @@ def start(script: str, processes: int, other: int = -1) -> list[subprocess.Popen
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
+    environment = os.environ | {"XLA_FLAGS": xla_flags(2)}
     return [
         subprocess.Popen(
             [sys.executable, "-c", script, *map(str, (port, processes, process, other))],

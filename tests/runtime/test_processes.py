@@ -50,7 +50,7 @@ def run(
     dies: int | None = None,
     late: int | None = None,
     stops: int | None = None,
-    xla_flags: str = "",
+    more_flags: str = "",
 ) -> list[dict[str, Any] | None]:
     """What each process tells at its end; None of one that was killed."""
     port, shared = free_port(), new_counters(library)
@@ -63,7 +63,7 @@ def run(
             mine += LATE if process == late else []
             mine += ["--stops-at", "3"] if process == stops else []
             counters = new_counters(library) if "--alone" in options else shared
-            worker = start_worker(library, counters, devices, *mine, xla_flags=xla_flags)
+            worker = start_worker(library, counters, devices, *mine, more_flags=more_flags)
             workers.append(worker)
         if stops is not None:
             stopped_for(10, workers[stops].pid)
@@ -143,7 +143,7 @@ def test_a_process_that_is_stopped_is_waited_for(
 
 def test_a_process_that_does_not_come_is_an_error_where_xla_has_a_limit(library: Path) -> None:
     limit = "--xla_cpu_collective_timeout_seconds=10"
-    first, _ = run(library, 2, 2, "--runs", "10", late=1, xla_flags=limit)
+    first, _ = run(library, 2, 2, "--runs", "10", late=1, more_flags=limit)
     assert first is not None
     assert first["finished"] == 3
     assert re.search("Gloo.*Timed out waiting", first["error"])

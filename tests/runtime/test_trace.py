@@ -20,7 +20,8 @@ from support.devices.native_code import CSRC, NATIVE, compile_native
 
 SCRIPT = """
 import os, signal, sys
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+from support import xla_flags
+os.environ["XLA_FLAGS"] = xla_flags(4)
 import jax, jax.numpy as jnp
 from hloom import runtime
 from support.devices.runtime_calls import *

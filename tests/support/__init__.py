@@ -23,6 +23,12 @@ def often(usually: int, thoroughly: int) -> int:
     return thoroughly if os.environ.get("TESTS_THOROUGH") == "1" else usually
 
 
+def xla_flags(devices: int) -> str:
+    """XLA_FLAGS of a process with so many virtual devices, and with what the suite adds."""
+    added = os.environ.get("TESTS_XLA_FLAGS", "")
+    return f"--xla_force_host_platform_device_count={devices} {added}".strip()
+
+
 def registering(*passes: type[Pass], scope: str = "function") -> Callable[[], Iterator[None]]:
     """The fixture of a file whose every test finds these passes registered; the file names it."""
     import pytest

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+from support import xla_flags
+
 
 def run_members(
     script: str,
@@ -24,7 +26,7 @@ def run_members(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = {"XLA_FLAGS": xla_flags(devices)}
     members = [
         subprocess.Popen(
             [sys.executable, "-c", script, *arguments, str(process), port],

@@ -27,7 +27,7 @@ finished, and where something has to be, all of it is read whole.
 - `solve.dimension_flow` gives the flow of one dimension (`result.DimensionFlow`: phases and why
   they end, cuts, exits, values that later phases need again, and what each operation needs), in
   one pass over the program, the bodies of loops to a fixed point.
-- `dimensions.dimensions_of` finds all dimensions of a program in one pass, each with the axes of
-  arguments that it is in and its share of the matrix products; `accumulate/choice` finds the batch
-  among them.
+- `dimensions.ProgramDimensions` finds all dimensions of a program in one pass, each with the axes
+  of arguments that it is in and its share of the matrix products; `accumulate/choice` finds the
+  batch among them.
 """

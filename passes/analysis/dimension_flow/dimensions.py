@@ -63,11 +63,6 @@ class Dimension:
         return f"dimension of {self.size}{sharded}, {self.share:.1%} of the products: {seeds}"
 
 
-def dimensions_of(program: Program) -> tuple[Dimension, ...]:
-    """The dimensions that arguments have, by their share of the products, then by the arguments."""
-    return ProgramDimensions(program).found()
-
-
 class ProgramDimensions:
     """Which axes of all values are one dimension.
 
@@ -173,6 +168,7 @@ class ProgramDimensions:
                     self._atoms.unite(one, two)
 
     def found(self) -> tuple[Dimension, ...]:
+        """Those that arguments have, by their share of the products, then by the arguments."""
         atoms, program = self._atoms, self._program
         shares: dict[int, float] = {}
         for node, flops in self.products:

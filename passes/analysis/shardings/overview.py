@@ -13,7 +13,7 @@ from ...framework.target import Speed
 from ...framework.text import percent, pluralize, short_type, size
 from ...ir import mesh, walk
 from ...ir.names import short_line
-from ...ir.ops import facts_of
+from ...ir.ops import BARRIER, facts_of
 from ...ir.shardings import CONSTRAINT
 from ...ir.types import tensor_bytes
 from .exchanges import Exchange, exchanges_of
@@ -32,7 +32,7 @@ _SENT_COLUMNS = {
 }
 _WHOLE_COLUMNS = {"takes": Kind.BYTES, "value": Kind.VALUE}
 
-_SAME_AS_ANOTHER = frozenset({CONSTRAINT, "stablehlo.while", "stablehlo.optimization_barrier"})
+_SAME_AS_ANOTHER = frozenset({CONSTRAINT, "stablehlo.while", BARRIER})
 """Operations whose results are values that are listed already."""
 
 _FILLS = frozenset({"stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})

@@ -16,6 +16,7 @@ from jax.extend.mlir.dialects import sdy
 
 from ...ir import walk
 from ...ir.mesh import has_several_devices
+from ...ir.ops import BARRIER
 from ...ir.shardings import Placement, placement_of
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
@@ -155,7 +156,7 @@ def _made_like(value: ir.Value) -> ir.Value | None:
         return op.operands[number] if returned == body.arguments[number] else returned
     if op.name == "stablehlo.dynamic_update_slice":
         return op.operands[1]
-    if op.name == "stablehlo.optimization_barrier":
+    if op.name == BARRIER:
         return op.operands[number]
     size = tensor_bytes(value.type)
     return next((operand for operand in op.operands if tensor_bytes(operand.type) == size), None)

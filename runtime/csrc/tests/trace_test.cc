@@ -20,8 +20,9 @@ void* operator new(std::size_t bytes) {
   return memory;
 }
 
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+// Inlined, they would be told from the operator above: GCC warns of what does not match.
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 int main(int, char** arguments) {
   if (!hloom::StartTrace(arguments[1]).empty()) return 1;

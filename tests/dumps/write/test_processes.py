@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT
+from support import ROOT, xla_flags
 from support.dumps.worker import CHOSEN, SHARDINGS, first_state
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, open_dump
@@ -58,7 +58,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
             workers.append(
                 subprocess.Popen(
                     [sys.executable, str(WORKER), *words],
-                    env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+                    env=os.environ | {"XLA_FLAGS": xla_flags(2)},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

@@ -20,6 +20,7 @@ from support.devices.barrier_programs import (
     module_of,
     plan_of,
 )
+from support.devices.barrier_rules import barrier_kind
 
 from hloom.passes.barriers import Barriers
 from hloom.passes.barriers.collect import Role, read_sync_program
@@ -71,7 +72,7 @@ def test_what_the_plan_says() -> None:
     assert [each.channel for each in found] == [5, 6]
     assert found[0].groups == ((0, 1), (2, 3))
     assert [each.timeout_ms for each in found] == [5000, 5000]
-    assert [marks.barrier_kind(op) for op in marks_in(module, marks.BARRIER)] == [
+    assert [barrier_kind(op) for op in marks_in(module, marks.BARRIER)] == [
         "entry",
         "exit+entry",
     ]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, often
+from support import ROOT, often, xla_flags
 
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
@@ -59,7 +59,7 @@ def test_processes_give_what_one_device_gives(processes: int) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    environment = os.environ | {"XLA_FLAGS": xla_flags(1)}
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *map(str, (port, processes, process))],

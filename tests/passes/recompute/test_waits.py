@@ -9,8 +9,8 @@ from jax.extend.mlir import ir
 from support.random_programs import interpret
 
 from hloom._jax.modules import make_context
-from hloom.passes.analysis.value_numbers import BARRIER
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import BARRIER
 from hloom.passes.recompute.scan import waits
 from hloom.passes.recompute.scan.waits import wait_before
 

@@ -80,12 +80,6 @@ def test_the_best_of_all_pairs_is_taken() -> None:
         assert choice is None or choice.seconds == best
 
 
-def test_the_place_in_a_loop_of_another_length() -> None:
-    choice = SplitChoice(LOW, HIGH, 7, 12)
-    assert [choice.at_of(trips) for trips in (24, 12, 6, 4, 3)] == [14, 7, 4, 2, None]
-    assert SplitChoice(LOW, HIGH, 2, 12).at_of(5) == 2
-
-
 def test_parts_of_equal_length() -> None:
     assert even_positions(12, 2) == (6,)
     assert even_positions(11, 3) == (4, 7)

@@ -25,6 +25,12 @@ from hloom.passes.ir.marks import BarrierKind
 from hloom.passes.ir.ops import facts_of
 
 
+def barrier_kind(mark: ir.Operation) -> BarrierKind:
+    """The purpose of a barrier. Raises KeyError for other marks."""
+    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
+    return BarrierKind(ir.StringAttr(attributes["kind"]).value)
+
+
 @dataclass(frozen=True)
 class SyncKernel:
     """A kernel of the block: its number there, and who meets at it."""
@@ -91,7 +97,7 @@ class Rules:
         return marks.mark_name(self.ops[number]) == marks.BARRIER
 
     def _is_hold(self, number: int) -> bool:
-        return marks.barrier_kind(self.ops[number]) is BarrierKind.PIN
+        return barrier_kind(self.ops[number]) is BarrierKind.PIN
 
     def _is_barrier_of(self, number: int, participants: Participants) -> bool:
         if not self._is_barrier(number):

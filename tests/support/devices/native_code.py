@@ -48,13 +48,16 @@ def compile_native(output: Path, sources: Sequence[Path], *flags: str) -> Path:
         pytest.skip("no C++ compiler on this machine")
     flags = ("-std=c++17", "-pthread", "-Wall", "-Wextra", "-Werror", *flags)
     include = ("-I", str(CSRC), "-isystem", jax.ffi.include_dir())
-    arguments = [command, *flags, *include, *map(str, sources)]
+    # As one, for most of the time goes into the headers of XLA.
+    code = "".join(f'#include "{source}"\n' for source in sources)
+    arguments = [command, *flags, *include, "-x", "c++", "-"]
 
     def compile_(folder: Path) -> None:
-        subprocess.run([*arguments, "-o", str(folder / "compiled")], check=True, timeout=240)
+        output = ("-o", str(folder / "compiled"))
+        subprocess.run([*arguments, *output], input=code, text=True, check=True, timeout=240)
 
     # A copy, for libraries have variables, and two that are one file would share them.
-    shutil.copy(made_once(compile_, *arguments) / "compiled", output)
+    shutil.copy(made_once(compile_, *arguments, code) / "compiled", output)
     return output
 
 

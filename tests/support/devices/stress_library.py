@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support import xla_flags
 from support.devices.native_code import GROUP_CALL, NATIVE, compile_native
 
 WORKER = Path(__file__).with_name("stress_worker.py")
@@ -31,10 +32,10 @@ def new_counters(library: Path) -> Path:
 
 
 def start_worker(
-    library: Path, counters: Path, devices: int, *options: str, xla_flags: str = ""
+    library: Path, counters: Path, devices: int, *options: str, more_flags: str = ""
 ) -> subprocess.Popen[str]:
     """Starts stress_worker.py with that many virtual devices."""
-    flags = f"--xla_force_host_platform_device_count={devices} {xla_flags}"
+    flags = f"{xla_flags(devices)} {more_flags}"
     return subprocess.Popen(
         [sys.executable, str(WORKER), str(library), str(counters), *options],
         env=os.environ | {"XLA_FLAGS": flags},

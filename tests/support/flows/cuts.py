@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
+from hloom.passes.analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.program import Program
@@ -19,7 +19,7 @@ def best_cut(module: ir.Module) -> tuple[Dimension, DimensionFlow]:
     program = Program.of(module)
     cuts = [
         (each, dimension_flow(program, each.cut_on_each_device or each.seeds))
-        for each in dimensions_of(program)
+        for each in ProgramDimensions(program).found()
         if each.share >= 0.5
     ]
     return min(cuts, key=lambda cut: _rank(cut[1]))

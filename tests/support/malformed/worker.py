@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support import xla_flags
 from support.malformed.call_modules import RANKS
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={RANKS}"
+os.environ["XLA_FLAGS"] = xla_flags(RANKS)
 
 import jax
 import numpy as np

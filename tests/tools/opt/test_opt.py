@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 from jax.extend import mlir
-from support import ROOT
+from support import ROOT, RunPython
 from support import toy_passes as toy
 from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, fresh, write
 
@@ -137,13 +137,21 @@ jax.jit(lambda k: jax.random.normal(k, (3,)))(jax.random.key(0))
         assert operation in read
 
 
-def test_two_processes_write_the_same_bytes() -> None:
-    dump = str(DUMPS[1])
-    for shape in ([], ["--emit-bytecode"], ["--debug-info"]):
-        words = (dump, "-p", "remat,fit{budget=min}", *shape)
-        outputs = {fresh(*words, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
-        assert len(outputs) == 1
-        assert outputs != {b""}
+WRITE = """
+from hloom.tools import opt
+for shape in "text", "emit-bytecode", "debug-info":
+    words = ["-o", {out!r} + shape, *(["--" + shape] if shape != "text" else [])]
+    assert opt.main([{dump!r}, "-p", "remat,fit{{budget=min}}", *words]) == 0
+"""
+
+
+def test_two_processes_write_the_same_bytes(run_python: RunPython, tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        out = str(tmp_path / f"{seed}-")
+        run_python(WRITE.format(out=out, dump=str(DUMPS[1])), PYTHONHASHSEED=seed)
+    for shape in ("text", "emit-bytecode", "debug-info"):
+        first, second = (tmp_path.joinpath(f"{seed}-{shape}").read_bytes() for seed in "12")
+        assert first == second != b""
 
 
 # Targets

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from support.flows.runs import lowered
 
-from hloom.passes.analysis.dimension_flow.dimensions import Atoms, Dimension, dimensions_of
+from hloom.passes.analysis.dimension_flow.dimensions import Atoms, Dimension, ProgramDimensions
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.movement import common_factors
 from hloom.passes.analysis.signatures.rules import SignatureBuilder
@@ -31,7 +31,7 @@ def found_in(
 ) -> tuple[Program, tuple[Dimension, ...]]:
     """With the program, without which no value of it lives."""
     program = Program.of(lowered(function, *arguments))
-    return program, dimensions_of(program)
+    return program, ProgramDimensions(program).found()
 
 
 def places_of(dimension: Dimension) -> list[str]:
