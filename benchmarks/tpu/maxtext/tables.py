@@ -23,6 +23,10 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "the first plan repeats the products of `full` and 1 GFLOP more, and takes 1742 MiB, 4 "
         "more than the budget; the second, which the model has 7 % too low, 1747; the third holds"
     ),
+    ("dense", "FSDP", "custom"): (
+        "the first plan, 37287 GFLOP in all, takes 2034 MiB, 4 % more than the model has; what "
+        "follows takes 1876 and 1910"
+    ),
 }
 """Why `fit` does not win a policy's point, by decoder, mesh and policy; told by people."""
 
