@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jax.extend.mlir import ir, passmanager
@@ -33,6 +34,13 @@ _ALWAYS_RUN = frozenset(
 """Operations that stay where nothing reads their results, or that have none."""
 
 _REDUCTIONS = frozenset({"stablehlo.reduce", "stablehlo.reduce_window"})
+
+_KERNEL_PRODUCTS = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}
+"""Products of queries by keys in one run of a kernel of splash attention, by its name's start:
+`jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py`."""
+
+_AXIS = re.compile(r'"([^"]+)"=(\d+)')
+_NAME = re.compile(r'"([^"]+)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +65,34 @@ class Flops:
 _NONE = Flops(0, 0)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Within:
+    """What operations of a module name: its functions, and by name how long its mesh's axes are."""
+
+    functions: Mapping[str, ir.Operation]
+    axes: Mapping[str, int]
+
+
 def executed_flops(module: ir.Module) -> Flops:
     """What one run of the module's `main` computes; the module stays as it is.
 
-    The body of a loop counts once a trip; of a conditional the branch with the most work counts.
-    Raises ValueError where a loop with work in it does not count up to a constant.
+    The body of a loop counts once a trip; of a conditional the branch with the most work counts;
+    what is written for one device of a mesh counts for each. Raises ValueError where a loop with
+    work in it does not count up to a constant.
     """
     merged = ir.Module.parse(str(module), module.context)
     with module.context:
         passmanager.PassManager.parse("builtin.module(cse)").run(merged.operation)
     for function in merged.body.operations:
         _erase_unread(function.operation)
-    functions = functions_of(merged)
-    return _region_flops(functions["main"].regions[0], functions)
+    meshes = [op.attributes["mesh"] for op in merged.body.operations if _is_mesh(op)]
+    axes = {name: int(size) for mesh in meshes for name, size in _AXIS.findall(str(mesh))}
+    within = _Within(functions_of(merged), axes)
+    return _region_flops(within.functions["main"].regions[0], within)
+
+
+def _is_mesh(op: ir.OpView) -> bool:
+    return bool(op.operation.name == "sdy.mesh")
 
 
 def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
@@ -92,27 +115,31 @@ def _erase_unread(op: ir.Operation) -> None:
                 _erase_unread(inner)
 
 
-def _region_flops(region: ir.Region, functions: dict[str, ir.Operation]) -> Flops:
-    return sum((_flops(op, functions) for op in _operations(region)), _NONE)
+def _region_flops(region: ir.Region, within: _Within) -> Flops:
+    return sum((_flops(op, within) for op in _operations(region)), _NONE)
 
 
-def _flops(op: ir.Operation, functions: dict[str, ir.Operation]) -> Flops:
+def _flops(op: ir.Operation, within: _Within) -> Flops:
     name = op.name
     if name == "stablehlo.dot_general":
         return Flops(_dot_general(op), 0)
     if name == "stablehlo.convolution":
         return Flops(_convolution(op), 0)
     if name == "func.call":
-        callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
-        return _region_flops(callee.regions[0], functions)
+        callee = within.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+        return _region_flops(callee.regions[0], within)
     if name == "stablehlo.while":
-        once = _region_flops(op.regions[0], functions) + _region_flops(op.regions[1], functions)
+        once = _region_flops(op.regions[0], within) + _region_flops(op.regions[1], within)
         return once * trips(op) if once != _NONE else once
     if name in ("stablehlo.case", "stablehlo.if"):
-        branches = [_region_flops(region, functions) for region in op.regions]
+        branches = [_region_flops(region, within) for region in op.regions]
         return max(branches, key=lambda flops: (flops.products, flops.elementwise))
     if name == "sdy.manual_computation":
-        return _region_flops(op.regions[0], functions)
+        names = _NAME.findall(str(op.attributes["manual_axes"]))
+        devices = math.prod(within.axes[name] for name in names)
+        return _region_flops(op.regions[0], within) * devices
+    if name == "stablehlo.custom_call" and "kernel_name" in op.attributes:
+        return Flops(_splash_attention(op), 0)
     if name in _REDUCTIONS:
         return Flops(0, math.prod(_shape(op.operands[0])))
     if name in _MOVEMENT or not name.startswith(("stablehlo.", "chlo.")):
@@ -134,6 +161,19 @@ def _dot_general(op: ir.Operation) -> int:
     left = _shape(op.operands[0])
     contracted = [left[axis] for axis in numbers.lhs_contracting_dimensions]
     return 2 * math.prod(_shape(op.results[0])) * math.prod(contracted)
+
+
+def _splash_attention(op: ir.Operation) -> int:
+    """Of a kernel of splash attention, of the blocks of queries and keys that a causal mask leaves;
+    0 for other kernels."""
+    name = ir.StringAttr(op.attributes["kernel_name"]).value
+    products = next((n for start, n in _KERNEL_PRODUCTS.items() if name.startswith(start)), 0)
+    if not products:
+        return 0
+    *_, blocks = _shape(op.operands[0])
+    queries, keys = (_shape(op.operands[number]) for number in (2, 3))
+    whole = 2 * math.prod(queries) * keys[-2]
+    return products * whole * (blocks + 1) // (2 * blocks)
 
 
 def _convolution(op: ir.Operation) -> int:

@@ -28,6 +28,8 @@ class Frontier:
       failures: by spec, why a pass failed.
       reasons: by pass and policy, why the pass does not win there; told by people.
       commits: by name of a pass, the commit that it was measured at, where it is known.
+      floor_policy: the policy that recomputes most.
+      policies_are, none_is: what the policies and the program as it is are called in a plot.
     """
 
     title: str
@@ -37,6 +39,9 @@ class Frontier:
     failures: dict[str, str]
     reasons: dict[tuple[str, str], str]
     commits: dict[str, str] = dataclasses.field(default_factory=dict)
+    floor_policy: str = FLOOR_POLICY
+    policies_are: str = "jax.checkpoint"
+    none_is: str = "no checkpoint"
 
     def mebi(self, point: Point) -> str:
         return f"{point.step_bytes / MEBI_BYTES:.0f}"
@@ -49,7 +54,9 @@ def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
     rows = [_Row(frontier, name) for frontier in frontiers.values() for name in frontier.passes]
     sharded = any(row.frontier.none.collectives for row in rows)
-    columns = {**_SUMMARY, **(_EXCHANGES if sharded else {}), **_COMMIT}
+    [policy] = {frontier.floor_policy for frontier in frontiers.values()}
+    exchanges = _exchanges_beside(policy) if sharded else {}
+    columns = {**_SUMMARY, **_floors_beside(policy), **exchanges, **_COMMIT}
     return table_of(columns, rows, names=2)
 
 
@@ -62,7 +69,7 @@ class _Row:
         self.kept = kept(points, frontier.none)
         self.verdicts = [judge(policy, points) for policy in frontier.policies]
         self.floor = min(points, key=lambda point: point.step_bytes)
-        self.nothing = next(p for p in frontier.policies if p.label == FLOOR_POLICY)
+        self.nothing = next(p for p in frontier.policies if p.label == frontier.floor_policy)
         # Where a pass fails, users have the program as it is.
         self.failed = sum(spec.startswith(f"{name}{{") for spec in frontier.failures)
 
@@ -94,15 +101,22 @@ _SUMMARY: Mapping[str, Callable[[_Row], str]] = {
     "planning": _Row.planning,
     "error": lambda row: _percent(row.kept.median_error),
     "of first plans": lambda row: _percent(row.kept.median_first_error),
-    "floor, MiB": lambda row: row.frontier.mebi(row.floor),
-    f"{FLOOR_POLICY}, MiB": lambda row: row.frontier.mebi(row.nothing),
 }
 
-_EXCHANGES: Mapping[str, Callable[[_Row], str]] = {
-    "sends, MiB": lambda row: _exchanges(row.frontier.none),
-    f"{FLOOR_POLICY} sends": lambda row: _exchanges(row.nothing),
-    "sends at most": lambda row: _exchanges(row.most_sent()),
-}
+
+def _floors_beside(policy: str) -> Mapping[str, Callable[[_Row], str]]:
+    return {
+        "floor, MiB": lambda row: row.frontier.mebi(row.floor),
+        f"{policy}, MiB": lambda row: row.frontier.mebi(row.nothing),
+    }
+
+
+def _exchanges_beside(policy: str) -> Mapping[str, Callable[[_Row], str]]:
+    return {
+        "sends, MiB": lambda row: _exchanges(row.frontier.none),
+        f"{policy} sends": lambda row: _exchanges(row.nothing),
+        "sends at most": lambda row: _exchanges(row.most_sent()),
+    }
 
 
 _COMMIT: Mapping[str, Callable[[_Row], str]] = {
@@ -189,7 +203,7 @@ def plot(frontiers: dict[str, Frontier], title: str, file: Path) -> None:
     mpl.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
 
-    columns = 4
+    columns = min(4, len(frontiers))
     rows = -(-len(frontiers) // columns)
     figure, axes = pyplot.subplots(
         rows, columns, figsize=(3.4 * columns, 2.8 * rows), squeeze=False, layout="constrained"
@@ -213,8 +227,8 @@ def _draw(axis: Any, frontier: Frontier) -> None:
     for name, points in frontier.passes.items():
         ordered = sorted(points, key=lambda point: point.step_bytes)
         axis.plot(*place([*ordered]), "o-", markersize=3, linewidth=1, label=name)
-    axis.plot(*place(frontier.policies), "s", markersize=5, label="jax.checkpoint")
-    axis.plot(*place([frontier.none]), "k^", markersize=5, label="no checkpoint")
+    axis.plot(*place(frontier.policies), "s", markersize=5, label=frontier.policies_are)
+    axis.plot(*place([frontier.none]), "k^", markersize=5, label=frontier.none_is)
     # A policy that takes more memory than the program itself would squeeze the rest together.
     axis.set_xlim(0, 1.05 * frontier.none.step_bytes / MEBI_BYTES)
     axis.set_title(frontier.title, fontsize=9)

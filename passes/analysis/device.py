@@ -103,6 +103,13 @@ class DeviceView:
         part = self.rules.part_bytes(type_, counts) if share and counts is not None else None
         return math.ceil(size * share) if part is None else part
 
+    def local_shape(self, value: ir.Value) -> tuple[int, ...]:
+        """The shape of what one device has of the value; () where it is no array."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return ()
+        whole = tuple(value.type.shape)
+        return whole if self.shardings.trivial else self.shardings.local_shape(value) or whole
+
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> DeviceView:
         """With values that edits made, as `Shardings.with_made` has them."""
         if self.shardings.trivial:

@@ -80,3 +80,38 @@ def test_a_loop_without_a_known_end_is_an_error(context: ir.Context) -> None:
     ).lower(shaped(4))
     with pytest.raises(ValueError, match="loop"):
         executed_flops(lowered.compiler_ir())
+
+
+def test_what_is_written_for_one_device_counts_for_each(context: ir.Context) -> None:
+    module = ir.Module.parse(
+        """sdy.mesh @mesh = <["data"=4, "model"=2]>
+        func.func @main(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
+          %0 = sdy.manual_computation(%x)
+              in_shardings=[<@mesh, [{"data"}, {}]>] out_shardings=[<@mesh, [{"data"}, {}]>]
+              manual_axes={"data"} (%local: tensor<4x8xf32>) {
+            %1 = stablehlo.sine %local : tensor<4x8xf32>
+            sdy.return %1 : tensor<4x8xf32>
+          } : (tensor<16x8xf32>) -> tensor<16x8xf32>
+          return %0 : tensor<16x8xf32>
+        }"""
+    )
+    assert executed_flops(module) == Flops(0, 16 * 8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "products"),
+    [("splash_mha_fwd_residuals", 2), ("splash_mha_dq", 3), ("splash_mha_dkv", 4), ("other", 0)],
+)
+def test_kernels_of_splash_attention_count_the_blocks_under_the_diagonal(
+    context: ir.Context, kernel: str, products: int
+) -> None:
+    blocks, x = "tensor<1x4x4xi8>", "tensor<2x8x256x64xf32>"
+    module = ir.Module.parse(
+        f"""func.func @main(%b: {blocks}, %x: {x}) -> {x} {{
+          %0 = stablehlo.custom_call @tpu_custom_call(%b, %b, %x, %x, %x)
+              {{kernel_name = "{kernel}"}} : ({blocks}, {blocks}, {x}, {x}, {x}) -> {x}
+          return %0 : {x}
+        }}"""
+    )
+    whole = 2 * (2 * 8 * 256 * 64) * 256
+    assert executed_flops(module) == Flops(products * whole * 10 // 16, 0)

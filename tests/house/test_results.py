@@ -7,7 +7,8 @@ import json
 import pytest
 
 from benchmarks.common.tables import RESULTS
-from benchmarks.tpu.maxtext import DECODERS, planned
+from benchmarks.tpu.maxtext.measure import planned
+from benchmarks.tpu.maxtext.programs import DECODERS
 
 
 @pytest.mark.once

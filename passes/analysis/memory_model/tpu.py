@@ -6,6 +6,8 @@
   a slice. What such an end writes may lie where a product that it reads lies.
 - An elementwise value that several kernels read is made again in each where it follows from one
   value in memory, and kept where it follows from several.
+- What several products alone read is kept as well where it follows from one large value and from
+  several small ones, a number for each row, such as the gradient of a softmax (`_is_kept_whole`).
 - What a convolution with a window reads is kept where it is slow to make.
 - Values of the shape of a convolution's result have their channels along the lanes.
 - What is float32 and read by products alone, at the default precision, is kept in 16 bits.
@@ -21,7 +23,7 @@ docs/memory-model-tpu.md says what was measured, benchmarks/tpu/memory_model.py 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -50,6 +52,9 @@ the values that it is made from."""
 
 _SLOW_FLOPS = 8
 """FLOPs for each element of an exponential and of what takes longer."""
+
+_LONG_ROW, _SEVERAL_OF_ROWS = 8192, 3
+"""Rows of more elements are long; and how many values with a number for each row are several."""
 
 _TABLE_ENTRY_BYTES, _TABLE_ALIGNMENT = 4, 32
 
@@ -205,11 +210,12 @@ def _put_transposed_slices_in_memory(graph: Program, trace: OpTrace) -> None:
 def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
     """Marks as HEAVY what several kernels would make again from several values in memory.
 
-    From two it is made again where that is quick. What a product's kernel can end with is kept.
+    From two it is made again where that is quick. What a product's kernel can end with is kept, and
+    what products read that takes them too many operands.
     """
     kernels, sizes = Kernels(trace), trace.sizes
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
-    slow = [False] * len(sizes)
+    slow, divided = [False] * len(sizes), [False] * len(sizes)
     for_products = _for_products(graph)
     end_of = {
         makes[0]: _first_branch(graph, kernels, makes[0])
@@ -228,6 +234,7 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
         read = frozenset().union(*[sources[value] for value in reads])
         alike = [value for value in reads if sizes[value] * _SMALL >= sizes[made]]
         slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in alike)
+        divided[made] = _divides(graph, position) or any(divided[value] for value in alike)
         if slow[made] and use is BufferUse.FUSED and _is_read_by_window(graph, made):
             trace.uses[position] = BufferUse.REDUCTION
             sources[made] = frozenset({made})
@@ -239,6 +246,11 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
             len(large) > 2
             or (len(large) == 2 and (slow[made] or is_end))
             or (is_end and for_products[made] and not slow[made])
+            or (
+                for_products[made]
+                and len(large) == 1
+                and _is_kept_whole(graph, made, read - large, is_divided=divided[made])
+            )
         )
         if is_kept and use is BufferUse.FUSED and made in kernels.branches:
             kept = _before_widening(graph, trace, kernels, position)
@@ -247,6 +259,34 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
             sources[narrow] = sources[made] = frozenset({narrow})
         else:
             sources[made] = read
+
+
+def _divides(graph: Program, position: int) -> bool:
+    """Whether an operation divides by what is no constant, which XLA would multiply by."""
+    if graph.names[position] != "stablehlo.divide":
+        return False
+    return not graph.constant_derived[graph.index[graph.ops[position].operands[1]]]
+
+
+def _is_kept_whole(graph: Program, made: int, others: Iterable[int], *, is_divided: bool) -> bool:
+    """Whether what follows from one large value and others is kept for several products.
+
+    What counts are those of the others that have a number for each row: three of them and a
+    division are kept whatever a row's length; in long rows three, or two and a division. So it
+    is in all cases of `benchmarks/tpu/heads.py` (libtpu 0.0.42 and 0.0.52).
+    """
+    shape = graph.device.local_shape(graph.values[made])
+    if not shape:
+        return False
+    rows = math.prod(shape[:-1])
+    numbers = [
+        other
+        for other in others
+        if 1 < math.prod(graph.device.local_shape(graph.values[other]) or ()) <= rows
+    ]
+    if is_divided and len(numbers) >= _SEVERAL_OF_ROWS:
+        return True
+    return shape[-1] > _LONG_ROW and len(numbers) + is_divided >= _SEVERAL_OF_ROWS
 
 
 def _first_branch(graph: Program, kernels: Kernels, value: int) -> int:

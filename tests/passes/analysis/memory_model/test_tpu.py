@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from jax.extend.mlir import ir
 
 from benchmarks.common.subjects import SUBJECTS
+from benchmarks.common.tables import RESULTS
+from benchmarks.tpu import heads
 from hloom._jax.executables import memory_figures
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.fusion import Kernels
@@ -82,6 +85,14 @@ def test_a_sum_of_two_values_is_kept_for_two_products() -> None:
     several = written(lambda x, y, w: ((z := jnp.exp(x) + y) @ w, z.T @ w), x, x, x)
     assert several == ["add", "dot_general", "dot_general"]
     assert written(lambda x, w: ((z := jnp.exp(x)) @ w, z.T @ w), x, x) == ["dot_general"] * 2
+
+
+def test_what_is_kept_of_heads_for_two_products_is_as_measured() -> None:
+    """By XLA's figures in `benchmarks/results/heads_tpu.json`: kept or not is a factor of two."""
+    report = json.loads((RESULTS / "heads_tpu.json").read_text("utf-8"))
+    for row in next(iter(report.values()))["rows"]:
+        module = heads.lowered(tuple(row["shape"]), heads.FORMS[row["form"]]).compiler_ir()
+        assert heads.predicted(module) == pytest.approx(row["temp_bytes"], rel=0.01), row
 
 
 def test_products_with_vectors_and_without_sums_are_elementwise() -> None:
