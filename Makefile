@@ -66,8 +66,8 @@ QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split
 test-oldest: export TESTS_XLA_FLAGS := $(QUICK_XLA) --xla_cpu_use_fusion_emitters=false
 test-newest: export TESTS_XLA_FLAGS := $(QUICK_XLA)
 # Many tests wait, for processes that they start or for a limit to pass: two cores have work for
-# four workers.
-test-oldest test-newest: WORKERS := 4
+# three workers.
+test-oldest test-newest: WORKERS := 3
 
 # Each test runs on both versions. Of one with three cases or more, each case runs on one of them;
 # CASES=all runs all.
