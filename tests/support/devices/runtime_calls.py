@@ -93,12 +93,18 @@ def on_every_rank(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+_registered: list[ctypes.CDLL] = []
+"""The library whose handlers this process has: XLA takes a name once."""
+
+
 def register_test_handlers(folder: Path) -> ctypes.CDLL:
-    """Compiles the handlers of runtime/csrc/tests and registers them, once a process."""
+    """Compiles the handlers of runtime/csrc/tests and registers them, once a process: a worker
+    may come back to a file whose fixtures are gone."""
+    if _registered:
+        return _registered[0]
     output = folder / "libtest_handlers.so"
     sources = [NATIVE / "observers.cc", NATIVE / "blocking_barrier.cc", *GROUP_CALL]
-    if not output.exists():
-        compile_native(output, sources, "-O1", "-fPIC", "-shared", "-fvisibility-inlines-hidden")
+    compile_native(output, sources, "-O1", "-fPIC", "-shared", "-fvisibility-inlines-hidden")
     library = ctypes.CDLL(str(output))
     jax.devices()
     for name in OBSERVERS:
@@ -107,6 +113,7 @@ def register_test_handlers(folder: Path) -> ctypes.CDLL:
     jax.ffi.register_ffi_target(
         BLOCKING_BARRIER, jax.ffi.pycapsule(library["blocking_barrier"]), "cpu"
     )
+    _registered.append(library)
     return library
 
 
