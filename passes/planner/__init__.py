@@ -9,7 +9,7 @@ In the order in which a module passes through it:
   rewritten loops change around them;
 - ``model``: a candidate's memory and added time; ``variants``: those of what moves make;
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
-  ``exact/``, the optimum of small blocks, among them; ``search``: those of all variants;
+  those of ``machine/``, plans by evictions, among them; ``search``: those of all variants;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
 - ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.

@@ -186,10 +186,10 @@ class BlockScans:
             self._plans[key] = plan if gains else None
         return self._plans[key]
 
-    def settings(self, pricing: Pricing) -> list[_Settings]:
-        """By group, what is decided before the cheapest cut."""
+    def saved(self, pricing: Pricing) -> frozenset[Shared]:
+        """The shared values that are saved before the cheapest cuts."""
         problems = (self._best(group, pricing).problem for group in self.groups)
-        return [_Settings(problem.rerun, problem.saved) for problem in problems]
+        return frozenset[Shared]().union(*(problem.saved for problem in problems))
 
     def _best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
         key = group, None if pricing is None else pricing.rates
@@ -335,14 +335,14 @@ def plan_scans_budgeted(
     if not scans.bodies:
         return []
     inner = [child for body in scans.bodies for child in body.all() if child.may_rerun]
-    at_price = frozenset[Shared]().union(*(one.saved for one in scans.settings(pricing)))
 
     @functools.cache
     def choose(settings: _Settings) -> _BudgetedCut | None:
         return _choose(scans, settings, pricing, cap_bytes)
 
     found: list[_BudgetedCut] = []
-    for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=at_price)):
+    saved = scans.saved(pricing)
+    for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=saved)):
         best = choose(start)
         for child in inner:
             other = replace(start, rerun=start.rerun ^ {child})
