@@ -19,6 +19,7 @@ import jax
 
 import hloom
 from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
+from hloom.passes.framework.tables import rows_of
 
 Row = Mapping[str, Any]
 Cell = Callable[[Any], str]
@@ -135,3 +136,8 @@ def tree_bytes(tree: Any) -> int:
 def without_cache() -> None:
     """Every compile is done anew, also one that JAX has on disk."""
     jax.config.update("jax_enable_compilation_cache", False)
+
+
+def moves_of(plan: Mapping[str, Any]) -> list[str]:
+    """What a plan for a budget, as a record has it, is made of; empty of any other."""
+    return [str(row["move"]) for row in rows_of(plan, "What was done, and what it costs")]

@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import executed_flops
+from benchmarks.common.measure import moves_of
 from benchmarks.frontier.points import BudgetPoint, Point
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import memory_figures
@@ -24,7 +25,6 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.tables import rows_of
 from hloom.passes.ir.clone import clone_module
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
@@ -183,7 +183,7 @@ class Compiles:
             planning_cpu_s=round(planning_s, 3),
             compile_cpu_s=round(sum(each.compile_cpu_s for each in asked), 3),
             added_s=plan.get("weighted_seconds"),
-            moves=[row["move"] for row in rows_of(plan, "What was done, and what it costs")],
+            moves=moves_of(plan),
         )
 
 

@@ -41,6 +41,11 @@ _LAUNCH_S = 2e-6
 _COLLECTIVE_S = 5e-6
 """As XLA reckons (kNcclKernelLaunchOverhead, gpu_performance_model_base.h)."""
 
+_STACK_PASSES = 2
+"""Written and read, the least that it can be. On an H200 a step took less by five to nine times the
+bytes that its loops no longer stacked (`remat` in benchmarks/results/gpu_nvidia_h200.md): stacks
+are filled before they are written, and slices are copied."""
+
 
 def of_gpu(
     compute_capability: tuple[int, int],
@@ -63,4 +68,5 @@ def of_gpu(
         bytes_per_s=bytes_per_s or core.bytes_per_s * core_count,
         kernel_s=_LAUNCH_S,
         collective_s=_COLLECTIVE_S,
+        stack_passes=_STACK_PASSES,
     )

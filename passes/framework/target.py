@@ -26,6 +26,8 @@ class Speed:
       link_devices: how many consecutive devices such links join; None for all of them.
       network_bytes_per_s: what a device sends beyond those; None where it is not known.
       collective_s: what the smallest collective takes; as long as a kernel where it is not known.
+      stack_passes: how often a byte that one loop stacks for another passes to or from the
+        device's memory; 0 where what that costs was not measured.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -44,6 +46,12 @@ class Speed:
     link_devices: int | None = None
     network_bytes_per_s: float | None = None
     collective_s: float | None = None
+    stack_passes: int = 0
+
+    @property
+    def stack_s(self) -> float:
+        """Seconds that a byte costs which one loop stacks for another."""
+        return self.stack_passes / self.bytes_per_s
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""

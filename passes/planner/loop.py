@@ -187,6 +187,9 @@ def is_worthwhile(
     best = min(fitting, key=lambda attempt: attempt.record.cost)
     best_s, candidate = best.record.cost, best.record.candidate
     may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
+    least_s = min((one.seconds for one in attempts[-1].record.considered), default=0.0)
+    if best_s <= least_s < 0:
+        may_gain = False  # of all that was considered nothing takes less time
     if len(attempts) >= aimed(compiles):
         return may_gain and best.temp_bytes < limit_bytes * _LEAVES_MOST
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:

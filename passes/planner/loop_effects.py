@@ -2,13 +2,17 @@
 
 The loops are rewritten in a scratch copy of the module. Two figures matter in the block around
 them: the memory inside the loops while they run, and the bytes that one loop stacks for the other.
+
+To stack a byte takes time as well, so that loops are fastest where they recompute what is made again
+in less. No price decides for more stacks than that; at lower prices memory is what counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -17,13 +21,13 @@ from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
-from ..analysis.pricing import Pricing
+from ..analysis.pricing import CHEAP_SHARE, Pricing
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
 from ..recompute.scan.plan import BlockScans, ScanPlan, plan_scans_budgeted
 from ..recompute.scan.rewrite import apply_scan, finish_scans
-from .candidates import STEPS, PriceGrid
+from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, TOP, Candidate, PriceGrid
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class LoopEffects:
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
         self._seconds: dict[tuple[ScanPlan, ...], float] = {}
+        self._dearest = _dearest(price_grid, pricing)
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, its effect."""
@@ -69,6 +74,7 @@ class LoopEffects:
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
         """The plans of the pairs of loops at a price."""
+        price = min(price, self._dearest)
         if price not in self._plans:
             self._plans[price] = tuple(
                 plan
@@ -79,11 +85,26 @@ class LoopEffects:
         return self._plans[price]
 
     def seconds(self, price: int) -> float:
-        """The weighted time of what the backward loops recompute; quicker than effects."""
+        """The weighted time of what the backward loops recompute, less what stacks take that are no
+        longer there; quicker than effects.
+
+        Of stacks no more count than where the loops are fastest: what goes beyond is for memory.
+        """
         plans = self.plans(price)
         if plans not in self._seconds:
-            self._seconds[plans] = sum(map(self._seconds_of, plans))
+            saved_bytes = _saved_bytes(plans)
+            if price < self._dearest:
+                saved_bytes = min(saved_bytes, _saved_bytes(self.plans(self._dearest)))
+            self._seconds[plans] = (
+                sum(map(self._seconds_of, plans)) - saved_bytes * self.pricing.speed.stack_s
+            )
         return self._seconds[plans]
+
+    @functools.cached_property
+    def fastest(self) -> Candidate | None:
+        """What makes the loops fastest and leaves all else; None where that is as they are."""
+        candidate = Candidate(0, min(self._dearest, (PRICES - 1) * STEPS))
+        return candidate if self.seconds(candidate.price) < 0 else None
 
     def _seconds_of(self, plan: ScanPlan) -> float:
         once = sum(
@@ -154,6 +175,22 @@ class LoopEffects:
             )
             readers.setdefault(forward, []).append(backward)
         return readers
+
+
+def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:
+    """The highest price of cheap work, in full, that is not more than stacks cost by the second;
+    of all prices where these cost nothing."""
+    stack_s = pricing.speed.stack_s
+    if not stack_s:
+        return TOP
+    cheap = range(EXPENSIVE_PRICES, PRICES)
+    fitting = (i for i in cheap if price_grid.rates(i).cheap * CHEAP_SHARE <= 1 / stack_s)
+    return max(fitting, default=EXPENSIVE_PRICES) * STEPS
+
+
+def _saved_bytes(plans: Iterable[ScanPlan]) -> int:
+    """Bytes that loops no longer stack in a step, less those that they stack instead."""
+    return sum((plan.freed_bytes - plan.added_bytes) * runs_of(plan.block) for plan in plans)
 
 
 def _linked_bytes(

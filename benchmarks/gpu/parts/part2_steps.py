@@ -1,4 +1,4 @@
-"""Part 2: what `capture` and `remat` do to a step's time and memory, beside `jax.checkpoint`.
+"""Part 2: a step's time and memory under `fit` and `capture`, beside those of `jax.checkpoint`.
 
 Every program in every configuration is compiled and run once in a child of its own, which gives
 memory (XLA's and the allocator's, whose peak never falls in a process) and the loss; then one child
@@ -23,14 +23,11 @@ POLICIES = (
 )
 """Every member of `jax.checkpoint_policies` that needs no names."""
 
-BETWEEN = 4
-"""Budgets between the floor and what the program takes as it is, in steps of equal ratio; with the
-floor they are five."""
+MATCHED = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
+"""Policies that `fit` is given the memory of: those that recompute, and leave the host alone."""
 
 Configuration = dict[str, Any]
 """label, spec, and as there are: policy, options (of XLA), budget_bytes."""
-
-FLOOR = "remat, the floor"
 
 
 def _spec(spec: str) -> Configuration:
@@ -41,7 +38,13 @@ def _options(label: str, **options: str) -> Configuration:
     return {"label": label, "spec": "off", "options": options}
 
 
+def _policy(policy: str) -> Configuration:
+    return {"label": policy, "spec": "off", "policy": policy}
+
+
 OFF: Configuration = {"label": "off", "spec": "off"}
+
+FLOOR: Configuration = {"label": "fit, the floor", "spec": "fit{budget=min}"}
 
 GRAPHS = (
     _options("off, no graphs", xla_gpu_enable_command_buffer=""),
@@ -52,37 +55,50 @@ GRAPHS = (
 )
 """The second has no slices at a loop's counter of their own, as with `capture`: what that costs."""
 
-MEMORY = (
-    {"label": FLOOR, "spec": "remat{budget=1}"},
-    _spec("remat"),
-    _spec("remat,capture"),
-    *({"label": policy, "spec": "off", "policy": policy} for policy in POLICIES),
+_CAPTURE = (GRAPHS[0], GRAPHS[2])
+
+_CAPTURE_LOOPS = (*GRAPHS[:3], _spec("capture{loops=off}"))
+
+MEMORY = (_spec("fit"), _spec("remat"), FLOOR, *map(_policy, POLICIES))
+
+GROUPS: tuple[dict[str, tuple[Configuration, ...]], ...] = (
+    {
+        "gpt_scanned": (OFF, *_CAPTURE_LOOPS, *MEMORY, _spec("accumulate{microbatches=4}")),
+        "gpt_131072": (OFF, GRAPHS[2], *MEMORY, _spec("chunk")),
+        "llama": (OFF, *_CAPTURE_LOOPS, *MEMORY),
+    },
+    {
+        "mixture_of_experts": (OFF, *_CAPTURE_LOOPS, *MEMORY),
+        "lstm": (OFF, *_CAPTURE_LOOPS, *GRAPHS[3:], *MEMORY),
+        "two_level_scan": (OFF, *_CAPTURE_LOOPS, *MEMORY),
+    },
+    {
+        "gpt_unrolled": (OFF, *_CAPTURE, *MEMORY),
+        "perceptron": (OFF, *GRAPHS),
+        "adam": (OFF, *GRAPHS),
+    },
+    {
+        "resnet": (OFF, *_CAPTURE, *MEMORY),
+        "unet": (OFF, *_CAPTURE, *MEMORY),
+        "llama_128256": (OFF, *MEMORY, _spec("chunk")),
+    },
+)
+"""What decides most comes first. The programs of a group are compiled together."""
+
+PROGRAMS = {name: each for group in GROUPS for name, each in group.items()}
+
+_DRY: tuple[dict[str, tuple[Configuration, ...]], ...] = (
+    {
+        "perceptron": (OFF, GRAPHS[2]),
+        "two_level_scan": (OFF, FLOOR, _policy("nothing_saveable")),
+    },
 )
 
-PROGRAMS: dict[str, tuple[Configuration, ...]] = {
-    "gpt_scanned": (OFF, *GRAPHS, *MEMORY),
-    "perceptron": (OFF, *GRAPHS),
-    "lstm": (OFF, *GRAPHS, *MEMORY),
-    "gpt_unrolled": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "llama": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "mixture_of_experts": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "resnet": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "unet": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "two_level_scan": (OFF, GRAPHS[0], GRAPHS[2], *MEMORY),
-    "adam": (OFF, *GRAPHS),
-}
-"""What decides most comes first."""
-
-_DRY: dict[str, tuple[Configuration, ...]] = {
-    "perceptron": (OFF, GRAPHS[2]),
-    "two_level_scan": (OFF, MEMORY[0], MEMORY[4]),
-}
-
-_TIMES_S = 25.0
+_TIMES_S = 15.0
 
 
 def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
-    """Program by program: every configuration; budgets, which go by what these gave; the times."""
+    """Group by group: every configuration; budgets, which go by what these gave; the times."""
     if settings.dry_run:
         yield [
             Item(
@@ -90,11 +106,12 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
             ),
             Item("compile for H100", "benchmarks.gpu.parts.steps:compile_for_h100", limit_s=240),
         ]
-    for program, first in (_DRY if settings.dry_run else PROGRAMS).items():
-        yield [_measure(program, each, settings) for each in first]
-        more = list(_budgets(program, known, settings)) if MEMORY[0] in first else []
-        yield [_measure(program, each, settings) for each in more]
-        yield _times(program, [*first, *more], known, settings)
+    for group in _DRY if settings.dry_run else GROUPS:
+        yield [_measure(name, each, settings) for name, first in group.items() for each in first]
+        more = {name: list(_budgets(name, known)) for name in group}
+        yield [_measure(name, each, settings) for name in group for each in more[name]]
+        for name, first in group.items():
+            yield _times(name, [*first, *more[name]], known, settings)
 
 
 def name_of(program: str, configuration: Configuration) -> str:
@@ -112,20 +129,22 @@ def _measure(program: str, configuration: Configuration, settings: Settings) -> 
     )
 
 
-def _budgets(program: str, known: Known, settings: Settings) -> Iterator[Configuration]:
-    """Between the floor and the program as it is; none where one of these did not go well."""
-    least = result_of(known, name_of(program, MEMORY[0]))
-    most = result_of(known, name_of(program, OFF))
-    if least is None or most is None:
-        return
-    ratio = most["step_bytes"] / least["step_bytes"]
-    for step in [2] if settings.dry_run else range(1, BETWEEN + 1):
-        budget_bytes = round(least["step_bytes"] * ratio ** (step / (BETWEEN + 1)))
+def matched(policy: str) -> str:
+    """The label of `fit` with as much memory as a policy takes."""
+    return f"fit, as {policy}"
+
+
+def _budgets(program: str, known: Known) -> Iterator[Configuration]:
+    """`fit` with the memory of each policy that ran."""
+    for policy in MATCHED:
+        found = result_of(known, name_of(program, _policy(policy)))
+        if found is None:
+            continue
+        # The label has not the bytes: they are other ones where only XLA's plan changed.
         yield {
-            # Not the bytes: they are other ones where only the plan changed.
-            "label": f"remat, budget {step} of {BETWEEN + 1}",
-            "spec": f"remat{{budget={budget_bytes}}}",
-            "budget_bytes": budget_bytes,
+            "label": matched(policy),
+            "spec": f"fit{{budget={found['step_bytes']}}}",
+            "budget_bytes": found["step_bytes"],
         }
 
 

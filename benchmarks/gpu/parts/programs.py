@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.common.subjects import SUBJECTS
+from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.gpu.items import Skip
 from benchmarks.programs.gpt import Gpt
 
@@ -65,9 +64,11 @@ def lower(name: str, *, policy: str | None = None, tiny: bool = False, sharding:
     With `tiny` the program's module has other constants from then on: this is for a process of its
     own. Raises Skip where a package that the program needs is not installed.
     """
-    if name.startswith("gpt"):
-        model = Gpt(scanned=name == "gpt_scanned", policy=policy)
-        return dataclasses.replace(model, **(_TINY_GPT if tiny else {})).lower(sharding)
+    if tiny and name.startswith("gpt"):
+        return Gpt(scanned=name != "gpt_unrolled", policy=policy, **_TINY_GPT).lower(sharding)
+    subjects = SUBJECTS | HARD_SUBJECTS
+    if name in subjects and not tiny:
+        return subjects[name].lower(policy, sharding)
     try:
         module = importlib.import_module(f"benchmarks.programs.{name}")
     except ModuleNotFoundError as error:
@@ -86,12 +87,12 @@ def lower(name: str, *, policy: str | None = None, tiny: bool = False, sharding:
 def made_up(lowered: Any) -> tuple[Any, ...]:
     """Arguments for a program on the default device: the same numbers at every call, and no zeros.
 
-    The last argument is data.
+    The last argument is data. Of Adam's state the second moments, `nu`, are positive.
     """
     arguments, _ = lowered.args_info
     noise = np.random.default_rng(0).standard_normal(_PATTERN).astype(np.float32)
 
-    def leaf(info: Any, *, is_data: bool) -> jax.Array:
+    def leaf(path: Any, info: Any, *, is_data: bool) -> jax.Array:
         count = int(np.prod(info.shape, dtype=np.int64))
         if jnp.issubdtype(info.dtype, jnp.integer):
             # Tokens that every vocabulary has; of an optimizer's state the number of steps.
@@ -102,12 +103,14 @@ def made_up(lowered: Any) -> tuple[Any, ...]:
             values = values * np.float32(_UNIT)
         elif not is_data:
             values = 1 + values * np.float32(_UNIT)
+        if ".nu[" in jax.tree_util.keystr(path):
+            values = np.abs(values)
         return jnp.asarray(values, info.dtype)
 
     last = len(arguments) - 1
     return tuple(
-        jax.tree.map(
-            lambda info, is_data=number == last: leaf(info, is_data=is_data),
+        jax.tree_util.tree_map_with_path(
+            lambda path, info, is_data=number == last: leaf(path, info, is_data=is_data),
             argument,
             is_leaf=lambda node: hasattr(node, "dtype"),
         )
@@ -123,7 +126,10 @@ def norms(outputs: Any) -> list[float]:
 
 
 def difference(outputs: Any, wanted: Any) -> float:
-    """The largest difference of two results, relative to the largest number of each array."""
+    """How far two results are apart: the norm of the difference of an array by that of the array.
+
+    Of several arrays, that of the largest.
+    """
     pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(wanted), strict=True)
     return max((float(_difference(one, other)) for one, other in pairs), default=0.0)
 
@@ -131,5 +137,5 @@ def difference(outputs: Any, wanted: Any) -> float:
 @jax.jit
 def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    largest = jnp.max(jnp.abs(other), initial=0.0)
-    return jnp.max(jnp.abs(one - other), initial=0.0) / jnp.where(largest == 0, 1.0, largest)
+    norm = jnp.sqrt(jnp.sum(jnp.square(other)))
+    return jnp.sqrt(jnp.sum(jnp.square(one - other))) / jnp.where(norm == 0, 1.0, norm)

@@ -73,6 +73,7 @@ def target(recorded: Any, here: Target) -> Target:
                 overlaps=speed.get("overlaps") is not False,
                 float32_passes=_passes(speed.get("float32_passes")),
                 link_devices=None if devices is None else _whole(devices),
+                stack_passes=_whole(speed["stack_passes"]) if speed.get("stack_passes") else 0,
                 **beside,
             ),
             keeps_barriers=recorded["keeps_barriers"] is True,
