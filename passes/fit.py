@@ -14,8 +14,9 @@
 Each move is a pass that can be used alone. The planner prices all of them in seconds of a step, by
 the roofline of the target, against bytes at the peak: it runs moves on copies of the program, plans
 the recomputation that what is left needs, and takes the least sum. XLA's figure for the compiled
-plan corrects the model, as with `remat`; where the program fits as it is, nothing but a checkpoint
-is touched. A plan is never slower by the model than what `remat` alone would do.
+plan corrects the model, as with `remat`. Where the program fits as it is, only what makes it faster
+is done: checkpoints are undone, and on a GPU loops stack no more than is worth its write and read.
+A plan is never slower by the model than what `remat` alone would do.
 
 Before::
 

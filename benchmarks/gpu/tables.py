@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.items import OK, Known, result_of
+from benchmarks.gpu.items import Known, result_of
+from benchmarks.gpu.parts.part2_steps import MATCHED, matched
 from benchmarks.gpu.results import DRY_RUN, file_name
 
 _MEBI = 2**20
 _STEP, _TIME = "step/", "time/"
+
+_LEVEL = 1.01
 
 
 def markdown(report: dict[str, Any]) -> Iterator[str]:
@@ -52,21 +56,65 @@ def results_section(results: Path) -> Iterator[str]:
             yield ""
         yield f"{facts['device']}, {_driver(facts)}, jax {version}, {_commits(items)}:"
         yield f"{_counted(items)} (ended items of `python -m benchmarks.gpu`)."
-        yield "A step's time is a median, and its ratio to the step with hloom off in brackets."
+        yield "A step's time is a median over turns, in brackets its ratio to the step with hloom"
+        yield "off, behind a policy to that. There `fit` has its memory, else the device's."
         yield ""
-        chosen = {
-            "off": "off",
-            "capture": "`capture`",
-            "remat": "`remat`",
-            "remat, the floor": "`remat`, the floor",
-            "nothing_saveable": "`nothing_saveable`",
-        }
-        columns = ["program, ms; MiB of the allocator's peak", *chosen.values()]
+        columns = ["program, ms a step", "off", "`capture`", "`remat`", "`fit`"]
+        columns += [f"`{policy}`; `fit` at its memory" for policy in MATCHED]
+        timed = [p for p in _programs(items) if result_of(items, f"{_TIME}{p}") is not None]
         rows = [
-            [program, *(_cell(items, program, label) for label in chosen)]
-            for program in _programs(items)
+            [
+                program,
+                *(_cell(items, program, label) for label in ("off", "capture", "remat", "fit")),
+                *(_beside(items, program, policy) for policy in MATCHED),
+            ]
+            for program in timed
         ]
         yield from _table(columns, rows)
+        yield ""
+        yield from _points(items, timed)
+
+
+def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
+    """How many policies `fit` beats in time at no more memory."""
+    ratios = [
+        (policy_s, fit_s)
+        for program in programs
+        for policy in MATCHED
+        if (policy_s := _seconds(items, program, policy)) is not None
+        and (fit_s := _kept_seconds(items, program, policy)) is not None
+    ]
+    faster = sum(fit_s < policy_s for policy_s, fit_s in ratios)
+    level = sum(policy_s <= fit_s <= policy_s * _LEVEL for policy_s, fit_s in ratios)
+    yield f"At no more memory than the policy, `fit` takes less time at {faster} of {len(ratios)}"
+    yield f"points, and at {level} more at most {_LEVEL - 1:.0%} longer."
+
+
+def _seconds(items: Known, program: str, label: str) -> float | None:
+    """A step's median; None where it was not timed."""
+    times = result_of(items, f"{_TIME}{program}") or {}
+    of_it = times.get("configurations", {}).get(label, {})
+    return of_it["step_s"][1] if "step_s" in of_it else None
+
+
+def _kept_seconds(items: Known, program: str, policy: str) -> float | None:
+    """A step's median under `fit` with a policy's memory; infinite where it takes more."""
+    label = matched(policy)
+    found = result_of(items, f"{_STEP}{program}/{label}")
+    seconds = _seconds(items, program, label)
+    if found is None or seconds is None:
+        return None
+    return seconds if found["step_bytes"] <= found["budget_bytes"] else math.inf
+
+
+def _beside(items: Known, program: str, policy: str) -> str:
+    """A policy's time and, behind it, that of `fit` with as much memory."""
+    theirs, ours = _seconds(items, program, policy), _kept_seconds(items, program, policy)
+    if theirs is None or ours is None:
+        return ""
+    if ours == math.inf:
+        return f"{theirs * 1e3:.3g}; does not fit"
+    return f"{theirs * 1e3:.3g}; {ours * 1e3:.3g} ({ours / theirs:.3f})"
 
 
 def _driver(facts: dict[str, Any]) -> str:
@@ -135,17 +183,10 @@ def _spread(quartiles: Sequence[float] | None, form: str, times: float = 1) -> s
 
 
 def _cell(items: Known, program: str, label: str) -> str:
-    entry = items.get(f"{_STEP}{program}/{label}")
-    if entry is None:
+    seconds, off = _seconds(items, program, label), _seconds(items, program, "off")
+    if seconds is None or off is None:
         return ""
-    if entry["status"] != OK:
-        return str(entry["status"])
-    times = result_of(items, f"{_TIME}{program}") or {}
-    of_it = times.get("configurations", {}).get(label)
-    if of_it is None:
-        return f"not timed; {_peak(entry['result'])}"
-    ratio = f" ({of_it['ratio'][1]:.3f})" if times["ratio_to"] == "off" else ""
-    return f"{of_it['step_s'][1] * 1e3:.3g}{ratio}; {_peak(entry['result'])}"
+    return f"{seconds * 1e3:.3g}" + (f" ({seconds / off:.3f})" if label != "off" else "")
 
 
 def _peak(found: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
-from ..analysis.pricing import CHEAP_SHARE, Pricing
+from ..analysis.pricing import Pricing
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
@@ -178,13 +178,13 @@ class LoopEffects:
 
 
 def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:
-    """The highest price of cheap work, in full, that is not more than stacks cost by the second;
-    of all prices where these cost nothing."""
+    """The highest price of cheap work alone that is not above what stacks cost, and the lowest of
+    them where all are above; of all prices where stacks cost nothing."""
     stack_s = pricing.speed.stack_s
     if not stack_s:
         return TOP
     cheap = range(EXPENSIVE_PRICES, PRICES)
-    fitting = (i for i in cheap if price_grid.rates(i).cheap * CHEAP_SHARE <= 1 / stack_s)
+    fitting = (i for i in cheap if price_grid.rates(i).cheap * stack_s <= 1)
     return max(fitting, default=EXPENSIVE_PRICES) * STEPS
 
 

@@ -218,8 +218,13 @@ def report() -> dict[str, Any]:
     """As a GPU's results would be."""
     timed = {
         "off": {"step_s": [0.010, 0.011, 0.012], "ratio": [1.0, 1.0, 1.0], "difference": 0.0},
-        "capture": {"step_s": [0.008, 0.009, 0.010], "ratio": [0.7, 0.8, 0.9], "difference": 1e-7},
+        "capture": {"step_s": [0.008, 0.0088, 0.010], "ratio": [0.7, 0.8, 0.9], "difference": 1e-7},
+        "dots_saveable": {"step_s": [0.012] * 3},
+        "nothing_saveable": {"step_s": [0.016] * 3},
+        "fit, as dots_saveable": {"step_s": [0.009] * 3},
+        "fit, as nothing_saveable": {"step_s": [0.012] * 3},
     }
+    held = STEP | {"budget_bytes": STEP["step_bytes"]}
     items = {
         "step/gpt/off": {"status": "ok", "result": STEP, "commit": "c0ffee"},
         "step/gpt/capture": {
@@ -228,6 +233,14 @@ def report() -> dict[str, Any]:
             "commit": "c0ffee",
         },
         "step/gpt/remat": {"status": "out of memory", "why": "|", "commit": "c0ffee"},
+        "step/gpt/dots_saveable": {"status": "ok", "result": STEP, "commit": "c0ffee"},
+        "step/gpt/nothing_saveable": {"status": "ok", "result": STEP, "commit": "c0ffee"},
+        "step/gpt/fit, as dots_saveable": {"status": "ok", "result": held, "commit": "c0ffee"},
+        "step/gpt/fit, as nothing_saveable": {
+            "status": "ok",
+            "result": held | {"step_bytes": held["step_bytes"] + 1},
+            "commit": "c0ffee",
+        },
         "time/gpt": {
             "status": "ok",
             "result": {"ratio_to": "off", "configurations": timed},
@@ -245,6 +258,5 @@ def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None
     (tmp_path / "gpu_nvidia_h200.json").write_text(json.dumps(report()))
     lines = list(results_section(tmp_path))
     assert lines[0] == "NVIDIA H200, driver 580.1, jax 0.11.2, commit c0ffee:"
-    assert lines[-1] == (
-        "| gpt | 11 (1.000); 3072 | 9 (0.800); at most 3072 | out of memory |  |  |"
-    )
+    assert "| gpt | 11 | 8.8 (0.800) |  |  | 12; 9 (0.750) |  | 16; does not fit |" in lines
+    assert lines[-2].endswith("`fit` takes less time at 1 of 2")

@@ -73,9 +73,9 @@ def test_a_part_runs_without_a_gpu(tmp_path: Path, part: int) -> None:
         steps = {name: e["result"] for name, e in entry["items"].items() if "step/" in name}
         off, floor, between = (
             steps[f"step/two_level_scan/{label}"]["step_bytes"]
-            for label in ("off", "remat, the floor", "remat, budget 2 of 5")
+            for label in ("off", "fit, the floor", "fit, as nothing_saveable")
         )
-        assert floor < between < off
+        assert floor <= between < off
     text = (tmp_path / "out" / "gpu_dry_run.md").read_text()
     assert all(name.split("/")[-1] in text for name in entry["items"] if "step/" not in name)
 
@@ -181,5 +181,5 @@ def test_each_kind_of_configuration_compiles_for_an_h100(tmp_path: Path) -> None
     assert entry["status"] == "ok", entry
     found = entry["result"]
     assert found["capture"]["captured"]["coverage"]["graphs"] >= 1
-    assert found["remat, the floor"]["step_bytes"] < found["off"]["step_bytes"]
+    assert found["fit, the floor"]["step_bytes"] < found["off"]["step_bytes"]
     assert found["offload_dot_with_no_batch_dims"]["temp_bytes"] < found["off"]["temp_bytes"]

@@ -102,7 +102,8 @@ def test_budgets_as_in_a_spec() -> None:
     assert half.temp_bytes <= off.temp_bytes / 2
     assert by_spec["fit{budget=min}"].step_bytes == found.floor_bytes
     assert not by_spec["fit{budget=1KiB}"].holds
-    assert by_spec["fit{budget=1GiB}"].added_seconds == 0
+    # Loops that stack less are faster, so that also what fits as it is has a plan.
+    assert by_spec["fit{budget=1GiB}"].added_seconds == by_spec["fit"].added_seconds < 0
     assert "✗ fit{budget=1KiB}: the least that a step can be held to is " in str(found)
 
 

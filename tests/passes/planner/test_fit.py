@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -26,12 +26,13 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import PlannerSettings
+from hloom.passes.planner.candidates import STEPS, PlannerSettings
 from hloom.passes.planner.moves import DEFAULT_MOVES, MOVES
 from hloom.passes.planner.plan import MemoryPlan
 from hloom.passes.planner.record import RematRecord
 from hloom.passes.planner.search import Search
 from hloom.passes.planner.variants import Variants, moves_of
+from hloom.passes.recompute.scan.plan import ScanPlan
 from hloom.passes.remat import Remat
 
 TARGET = Target(platform="cuda")
@@ -108,6 +109,53 @@ def test_what_fits_stays_as_it_is() -> None:
     assert not record.changed
     assert record.complaint is None
     assert record.compiles == 1
+
+
+def search_on(target: Target, moves: tuple[str, ...] = DEFAULT_MOVES) -> Search:
+    settings = PlannerSettings(Budget(), moves=moves)
+    return Search(Variants(prepared(language_model), target, settings), moves)
+
+
+@pytest.mark.parametrize("stack_passes", [0, 2])
+def test_loops_that_stack_less_are_faster_where_that_was_measured(stack_passes: int) -> None:
+    speed = dataclasses.replace(TARGET.speed, stack_passes=stack_passes)
+    module = prepared(language_model)
+    with module.context, ir.Location.unknown():
+        step = Fit(budget=Budget(size_bytes=2**33))
+        plan = step.planner(module, dataclasses.replace(TARGET, speed=speed))(module, ())
+        assert plan.empty is (stack_passes == 0)
+        assert sum(scan.freed_bytes - scan.added_bytes for scan in plan.remat.scans) >= 0
+        assert not plan.remat.blocks
+    estimate = plan.record.estimate
+    assert (estimate.seconds < 0) is (stack_passes > 0)
+
+
+def test_what_stacks_cost_is_counted_up_to_where_loops_are_fastest() -> None:
+    speed = dataclasses.replace(TARGET.speed, stack_passes=2)
+    search = search_on(dataclasses.replace(TARGET, speed=speed))
+    with search._variants.base.of.module.context, ir.Location.unknown():
+        loops = search._variants.base.model.loops
+        fastest = loops.fastest
+        assert fastest is not None
+        free = {price: loops.seconds(price) for price in range(0, fastest.price + 1, STEPS)}
+        most_bytes = saved_bytes(loops.plans(fastest.price))
+        for price, seconds in free.items():
+            plans = loops.plans(price)
+            counted_bytes = min(saved_bytes(plans), most_bytes)
+            repeated_s = sum(
+                loops.pricing.seconds(op) * times for plan in plans for op, times in plan.runs
+            )
+            assert seconds == pytest.approx(repeated_s - counted_bytes * 2 / speed.bytes_per_s)
+        assert list(free.values()) == sorted(free.values(), reverse=True)  # less memory is slower
+        assert loops.seconds(fastest.price + STEPS) == loops.seconds(fastest.price)
+        # Where no more may be recomputed, loops stay as they are.
+        alone = search_on(dataclasses.replace(TARGET, speed=speed), ("chunk",))
+        alone.within(2**40, lambda estimate: True)
+        assert set(alone.estimates) == {None}
+
+
+def saved_bytes(plans: Iterable[ScanPlan]) -> int:
+    return sum(plan.freed_bytes - plan.added_bytes for plan in plans)
 
 
 @pytest.mark.parametrize("loss", [language_model, unrolled])
