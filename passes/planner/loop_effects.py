@@ -3,8 +3,8 @@
 The loops are rewritten in a scratch copy of the module. Two figures matter in the block around
 them: the memory inside the loops while they run, and the bytes that one loop stacks for the other.
 
-To stack a byte takes time as well, so that loops are fastest where they recompute what is made again
-in less. No price decides for more stacks than that; at lower prices memory is what counts.
+To stack a byte takes time as well, so that loops are fastest where they recompute what is made
+again in less. No price decides for more stacks than that; at lower prices memory is what counts.
 """
 
 from __future__ import annotations
