@@ -58,14 +58,17 @@ class LoopEffects:
         self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
-        self._seconds: dict[tuple[ScanPlan, ...], float] = {}
+        self._at: dict[int, dict[int, LoopEffect]] = {}
+        self._seconds: dict[int, float] = {}
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, its effect."""
-        plans = self.plans(price)
-        if plans not in self._effects:
-            self._effects[plans] = self._find(plans) if plans else {}
-        return self._effects[plans]
+        if price not in self._at:
+            plans = self.plans(price)
+            if plans not in self._effects:
+                self._effects[plans] = self._find(plans) if plans else {}
+            self._at[price] = self._effects[plans]
+        return self._at[price]
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
         """The plans of the pairs of loops at a price."""
@@ -80,10 +83,9 @@ class LoopEffects:
 
     def seconds(self, price: int) -> float:
         """The weighted time of what the backward loops recompute; quicker than effects."""
-        plans = self.plans(price)
-        if plans not in self._seconds:
-            self._seconds[plans] = sum(map(self._seconds_of, plans))
-        return self._seconds[plans]
+        if price not in self._seconds:
+            self._seconds[price] = sum(map(self._seconds_of, self.plans(price)))
+        return self._seconds[price]
 
     def _seconds_of(self, plan: ScanPlan) -> float:
         once = sum(
