@@ -39,7 +39,8 @@ from .record import RematObstacle, RematRecord
 
 COMPILES_DOC = (
     "how often the program may be compiled to hold the budget; of three times the last one, of "
-    "more the last two are for the least memory, where nothing before held it"
+    "more the last two are for the least memory, where nothing before held it; near that memory "
+    "all but the first two that miss"
 )
 
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."

@@ -37,6 +37,9 @@ _LITTLE = 1.1
 """Memory is not worth the time of a whole step where a plan of less than that takes at most this
 many times as much."""
 
+_BEFORE_THE_LEAST = 2
+"""Attempts at a budget near the floor that miss, before the others compile what `min` would."""
+
 _STALLED = 2
 """Attempts for the least memory in a row that reach no less than those before them end it."""
 
@@ -69,8 +72,9 @@ def decide(
     """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
 
     Of the attempts the last ones are for the least memory, where none before holds: where the model
-    is wrong about a budget near the floor, that one is held as well. Where also that saves too
-    little, the last one is the program as it is.
+    is wrong about a budget near the floor, that one is held as well. Where two attempts missed such
+    a budget, the others compile what `min` would. Where also that saves too little, the last one is
+    the program as it is.
     """
     compiles = settings.compiles
     tried = measured(attempts)
@@ -82,38 +86,19 @@ def decide(
             chosen = _cheapest(search.estimates.values(), fits, tried)
             if chosen is not None:
                 break
+    ahead = None
+    aims = held is None and not settings.budget.least
+    if aims and _is_at_the_floor(search, chosen, limit_bytes, attempts):
+        ahead = _on_the_road_of_min(search, limit_bytes, tried)
     if held is not None and (chosen is None or chosen.seconds >= held.seconds):
         chosen = held  # once more: the attempts end
-    elif chosen is None:
-        lowest = search.lowest()
-        if settings.budget.least:
-            lowest = affordable(lowest, search.step_seconds, tried)
-        real_bytes = min((one.real_bytes for one in tried), default=math.inf)
-        promising = [
-            estimate
-            for estimate in _untried(lowest, tried)
-            if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
-        ]
-        if not promising:
-            # What XLA makes of one kind of plans tells little of another kind.
-            kinds = {_kind(one.estimate) for one in tried}
-            promising = [
-                estimate
-                for estimate in _untried(lowest, tried)
-                if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
-            ]
-        # Where nothing promises less than what was reached, that once more: the attempts end.
-        reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-        if settings.budget.least and _is_stalled(tried):
-            promising = []
-        if not promising and real_bytes <= limit_bytes * _NEARLY:
-            reached = _untried(lowest, tried) or reached
-        chosen = least(promising or reached or lowest, tried)
+    elif ahead is not None or chosen is None:
+        chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
         whole = search.estimate(None)
-        is_last = not promising or len(attempts) == compiles - 1
+        is_last = ends or len(attempts) == compiles - 1
         is_compared = bool(tried) or compiles == 1  # the only attempt may be of no use as well
         if is_compared and is_last and not settings.budget.least and _untried([whole], tried):
-            best_bytes = real_bytes
+            best_bytes = _reached_bytes(tried)
             if len(attempts) <= aimed(compiles):  # none was for the least memory yet
                 best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
             # Where XLA undoes what is recomputed, that says nothing of the program as it is.
@@ -121,6 +106,94 @@ def decide(
             if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+
+
+def _lowest(
+    search: Search, limit_bytes: int, tried: Sequence[Measurement], settings: PlannerSettings
+) -> tuple[Estimate, bool]:
+    """What is compiled for the least memory, and whether the attempts end: where nothing promises
+    less than what was reached, that is chosen once more."""
+    lowest = search.lowest()
+    if settings.budget.least:
+        lowest = affordable(lowest, search.step_seconds, tried)
+    real_bytes = _reached_bytes(tried)
+    promising = _promising(lowest, tried)
+    reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+    if settings.budget.least and _is_stalled(tried):
+        promising = []
+    if not promising and real_bytes <= limit_bytes * _NEARLY:
+        reached = _untried(lowest, tried) or reached
+    return least(promising or reached or lowest, tried), not promising
+
+
+def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
+    """The untried estimates that may take less than what was reached."""
+    real_bytes, untried = _reached_bytes(tried), _untried(lowest, tried)
+    promising = [
+        estimate
+        for estimate in untried
+        if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
+    ]
+    if promising:
+        return promising
+    # What XLA makes of one kind of plans tells little of another kind.
+    kinds = {_kind(one.estimate) for one in tried}
+    return [
+        estimate
+        for estimate in untried
+        if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
+    ]
+
+
+def _reached_bytes(tried: Sequence[Measurement]) -> float:
+    """The least memory that was measured; infinite where nothing was."""
+    return min((one.real_bytes for one in tried), default=math.inf)
+
+
+def _is_at_the_floor(
+    search: Search,
+    chosen: Estimate | None,
+    limit_bytes: int,
+    attempts: Sequence[Attempt[RematRecord]],
+) -> bool:
+    """Whether plans missed that were expected to hold, and the next is one of least memory."""
+    expected = ((each.record.prediction, each.temp_bytes) for each in attempts)
+    missed = [
+        real_bytes
+        for prediction, real_bytes in expected
+        if prediction is not None and prediction.temp_bytes <= limit_bytes < real_bytes
+    ]
+    if len(missed) < _BEFORE_THE_LEAST:
+        return False
+    least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
+    return chosen is None or chosen.temp_bytes <= least_bytes * _NEARLY
+
+
+def _on_the_road_of_min(
+    search: Search, limit_bytes: int, tried: Sequence[Measurement]
+) -> Estimate | None:
+    """What `min` compiles next, where the plans on its road are compiled first, one by one.
+
+    It is chosen by what was measured on that road alone, so that a budget is held that `min` holds,
+    as far as there are attempts. None where the road ends, or is not expected to lead so low.
+    """
+    whole = search.estimate(None)
+    measurements = {_looks(one.estimate): one for one in tried}
+    passed = [measurements.get(_looks(whole), Measurement(whole, whole.temp_bytes))]
+    lowest = search.lowest()
+    while not _is_stalled(passed):
+        worth = affordable(lowest, search.step_seconds, passed)
+        if min(corrected_bytes(estimate, tried) for estimate in worth) > limit_bytes:
+            break
+        promising = _promising(worth, passed)
+        if not promising:
+            break
+        chosen = least(promising, passed)
+        known = measurements.get(_looks(chosen))
+        if known is None:
+            return chosen
+        passed.append(known)
+    return None
 
 
 def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:

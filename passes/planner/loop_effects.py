@@ -62,15 +62,18 @@ class LoopEffects:
         self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
-        self._seconds: dict[tuple[ScanPlan, ...], float] = {}
+        self._at: dict[int, dict[int, LoopEffect]] = {}
+        self._seconds: dict[int, float] = {}
         self._dearest = _dearest(price_grid, pricing)
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, its effect."""
-        plans = self.plans(price)
-        if plans not in self._effects:
-            self._effects[plans] = self._find(plans) if plans else {}
-        return self._effects[plans]
+        if price not in self._at:
+            plans = self.plans(price)
+            if plans not in self._effects:
+                self._effects[plans] = self._find(plans) if plans else {}
+            self._at[price] = self._effects[plans]
+        return self._at[price]
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
         """The plans of the pairs of loops at a price."""
@@ -90,15 +93,14 @@ class LoopEffects:
 
         Of stacks no more count than where the loops are fastest: what goes beyond is for memory.
         """
-        plans = self.plans(price)
-        if plans not in self._seconds:
+        if price not in self._seconds:
+            plans = self.plans(price)
             saved_bytes = _saved_bytes(plans)
             if price < self._dearest:
                 saved_bytes = min(saved_bytes, _saved_bytes(self.plans(self._dearest)))
-            self._seconds[plans] = (
-                sum(map(self._seconds_of, plans)) - saved_bytes * self.pricing.speed.stack_s
-            )
-        return self._seconds[plans]
+            stacks_s = saved_bytes * self.pricing.speed.stack_s
+            self._seconds[price] = sum(map(self._seconds_of, plans)) - stacks_s
+        return self._seconds[price]
 
     @functools.cached_property
     def fastest(self) -> Candidate | None:

@@ -22,7 +22,7 @@ from ..ir import walk
 from ..split_loop import SplitLoop
 from ..split_loop.groups import LoopGroup, splittable
 from ..split_loop.plan import UniformPlan, choose_split
-from .candidates import PRICES, STEPS, Candidate
+from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 from .model import Model
 from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
 from .price_search import PriceSearch, cheapest, corrected_bytes
@@ -376,12 +376,7 @@ def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> lis
     """
     numbers = {model.number[walk.key(each.loop.op)] for each in group.loops}
     found: list[UniformPlan] = []
-    before = None
-    for price in range(0, PRICES * STEPS, STEPS):
-        plans = model.loops.plans(price)
-        if plans == before:
-            continue
-        before = plans
+    for price in _deciding(model):
         effects = model.loops.at(price)
         estimate = model.estimate(Candidate(window_length, price))
         rewritten = [effects[number] for number in sorted(numbers & effects.keys())]
@@ -390,3 +385,26 @@ def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> lis
             stacked_bytes = group.stacked_bytes
         found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
     return found
+
+
+def _deciding(model: Model) -> list[int]:
+    """The least price of the grid for each decision about loops.
+
+    Between two prices that decide the same nothing else is decided: a cut of least weight and price
+    at both of them is one at each price between, but for rounding.
+    """
+    found: list[int] = []
+    waiting = [range(EXPENSIVE_PRICES), range(EXPENSIVE_PRICES, PRICES)]
+    while waiting:
+        indices = waiting.pop(0)
+        first, last = model.loops.plans(indices[0] * STEPS), model.loops.plans(indices[-1] * STEPS)
+        if first == last:
+            found.append(indices[0] * STEPS)
+        else:
+            middle = len(indices) // 2
+            waiting[:0] = [indices[:middle], indices[middle:]]
+    return [
+        price
+        for number, price in enumerate(found)
+        if not number or model.loops.plans(price) != model.loops.plans(found[number - 1])
+    ]

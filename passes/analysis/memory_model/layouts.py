@@ -7,7 +7,8 @@ reads it together with values in another, the whole stack is copied before the b
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import functools
+from collections.abc import Hashable, Sequence
 
 from jax.extend.mlir import ir
 
@@ -18,6 +19,7 @@ from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
 from ..device import DeviceView
 from ..purity import kind_of
+from ..reach import settled
 from ..signatures import signature_of
 
 Order = tuple[int, ...]
@@ -101,78 +103,110 @@ def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
 
 
 class _Orders:
-    """The orders of a body's values: as they are made, else as their readers would like them."""
+    """The orders of a body's values: as they are made, else as their readers would like them.
+
+    An order is found out when it is asked for, which few of a body's values are.
+    """
 
     def __init__(self, block: ir.Block, lanes: int) -> None:
-        self._lanes = lanes
-        self.known: dict[ir.Value, Order] = {}
-        self._flexible: set[ir.Value] = set()
-        """Results that take the order of their operands."""
-        ops = [view.operation for view in block.operations]
-        for op in ops:
-            kind = kind_of(op)
-            for result in op.results:
-                order = self._made(op, kind, result)
-                if order is not None:
-                    self.known[result] = order
-        for op in reversed(ops):
-            if len(op.results) != 1 or op.results[0] not in self._flexible:
-                continue
-            if op.results[0] in self.known:
-                for operand in op.operands:
-                    self._ask(op, operand)
+        self._block, self._lanes = block, lanes
+        self._as_made: dict[ir.Value, Order | None] = {}
+        """None of what may be made in any order."""
+        self._known: dict[ir.Value, Order | None] = {}
+        """The same, and of what may be made in any order the one that its readers would like."""
+        self._readers: dict[ir.Value, list[ir.Operation]] = {}
+        """By value that may be made in any order, the readers that may like one, last first."""
 
     def of(self, value: ir.Value) -> Order:
-        return self.known.get(value, _plain(value))
+        found = settled(self._known, value, self._asked_of, self._ask)
+        return _plain(value) if found is None else found
 
-    def _made(self, op: ir.Operation, kind: Kind, result: ir.Value) -> Order | None:
-        """The order that a result has for the operands' sake; None where it may be any."""
-        flexible = _is_flexible(op, kind)
-        if flexible:
-            self._flexible.add(result)
-        if op.name == "stablehlo.dynamic_slice" or kind is Kind.CONSTANT:
+    def _made(self, value: ir.Value) -> Order | None:
+        """The order that a value has for its operands' sake; None where it may be any."""
+        return settled(self._as_made, value, self._made_of, self._make)
+
+    def _made_of(self, value: ir.Value) -> Sequence[ir.Value]:
+        """What a value takes its order from."""
+        op = self._maker(value)
+        if op is None:
+            return ()
+        if self._lanes > 1 and op.name == "stablehlo.dot_general":
+            return op.operands[:1]
+        return op.operands if _is_flexible(op) else ()
+
+    def _make(self, value: ir.Value) -> Order | None:
+        op = self._maker(value)
+        if op is None or op.name == "stablehlo.dynamic_slice" or kind_of(op) is Kind.CONSTANT:
             return None
         if self._lanes > 1 and op.name == "stablehlo.dot_general":
             return self._made_by_product(op)
         if self._lanes > 1 and (axis := _axis_before_heads(op, self._lanes)) is not None:
-            return _with_fastest(result, axis)
-        if not flexible:
-            return _plain(result)
-        for operand in op.operands:
-            order = self.known.get(operand)
-            if order is None:
-                continue
-            mapped = _through(op, order)
-            if mapped is not None:
-                return mapped
-        return None
+            return _with_fastest(value, axis)
+        if not _is_flexible(op):
+            return _plain(value)
+        taken = (self._as_made[operand] for operand in op.operands)
+        mapped = (_through(op, order) for order in taken if order is not None)
+        return next((order for order in mapped if order is not None), None)
+
+    def _maker(self, value: ir.Value) -> ir.Operation | None:
+        """The operation of the body that makes a value."""
+        op = defining_op(value)
+        return op if op is not None and op.block == self._block else None
+
+    def _asked_of(self, value: ir.Value) -> list[ir.Value]:
+        return [reader.results[0] for reader in self._made_for(value)]
+
+    def _made_for(self, value: ir.Value) -> list[ir.Operation]:
+        """The readers of a value that it takes its order from, the last one first."""
+        found = self._readers.get(value)
+        if found is None:
+            found = [] if self._made(value) is not None else self._asking(value)
+            self._readers[value] = found
+        return found
+
+    def _asking(self, value: ir.Value) -> list[ir.Operation]:
+        readers = [use.owner.operation for use in value.uses]
+        asking = [op for op in readers if self._asks(op)]
+        if len(asking) > 1:
+            asking.sort(key=lambda op: self._place[walk.key(op)], reverse=True)
+        return asking
+
+    def _asks(self, op: ir.Operation) -> bool:
+        return len(op.results) == 1 and _is_flexible(op) and op.block == self._block
+
+    @functools.cached_property
+    def _place(self) -> dict[Hashable, int]:
+        """By the key of an operation of the body, its place."""
+        return {walk.key(view.operation): n for n, view in enumerate(self._block.operations)}
+
+    def _ask(self, value: ir.Value) -> Order | None:
+        """Gives what may be in any order the one that suits the result of a reader."""
+        for reader in self._made_for(value):
+            order = self._known[reader.results[0]]
+            asked = None if order is None else _back(reader, value, order)
+            if asked is not None:
+                return asked
+        return self._made(value)
 
     def _made_by_product(self, op: ir.Operation) -> Order:
         """The order of a product: the left operand's fastest axis stays the fastest."""
         [result], left = op.results, op.operands[0]
         axes = ProductAxes.of(op).left
-        fastest = self.of(left)[-1:]
+        made = self._as_made[left]
+        fastest = (_plain(left) if made is None else made)[-1:]
         if not axes.batch or not fastest or fastest[0] not in axes.free:
             return _plain(result)
         return _with_fastest(result, len(axes.batch) + axes.free.index(fastest[0]))
-
-    def _ask(self, op: ir.Operation, operand: ir.Value) -> None:
-        """Gives an operand that may be in any order the one that suits the operation's result."""
-        if operand in self.known:
-            return
-        order = _back(op, operand, self.known[op.results[0]])
-        if order is not None:
-            self.known[operand] = order
 
 
 _MOVES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
 
 
-def _is_flexible(op: ir.Operation, kind: Kind) -> bool:
+def _is_flexible(op: ir.Operation) -> bool:
     """Whether the operation's result takes the order of its operands."""
     if op.name in _MOVES:
         return True
-    if kind is not Kind.CHEAP and op.name != CONSTRAINT:
+    if op.name != CONSTRAINT and kind_of(op) is not Kind.CHEAP:
         return False
     result = op.results[0].type
     return any(shape_of(operand.type) == shape_of(result) for operand in op.operands)

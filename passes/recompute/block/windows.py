@@ -44,7 +44,9 @@ class Mirror:
         self._made = np.array([max(graph.producers[value], 0) for value, _, _ in reads], np.int64)
         self._last = np.array([last for _, _, last in reads], np.int64)
         self._weights = np.array([weights[value] for value, _, _ in reads], np.int64)
-        self._alive = _alive(forward, code.start)
+        made = self._made_before(np.ones(len(reads), np.bool_))
+        self._otherwise = (made[-1] - made) + _alive(forward, code.start)
+        """By position, the bytes on the wrong side where every read is late."""
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
     def bound(self, ends: range, aim: int, stop: int, crossing: Sequence[int]) -> int:
@@ -70,10 +72,9 @@ class Mirror:
         up to the border reads behind it.
         """
         if (end, stop) not in self._found:
-            early = self._last < end
-            before = self._made_before(early)
-            late = self._made_before(~early)
-            wrong = (before + (late[-1] - late) + self._alive)[: stop + 1]
+            before = self._made_before(self._last < end)
+            # Of what is read early the bytes behind the start are not wrong, and those before are.
+            wrong = (2 * before - before[-1] + self._otherwise)[: stop + 1]
             start = int(len(wrong) - 1 - np.argmin(wrong[::-1]))
             self._found[end, stop] = start, int(wrong[start])
         return self._found[end, stop]

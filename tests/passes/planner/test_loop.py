@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
@@ -222,3 +222,62 @@ def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
         real_bytes = sizes[min(len(made), len(sizes) - 1)]
         made.append(Attempt(RematRecord(estimate=estimate), real_bytes, real_bytes))
     assert len(made) == compiles
+
+
+KINDS = [Estimate(None, 2 * LIMIT, 0.0)] + [
+    Estimate(Candidate(9, price, segmented=segmented, nested=nested), size, seconds)
+    for price, size, seconds, segmented, nested in (
+        (700, 990, 1.0, False, False),
+        (650, 700, 1.5, False, False),
+        (100, 705, 2.0, True, False),
+        (200, 704, 1.9, True, False),
+        (300, 696, 2.5, True, True),
+        (310, 695, 2.4, True, True),
+    )
+]
+REAL_BYTES = {990: 1300, 700: 1150, 705: 1040, 704: 1050, 696: 1010, 695: 1000}
+"""To XLA the last one alone holds the limit; that it does the others do not tell."""
+
+
+def compiled(budget: Budget, limit_bytes: int) -> list[Attempt[RematRecord]]:
+    search = Search()
+    search.estimates = {each.candidate: each for each in KINDS}
+    search.lowest = lambda: [KINDS[0], *KINDS[3:]]
+    made: list[Attempt[RematRecord]] = []
+    if budget.least:
+        whole = 2 * LIMIT
+        made = [Attempt(RematRecord(estimate=KINDS[0], considered=tuple(KINDS)), whole, whole)]
+    while len(made) < 6 and all(each.temp_bytes > limit_bytes for each in made):
+        choice = decide(search, limit_bytes, made, PlannerSettings(budget, 6))
+        if any(each.record.estimate == choice.estimate for each in made):
+            break  # once more: the attempts end
+        expected = Prediction(0, choice.expected_bytes, 0.0)
+        record = RematRecord(expected, estimate=choice.estimate, considered=tuple(KINDS))
+        real = REAL_BYTES[choice.estimate.temp_bytes]
+        made.append(Attempt(record, real, real))
+    return made
+
+
+def test_a_budget_that_min_holds_is_held() -> None:
+    """After two attempts that miss, it compiles what `min` does, in the same order."""
+    road = compiled(Budget(percent=0.0, least=True), 0)[1:]
+    assert min(each.temp_bytes for each in road) == LIMIT
+    made = compiled(BOUND, LIMIT)
+    assert sizes(made)[:2] == [990, 700]
+    assert sizes(made)[2:] == sizes(road)[: len(made) - 2]
+    assert made[-1].temp_bytes == LIMIT
+
+
+@pytest.mark.parametrize(("least", "chosen"), [(500, 650), (590, 650), (600, 600)])
+def test_a_budget_far_above_the_floor_is_aimed_at(least: int, chosen: int) -> None:
+    """Two attempts that miss say nothing of the least memory where much more is asked for."""
+    search = Search((least, 650, 800, 980))
+    made = [
+        Attempt(
+            RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, price)]),
+            real,
+            real,
+        )
+        for price, real in ((3, 1210), (2, 1050))
+    ]
+    assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen

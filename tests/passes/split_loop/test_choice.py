@@ -13,6 +13,7 @@ from benchmarks.programs.gpt import Gpt
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
 from hloom.passes.planner.search import uniform_plans
@@ -119,6 +120,20 @@ def test_remat_plans_the_parts_otherwise_and_better() -> None:
     spec = f"split-loop{{at={choice.at}}}"
     Pipeline.parse(spec).run(split, target=targets.load("h100_sxm"))
     assert best_seconds(split, limit) < best_seconds(whole, limit)
+
+
+def test_prices_between_two_that_decide_the_same_are_left_out() -> None:
+    """What they decide is what all prices of the grid decide."""
+    whole = gpt()
+    with whole.context, ir.Location.unknown():
+        model = Model(whole, targets.load("h100_sxm"), 0)
+        every = {model.loops.plans(price * STEPS) for price in range(PRICES)}
+        (group,), _ = splittable(whole.operation)
+        plans = uniform_plans(model, group)
+        assert {model.estimate(Candidate(0, p * STEPS)).seconds for p in range(PRICES)} == {
+            plan.seconds for plan in plans
+        }
+    assert len(plans) == len(every) > 2
 
 
 def test_a_position_that_leaves_no_part_is_refused() -> None:
