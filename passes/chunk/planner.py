@@ -11,14 +11,16 @@ from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
+from ..analysis.shardings.exchanges import PlacedExchange, exchanges_of
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
 from ..framework.tables import Described, Left
 from ..framework.target import Target
 from ..framework.text import size
-from ..ir import walk
+from ..ir import mesh, walk
 from ..ir.locations import source_of
+from ..phase_loops.gathers import Gather, gathers_of
 from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .memory import Accumulators, BlockMemory, LiveValue, LoopMemory, RegionWork
@@ -93,7 +95,10 @@ class _Candidate:
 
     def written(self) -> _Candidate:
         """With its loops. Raises NotPossibleError."""
-        loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
+        sums = self.accumulators
+        loops = plan_loops(self.region.flow, self.trips, accumulate_in=sums, gathers=sums.gathers)
+        if loops.parts is None:
+            loops = loops.with_exits(lambda left: replace(left, terms=sums.terms(left.value)))
         if not loops.exits:
             raise NotPossibleError("all that is read of it is there before a loop")
         for left in loops.exits:
@@ -132,6 +137,7 @@ class ChunkPlanner:
         self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
         self._loops: dict[BlockMemory, list[LoopContents]] = {}
+        self._exchanged: Sequence[PlacedExchange] | None = None
 
     @property
     def around_bytes(self) -> int:
@@ -311,21 +317,39 @@ class ChunkPlanner:
         memory = memories[inside] = (
             live.block.with_loop(region) if memory is None else memory.along(region)
         )
-        accumulators = Accumulators(region)
-        beside = accumulators.beside_bytes
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
-        trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
-        found_bytes = memory.loop_bytes(trips, beside)
-        if found_bytes >= _GAIN * peak_bytes:
-            kept = "".join(
-                f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
-                for _, reader in region.kept[:1]
+        sums = Accumulators(region, self._gathers(region))
+        for accumulators in (sums, Accumulators(region, once=False)) if sums.is_once else (sums,):
+            beside = accumulators.beside_bytes
+            trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
+            found_bytes = memory.loop_bytes(trips, beside)
+            found = _Candidate(
+                region, memory, accumulators, trips, found_bytes, found_bytes <= goal, 1
             )
-            raise NotPossibleError(
-                f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
-            )
-        holds = found_bytes <= goal
-        return _Candidate(region, memory, accumulators, trips, found_bytes, holds, 1)
+            # What is exchanged once takes more memory: not where a budget is held only without.
+            if found_bytes < _GAIN * peak_bytes and (goal_bytes is None or found.holds):
+                return found
+        if found_bytes < _GAIN * peak_bytes:
+            return found
+        kept = "".join(
+            f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
+            for _, reader in region.kept[:1]
+        )
+        raise NotPossibleError(
+            f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
+        )
+
+    def _gathers(self, region: DimensionRegion) -> tuple[Gather, ...]:
+        """What devices would gather again with each chunk."""
+        shardings = region.flow.program.device.shardings
+        if shardings.trivial or mesh.is_in_manual_computation(region.flow.program.block):
+            return ()
+        return gathers_of(region.flow, shardings, self._exchanges)
+
+    def _exchanges(self) -> Sequence[PlacedExchange]:
+        if self._exchanged is None:
+            self._exchanged = exchanges_of(self._module)
+        return self._exchanged
 
     def _trips(
         self,
