@@ -37,6 +37,8 @@ _MOST_REFUSED = 3
 """Values of one line of the program and one type that are tried, where none has a region: a model's
 layers, written out, have the same."""
 
+_IN_LOOP = "it is in a loop of the program"
+
 _ALIKE = "others like it, of the same line, have no region"
 
 _SMALL = 0.02
@@ -120,11 +122,19 @@ class ChunkPlanner:
       target: what it will run on.
       chunks: iterations of each loop; None to choose.
       min_bytes: smaller values are left alone.
+      layers: also values in loops of the program are taken.
     """
 
     def __init__(
-        self, module: ir.Module, target: Target, chunks: int | None, min_bytes: int
+        self,
+        module: ir.Module,
+        target: Target,
+        chunks: int | None,
+        min_bytes: int,
+        *,
+        layers: bool = True,
     ) -> None:
+        self._layers = layers
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
@@ -170,6 +180,7 @@ class ChunkPlanner:
             prediction,
             chunks=sum(each.loops.schedule.chunks for each in regions),
             is_least=is_least,
+            of_layers=sum(each.loops.schedule.chunks for each in regions if each.in_loop),
         )
         left = sorted(self._left.values(), key=lambda each: -each.value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
@@ -195,6 +206,9 @@ class ChunkPlanner:
                 break
             key = (live.block, live.value)
             if key in self._left or any(found.has(live.value) for _, found in tried):
+                continue
+            if not self._layers and _is_in_loop(live.block):
+                self._left[key] = _left(live, _IN_LOOP)
                 continue
             alike = _kind_of(live)
             if self._refused.get(alike, 0) >= _MOST_REFUSED:
@@ -231,7 +245,6 @@ class ChunkPlanner:
             if not all(map(finder.is_repeated, node.results))
         )
         self._loops.setdefault(live.block, []).append(found.loops.contents)
-        in_loop = any(op.name == "stablehlo.while" for op in walk.ancestors(live.block.block))
         self._found.append(
             ChunkedRegion(
                 f"region-{len(self._found)}",
@@ -240,7 +253,7 @@ class ChunkPlanner:
                 live.bytes,
                 before_bytes,
                 found.bytes,
-                in_loop,
+                _is_in_loop(live.block),
             )
         )
 
@@ -382,6 +395,10 @@ def _kind_of(live: LiveValue) -> Hashable:
     owner = live.value.owner
     line = "" if isinstance(owner, ir.Block) else str(source_of(owner.operation.location))
     return live.block, live.value.type, line or live.value
+
+
+def _is_in_loop(block: BlockMemory) -> bool:
+    return any(op.name == "stablehlo.while" for op in walk.ancestors(block.block))
 
 
 _MOST_CHUNKS = 1024
