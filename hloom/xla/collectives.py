@@ -64,7 +64,7 @@ def collectives_by_kind(text: str) -> dict[str, int]:
 
 def sent_bytes_by_kind(text: str) -> dict[str, int]:
     """By XLA's name of a kind, what each device sends in one run of a module."""
-    everybody = math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
+    everybody = _everybody(text)
     sent: Counter[str] = Counter()
     for each in collectives_of(text):
         devices = each.devices or everybody
@@ -85,17 +85,31 @@ class Collective:
 
 def collectives_of(text: str) -> Iterator[Collective]:
     """Each collective of a module in XLA's text."""
-    return _walk(computations(text), entry_name(text), 1, in_loop=False)
+    for each, is_scattered in _walk(computations(text), entry_name(text), 1, in_loop=False):
+        if is_scattered:
+            size_bytes = each.result_bytes // (each.devices or _everybody(text))
+            yield dataclasses.replace(each, kind="reduce-scatter", result_bytes=size_bytes)
+        else:
+            yield each
 
 
-def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[Collective]:
+def _everybody(text: str) -> int:
+    """The devices that run a module."""
+    return math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
+
+
+def _walk(
+    within: Computations, name: str, runs: int, *, in_loop: bool
+) -> Iterator[tuple[Collective, bool]]:
+    """Each with whether devices take no more than their part of what it gives: XLA:TPU writes a
+    fusion of an all-reduce and a slice."""
+    is_scattered = name.startswith("all-reduce-scatter")
     for line in within.get(name, ()):
         found = COLLECTIVE.search(line)
         if found is not None:
-            # XLA:TPU writes a fusion of an all-reduce and a slice.
-            kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
-            size_bytes = result_bytes(found[1], found[2], started=bool(found[3]))
-            yield Collective(kind, size_bytes, runs, in_loop, group_devices(line))
+            kind, size_bytes = found[2], result_bytes(found[1], found[2], started=bool(found[3]))
+            each = Collective(kind, size_bytes, runs, in_loop, group_devices(line))
+            yield each, is_scattered and kind == "all-reduce"
             continue
         is_loop = " while(" in line
         times = runs * trips(within, line)

@@ -14,6 +14,7 @@ from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import MemoryPrediction, predict
 from ..analysis.program import Program
+from ..analysis.shardings.exchanges import exchanges_of
 from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..framework import base
@@ -30,7 +31,7 @@ from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from ..phase_loops.devices import DeviceParts
 from ..phase_loops.exits import AccumulatorRule, Leaves
-from ..phase_loops.gathers import Gather, gathers_of
+from ..phase_loops.gathers import Gather, batch_axes, gathers_of
 from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
 from .batch import ArgumentNames, NoStepError, choose, names_of
@@ -385,7 +386,9 @@ class MicrobatchPlanner:
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return ()
-        return gathers_of(batch.flow, self._shardings)
+        flow, shardings = batch.flow, self._shardings
+        exchanges = functools.partial(exchanges_of, self._origin)
+        return gathers_of(flow, shardings, exchanges, batch_axes(flow, shardings))
 
     @functools.cached_property
     def _shardings(self) -> Shardings:

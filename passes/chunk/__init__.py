@@ -107,6 +107,7 @@ class Chunk(BudgetedPass[ChunkRecord]):
     min_bytes: Bytes = option(
         Bytes(16 * 2**20), doc="values smaller than this are left whole", minimum=0
     )
+    layers: bool = option(True, doc="also in loops of the program, such as the layers of a scan")
     compiles: int = option(
         3, doc="how often the program may be compiled to hold the budget", minimum=1
     )
@@ -115,7 +116,7 @@ class Chunk(BudgetedPass[ChunkRecord]):
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]
     ) -> ChunkPlan:
         try:
-            planner = ChunkPlanner(module, target, self.chunks, self.min_bytes)
+            planner = ChunkPlanner(module, target, self.chunks, self.min_bytes, layers=self.layers)
         except walk.NoEntryError as error:
             return ChunkPlan((), record=ChunkRecord(unplanned=str(error)))
         if self.budget is None:

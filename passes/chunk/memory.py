@@ -3,14 +3,14 @@
 A loop stands in the trace of its block as one operation: it reads what the region reads, makes what
 is read of the region elsewhere, and has inside it what one of its iterations takes.
 
-Beside it stand the sums that the loop carries, in their types (`Accumulators`), and what the
-products of a region take on the device, whole and in chunks (`RegionWork`).
+Beside it stand the sums that the loop carries, in their types (`Accumulators`), what is gathered
+before it, and what the products of a region take on the device, whole and in chunks (`RegionWork`).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -26,7 +26,9 @@ from ..framework.target import Speed
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from ..ir.types import element_bits
+from ..phase_loops.device_terms import DeviceTerms, device_terms
 from ..phase_loops.exits import own_type, widened
+from ..phase_loops.gathers import Gather
 from .region import DimensionRegion
 
 
@@ -238,20 +240,27 @@ class Accumulators:
     where there are more than twice as many tokens as features; and where the sum is converted to
     float32 right away, so that the accumulator is the result. Others have their own type.
 
+    Where the region sums over an axis that devices have parts of, each can add up its own terms,
+    and sharded values that it reads be gathered before the loop (``once``). Else they exchange them
+    with each chunk.
+
     Attributes:
-      beside_bytes: what accumulators take beside the results that they are converted to.
+      beside_bytes: what accumulators take beside the results that they are converted to, and what
+        is gathered.
+      gathers: what is gathered before the loop.
+      is_once: whether something would else be exchanged with each chunk.
     """
 
-    def __init__(self, region: DimensionRegion) -> None:
+    def __init__(
+        self, region: DimensionRegion, gathers: Sequence[Gather] = (), *, once: bool = True
+    ) -> None:
         flow = region.flow
-        program = flow.program
+        self._program = program = flow.program
         self._converted = {
             node.op.operands[0]
             for node in region.nodes
             if node.name == "stablehlo.convert" and flow.of(node.operands[0]).is_partial
         }
-        sums = [value for value in program.root.returned if flow.of(value).is_partial]
-        wide_bytes = sum(_wide_bytes(program, value) for value in sums)
         saved = max(
             [
                 program.bytes_of(value)
@@ -261,12 +270,35 @@ class Accumulators:
             ],
             default=0,
         )
-        self._widens = wide_bytes < saved
-        self.beside_bytes = wide_bytes if self._widens else 0
+        self.gathers = tuple(gathers) if once else ()
+        self._flow = flow if once else None
+        sums = [value for value in program.root.returned if flow.of(value).is_partial]
+        for self._widens in (True, False):
+            self.beside_bytes = sum(map(self._beside_bytes, sums))
+            if self.beside_bytes < saved:
+                break
+        self.is_once = bool(self.gathers) or any(
+            self.terms(program.values[value]) is not None for value in sums
+        )
+        self.beside_bytes += sum(each.size for each in self.gathers)
 
     def __call__(self, value: ir.Value) -> ir.Type:
         wide = self._widens or value in self._converted
         return widened(value) if wide else own_type(value)
+
+    def terms(self, value: ir.Value) -> DeviceTerms | None:
+        """How each device adds up its own terms of a value; None where they exchange them."""
+        if self._flow is None:
+            return None
+        return device_terms(value, self._flow, self._program, self._program.device.shardings)
+
+    def _beside_bytes(self, number: int) -> int:
+        """What the accumulator of a value takes beside the result."""
+        value = self._program.values[number]
+        terms = self.terms(value)
+        if terms is not None:
+            return terms.local_elements(value.type) * (element_bits(self(value)) or 0) // 8
+        return _wide_bytes(self._program, number) if self._widens else 0
 
 
 def _wide_bytes(program: Program, value: int) -> int:

@@ -24,11 +24,13 @@ class ChunkRecord(PlanRecord):
 
     Attributes:
       chunks: of all regions together; 0 where the program is left as it is.
+      of_layers: how many of them are of regions in loops of the program.
       is_least: whether no plan takes less.
     """
 
     chunks: int = 0
     is_least: bool = False
+    of_layers: int = 0
 
     @property
     def is_unmodified(self) -> bool:
@@ -43,12 +45,15 @@ class ChunkRecord(PlanRecord):
         return self.is_least or super().is_final
 
     def to_json(self) -> dict[str, object]:
-        return super().to_json() | {"chunks": self.chunks, "is_least": self.is_least}
+        found = super().to_json() | {"chunks": self.chunks, "is_least": self.is_least}
+        return found | {"of_layers": self.of_layers} if self.of_layers else found
 
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> ChunkRecord:
         chunks = whole_number(plan["chunks"])
-        return cls(prediction_of(plan), plan.get("unplanned"), chunks, bool(plan["is_least"]))
+        of_layers = whole_number(plan.get("of_layers", 0))
+        is_least = bool(plan["is_least"])
+        return cls(prediction_of(plan), plan.get("unplanned"), chunks, is_least, of_layers)
 
 
 _SHOWN = 8

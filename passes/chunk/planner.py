@@ -11,14 +11,16 @@ from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
+from ..analysis.shardings.exchanges import PlacedExchange, exchanges_of
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
 from ..framework.tables import Described, Left
 from ..framework.target import Target
 from ..framework.text import size
-from ..ir import walk
+from ..ir import mesh, walk
 from ..ir.locations import source_of
+from ..phase_loops.gathers import Gather, gathers_of
 from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .memory import Accumulators, BlockMemory, LiveValue, LoopMemory, RegionWork
@@ -34,6 +36,8 @@ _MOST_OPERATIONS = 400_000
 _MOST_REFUSED = 3
 """Values of one line of the program and one type that are tried, where none has a region: a model's
 layers, written out, have the same."""
+
+_IN_LOOP = "it is in a loop of the program"
 
 _ALIKE = "others like it, of the same line, have no region"
 
@@ -93,7 +97,10 @@ class _Candidate:
 
     def written(self) -> _Candidate:
         """With its loops. Raises NotPossibleError."""
-        loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
+        sums = self.accumulators
+        loops = plan_loops(self.region.flow, self.trips, accumulate_in=sums, gathers=sums.gathers)
+        if loops.parts is None:
+            loops = loops.with_exits(lambda left: replace(left, terms=sums.terms(left.value)))
         if not loops.exits:
             raise NotPossibleError("all that is read of it is there before a loop")
         for left in loops.exits:
@@ -115,11 +122,19 @@ class ChunkPlanner:
       target: what it will run on.
       chunks: iterations of each loop; None to choose.
       min_bytes: smaller values are left alone.
+      layers: also values in loops of the program are taken.
     """
 
     def __init__(
-        self, module: ir.Module, target: Target, chunks: int | None, min_bytes: int
+        self,
+        module: ir.Module,
+        target: Target,
+        chunks: int | None,
+        min_bytes: int,
+        *,
+        layers: bool = True,
     ) -> None:
+        self._layers = layers
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
@@ -132,6 +147,7 @@ class ChunkPlanner:
         self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
         self._loops: dict[BlockMemory, list[LoopContents]] = {}
+        self._exchanged: Sequence[PlacedExchange] | None = None
 
     @property
     def around_bytes(self) -> int:
@@ -164,6 +180,7 @@ class ChunkPlanner:
             prediction,
             chunks=sum(each.loops.schedule.chunks for each in regions),
             is_least=is_least,
+            of_layers=sum(each.loops.schedule.chunks for each in regions if each.in_loop),
         )
         left = sorted(self._left.values(), key=lambda each: -each.value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
@@ -189,6 +206,9 @@ class ChunkPlanner:
                 break
             key = (live.block, live.value)
             if key in self._left or any(found.has(live.value) for _, found in tried):
+                continue
+            if not self._layers and _is_in_loop(live.block):
+                self._left[key] = _left(live, _IN_LOOP)
                 continue
             alike = _kind_of(live)
             if self._refused.get(alike, 0) >= _MOST_REFUSED:
@@ -225,7 +245,6 @@ class ChunkPlanner:
             if not all(map(finder.is_repeated, node.results))
         )
         self._loops.setdefault(live.block, []).append(found.loops.contents)
-        in_loop = any(op.name == "stablehlo.while" for op in walk.ancestors(live.block.block))
         self._found.append(
             ChunkedRegion(
                 f"region-{len(self._found)}",
@@ -234,7 +253,7 @@ class ChunkPlanner:
                 live.bytes,
                 before_bytes,
                 found.bytes,
-                in_loop,
+                _is_in_loop(live.block),
             )
         )
 
@@ -311,21 +330,39 @@ class ChunkPlanner:
         memory = memories[inside] = (
             live.block.with_loop(region) if memory is None else memory.along(region)
         )
-        accumulators = Accumulators(region)
-        beside = accumulators.beside_bytes
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
-        trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
-        found_bytes = memory.loop_bytes(trips, beside)
-        if found_bytes >= _GAIN * peak_bytes:
-            kept = "".join(
-                f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
-                for _, reader in region.kept[:1]
+        sums = Accumulators(region, self._gathers(region))
+        for accumulators in (sums, Accumulators(region, once=False)) if sums.is_once else (sums,):
+            beside = accumulators.beside_bytes
+            trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
+            found_bytes = memory.loop_bytes(trips, beside)
+            found = _Candidate(
+                region, memory, accumulators, trips, found_bytes, found_bytes <= goal, 1
             )
-            raise NotPossibleError(
-                f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
-            )
-        holds = found_bytes <= goal
-        return _Candidate(region, memory, accumulators, trips, found_bytes, holds, 1)
+            # What is exchanged once takes more memory: not where a budget is held only without.
+            if found_bytes < _GAIN * peak_bytes and (goal_bytes is None or found.holds):
+                return found
+        if found_bytes < _GAIN * peak_bytes:
+            return found
+        kept = "".join(
+            f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
+            for _, reader in region.kept[:1]
+        )
+        raise NotPossibleError(
+            f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
+        )
+
+    def _gathers(self, region: DimensionRegion) -> tuple[Gather, ...]:
+        """What devices would gather again with each chunk."""
+        shardings = region.flow.program.device.shardings
+        if shardings.trivial or mesh.is_in_manual_computation(region.flow.program.block):
+            return ()
+        return gathers_of(region.flow, shardings, self._exchanges)
+
+    def _exchanges(self) -> Sequence[PlacedExchange]:
+        if self._exchanged is None:
+            self._exchanged = exchanges_of(self._module)
+        return self._exchanged
 
     def _trips(
         self,
@@ -358,6 +395,10 @@ def _kind_of(live: LiveValue) -> Hashable:
     owner = live.value.owner
     line = "" if isinstance(owner, ir.Block) else str(source_of(owner.operation.location))
     return live.block, live.value.type, line or live.value
+
+
+def _is_in_loop(block: BlockMemory) -> bool:
+    return any(op.name == "stablehlo.while" for op in walk.ancestors(block.block))
 
 
 _MOST_CHUNKS = 1024

@@ -35,7 +35,8 @@ Where chunks do not divide the dimension, a last shorter one is done after the l
   `exits` what leaves loops, in what type, what sums start with and where they are taken;
   `placement` where loops stand among the operations that are in none; `devices` which loops each
   device runs on its own part, and what it has of the values that they read.
-- `gathers` finds sharded values that loops read, and that are better gathered before them.
+- `gathers` finds sharded values that loops read, and that are better gathered before them;
+  `device_terms` sums of products that devices reduce once, after a loop, whatever the mesh.
 - `write.apply_loops` writes the loops; `slices` are chunks of a value, and the attributes that hold
   their sizes.
 """

@@ -26,6 +26,7 @@ from ..framework.errors import NotPossibleError
 from ..ir.build import zeros
 from ..ir.types import element_bits
 from ..ir.values import element_of
+from .device_terms import DeviceTerms
 from .program import LoopProgram
 
 AccumulatorRule = Callable[[ir.Value], ir.Type]
@@ -61,6 +62,8 @@ class LoopExit:
       widened: values, by number, that are it in the accumulator's type: they are its sum.
       scattered: of what each of several devices sums, the axis along which each of them gets a part
         of the sum; None where it gets all of it.
+      terms: how each of several devices adds up its own terms, where XLA divides the loop; None
+        where they exchange them with each chunk, if at all.
     """
 
     number: int
@@ -73,11 +76,13 @@ class LoopExit:
     rounds: bool = False
     widened: tuple[int, ...] = ()
     scattered: int | None = None
+    terms: DeviceTerms | None = None
 
     def __str__(self) -> str:
         text = f"{self.type}, {self.leaves}"
-        own = ir.ShapedType(self.type).element_type
-        return text if self.element == own else f"{text} in {self.element}"
+        if self.element != ir.ShapedType(self.type).element_type:
+            text = f"{text} in {self.element}"
+        return text if self.terms is None else f"{text} on each of {self.terms.devices} devices"
 
 
 def own_type(value: ir.Value) -> ir.Type:

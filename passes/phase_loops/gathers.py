@@ -27,15 +27,17 @@ which stay where they are, such as those of experts, are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.program import Code, Node, Program
-from ..analysis.shardings.exchanges import PlacedExchange, exchanges_of
+from ..analysis.shardings.exchanges import PlacedExchange
 from ..analysis.shardings.shardings import Shardings
+from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.shardings import Placement
+from ..ir.types import tensor_bytes
 
 _REORDERS = frozenset(
     {
@@ -67,7 +69,7 @@ class Gather:
 
     @property
     def added_bytes(self) -> int:
-        """The memory that is taken beyond what each chunk takes that gathers it by itself.
+        """The memory that microbatches take beyond what each takes that gathers it by itself.
 
         What is gathered outside of loops over layers, XLA keeps from the forward to the backward
         pass: at the peak between them all of it is there anyway.
@@ -75,28 +77,41 @@ class Gather:
         return self.size if self.is_stack else 0
 
 
-def gathers_of(flow: DimensionFlow, shardings: Shardings) -> tuple[Gather, ...]:
+def gathers_of(
+    flow: DimensionFlow,
+    shardings: Shardings,
+    exchanges: Callable[[], Iterable[PlacedExchange]],
+    names: Collection[str] | None = None,
+) -> tuple[Gather, ...]:
     """What loops over the dimension would gather again with each chunk; pure.
 
-    ``shardings`` are those of the program's module. Of a value that is made narrower before it is
-    gathered, the narrower one; of a stack of layers, all of it.
+    Of a value that is made narrower before it is gathered, the narrower one; of a stack of layers,
+    all of it.
+
+    Args:
+      flow: of the dimension, in all of a module, in a block or in a part of one.
+      shardings: those of the module.
+      exchanges: finds its exchanges; raises ValueError where they cannot be known.
+      names: the axes of the mesh along which values are gathered; None for any.
     """
-    module, names = flow.program.module, _batch_axes(flow, shardings)
-    if module is None or not any(
-        (placement := shardings.placement(flow.program.values[number])) is not None
-        and not names.isdisjoint(placement.names)
+    placements = (
+        shardings.placement(flow.program.values[number])
         for number in flow.program.root.arguments
         if flow.of(number).is_whole
+    )
+    if not any(
+        each is not None and (each.is_split if names is None else each.names & set(names))
+        for each in placements
     ):
         return ()
     try:
-        exchanges = exchanges_of(module)
+        found = exchanges()
     except ValueError:  # Shardy's partitioner cannot take the program: nothing tells what it sends
         return ()
-    return tuple(_Finder(flow, shardings, names).found(exchanges))
+    return tuple(_Finder(flow, shardings, names).found(found))
 
 
-def _batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
+def batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
     """The axes of the mesh that the dimension is sharded along in what is given of it."""
     names: set[str] = set()
     for seed in flow.seeds:
@@ -106,33 +121,58 @@ def _batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
     return frozenset(names)
 
 
+@dataclass
+class _Source:
+    """What is gathered of a value."""
+
+    names: set[str] = field(default_factory=set)
+    is_stack: bool = False
+
+
 class _Finder:
-    def __init__(self, flow: DimensionFlow, shardings: Shardings, names: frozenset[str]) -> None:
+    def __init__(
+        self, flow: DimensionFlow, shardings: Shardings, names: Collection[str] | None
+    ) -> None:
         self._flow = flow
         self._program: Program = flow.program
         self._shardings = shardings
         self._names = names
         root = self._program.root
+        self._operations = {walk.key(node.op) for node in root.inside() if node.results}
         self._own = {*root.arguments, *(value for node in root.nodes for value in node.results)}
         self._unchanged = dict(_unchanged(root))
 
     def found(self, exchanges: Iterable[PlacedExchange]) -> Iterator[Gather]:
-        sources: dict[int, bool] = {}
+        sources: dict[int, _Source] = {}
         for each in exchanges:
-            if each.exchange.kind != "all-gather" or each.operand not in self._program.index:
+            names = self._gathered(each)
+            if not names or each.operand not in self._program.index:
                 continue
-            if not self._names.isdisjoint(each.exchange.axes):
-                source = self._source(self._program.index[each.operand])
-                if source is not None and self._is_data(source):
-                    sources[source] = sources.get(source, False) or each.exchange.runs > 1
-        for number, is_stack in sorted(sources.items()):
+            source = self._source(self._program.index[each.operand])
+            if source is not None and self._is_data(source):
+                found = sources.setdefault(source, _Source())
+                found.names |= names
+                found.is_stack |= each.exchange.runs > 1
+        for number, source_of in sorted(sources.items()):
             value = self._program.values[number]
             placement = self._shardings.placement(value)
-            if placement is None or self._names.isdisjoint(placement.names):
+            if placement is None or source_of.names.isdisjoint(placement.names):
                 continue
-            wanted = placement.along(placement.names - self._names)
-            parts = math.prod(wanted.counts.values())
-            yield Gather(number, wanted, self._program.bytes_of(number) // parts, is_stack)
+            wanted = placement.along(placement.names - source_of.names)
+            size = (tensor_bytes(value.type) or 0) // math.prod(wanted.counts.values())
+            yield Gather(number, wanted, size, source_of.is_stack)
+
+    def _gathered(self, placed: PlacedExchange) -> set[str]:
+        """The axes of the mesh along which operations of the program have a value gathered."""
+        exchange = placed.exchange
+        if exchange.kind != "all-gather":
+            return set()
+        if self._operations.isdisjoint(
+            walk.key(each) for each in placed.readers if len(each.results)
+        ):
+            return set()
+        names = set(exchange.axes)
+        return names if self._names is None else names.intersection(self._names)
 
     def _is_data(self, value: int) -> bool:
         """Whether a value is the same for all chunks, and not made of less, as zeros are."""

@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 from ..analysis.program import Code, Node
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import walk
-from ..ir.build import converted, counted_while, counter, integer_like, iota, reshaped, typed
+from ..ir.build import converted, counted_while, counter, integer_like, iota, reshaped, typed, zeros
 from ..ir.clone import remap_operands
 from ..ir.erase import erase
 from ..ir.locations import scoped
@@ -184,6 +184,8 @@ class LoopWriter:
             reshaped(value, shape_of(self._whole_type(found)))
             if found.leaves is Leaves.STACKED
             else value
+            if found.terms is None
+            else found.terms.reduced(value, found.sent)
             for found, value in zip(self.loop.exits, carried, strict=True)
         ]
 
@@ -208,6 +210,8 @@ class LoopWriter:
         if found.leaves is Leaves.STACKED and found.flow.layout is not None:
             type_ = stack_type(type_, self.share.own(found.flow.layout))
         carried = typed(type_, element=found.element)
+        if found.terms is not None:
+            return found.terms.placed(zeros(found.terms.type_of(carried)))
         return identity(carried, found.flow.combine or Combine.SUM)
 
     def _whole_type(self, found: LoopExit) -> ir.Type:
@@ -248,6 +252,8 @@ def _carry(found: LoopExit, made: ir.Value, before: ir.Value, chunk: ChunkStart)
         return made
     if found.flow.layout is not None:
         return write_chunk(before, made, chunk.share.own(found.flow.layout), chunk)
+    if found.terms is not None:
+        made = found.terms.apart(made)
     assert found.flow.combine is not None
     return COMBINES[found.flow.combine](before, converted(made, element_of(before)))
 

@@ -62,27 +62,39 @@ class Trials(Protocol):
 
 
 def _chunked(trials: Trials) -> Iterator[str]:
-    """`chunk` as it is, and with more chunks where that does not fit, or fits in less time."""
+    """`chunk` as it is, without the layers of loops, whose stacks recomputation reaches only where
+    no loop of `chunk` reads them, and with more chunks where that does not fit, or fits in less
+    time."""
     yield "one-hot"
     step = Chunk()
     if trials.peak_bytes < _LARGE_PROGRAM_BYTES:
         least = 1 << max(trials.peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()
         step = Chunk(min_bytes=Bytes(least))
-    records = (run.record for run in trials.runs(str(step)))
-    chunks = next((each.chunks for each in records if isinstance(each, ChunkRecord)), 0)
-    if not chunks:
+    record = _record(trials, step)
+    if not record.chunks:
         return
     yield str(step)
     if not trials.may_recompute(str(step)):
         return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
     best_s = trials.least_seconds(str(step))
+    if 0 < record.of_layers < record.chunks:
+        around = dataclasses.replace(step, layers=False)
+        yield str(around)
+        around_s = trials.least_seconds(str(around))
+        if around_s < best_s:
+            step, best_s, record = around, around_s, _record(trials, around)
     for times in _MORE_CHUNKS:
-        more = str(dataclasses.replace(step, chunks=times * chunks))
+        more = str(dataclasses.replace(step, chunks=times * record.chunks))
         yield more
         more_s = trials.least_seconds(more)
         if best_s < math.inf and more_s >= best_s:
             return
         best_s = more_s
+
+
+def _record(trials: Trials, step: Chunk) -> ChunkRecord:
+    records = (run.record for run in trials.runs(str(step)))
+    return next((each for each in records if isinstance(each, ChunkRecord)), ChunkRecord())
 
 
 def _accumulated(_: Trials) -> Iterator[str]:

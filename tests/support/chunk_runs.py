@@ -21,11 +21,13 @@ class ChunkRun:
       results: what it gave.
       regions: those in chunks, as the plan tells them.
       left: values that were left whole.
+      leaving: what leaves the loops.
     """
 
     results: Any
     regions: list[dict[str, Any]]
     left: list[dict[str, Any]]
+    leaving: list[str]
 
 
 def run(function: Callable[..., Any], spec: str, *arguments: Any) -> ChunkRun:
@@ -33,7 +35,8 @@ def run(function: Callable[..., Any], spec: str, *arguments: Any) -> ChunkRun:
         results = jax.jit(function, compiler_options={"hloom": spec})(*arguments)
     [plan] = [run.plan for run in hloom.records()[-1].runs if run.name == "chunk"]
     found = rows_of(plan, "What runs in chunks"), rows_of(plan, "Left as it is")
-    return ChunkRun(results, *found)
+    leaving = [text for row in rows_of(plan, "Its loops") for text in row["leaves the loop"]]
+    return ChunkRun(results, *found, leaving)
 
 
 def assert_same(

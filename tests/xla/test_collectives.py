@@ -50,6 +50,13 @@ def test_a_loop_counts_as_often_as_xla_knows() -> None:
     assert collectives_by_kind(text) == {"all-gather": 5, "all-reduce": 1, "reduce-scatter": 5}
 
 
+def test_of_a_sum_that_is_sliced_each_device_gets_a_part() -> None:
+    groups = "all-reduce(%input), replica_groups={{0,1,2,3}}"
+    text = TEXT.replace("BOUND", "").replace("all-reduce(%input)", groups)
+    assert sent_bytes_by_kind(text)["reduce-scatter"] == 3 * (32 * 3 // 4)
+    assert collectives(text).inside_bytes == 3 * (32 + 8)
+
+
 @pytest.mark.parametrize(
     ("line", "sent"),
     [

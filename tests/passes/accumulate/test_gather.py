@@ -19,13 +19,14 @@ from hloom.passes.accumulate.record import AccumulateRecord, Once
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.program import Program
+from hloom.passes.analysis.shardings.exchanges import exchanges_of
 from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, best_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.phase_loops.gathers import gathers_of
+from hloom.passes.phase_loops.gathers import batch_axes, gathers_of
 from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 
 LAYERS, WIDTH, BATCH = 3, 16, 64
@@ -154,7 +155,9 @@ def gathered(step: Any, *arguments: Any) -> dict[str, int]:
     module = step.lower(*arguments).compiler_ir()
     program = Program.of(module)
     flow = dimension_flow(program, [Seed.along(program.values[program.root.arguments[-1]], 0)])
-    found = gathers_of(flow, Shardings.of(module))
+    shardings = Shardings.of(module)
+    names = batch_axes(flow, shardings)
+    found = gathers_of(flow, shardings, lambda: exchanges_of(module), names)
     return {str(program.values[each.number].type): each.size for each in found}
 
 

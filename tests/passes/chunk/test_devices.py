@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import jax
@@ -13,6 +12,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.chunk_runs import assert_same, run
 from support.devices.meshes import mesh_of
+
+from hloom.xla.collectives import collectives_of, sent_bytes_by_kind
 
 DEVICES, WIDTH, WORDS = 4, 4, 256
 
@@ -45,11 +46,10 @@ def arguments(mesh: Mesh, *shape: int) -> tuple[Any, Any, Any]:
     )
 
 
-def exchanged(spec: str, *values: Any) -> list[str]:
-    """What devices exchange, by XLA's own text."""
+def text_of(spec: str, *values: Any) -> str:
+    """What XLA makes of the step."""
     options = {"hloom": spec}
-    text = jax.jit(step).lower(*values).compile(compiler_options=options).as_text()
-    return sorted(re.findall(r"(all-gather|all-reduce|all-to-all|collective-permute)\(", text))
+    return str(jax.jit(step).lower(*values).compile(compiler_options=options).as_text())
 
 
 def test_the_dimension_that_is_not_sharded_is_cut(mesh: Mesh) -> None:
@@ -64,10 +64,37 @@ def test_each_device_cuts_its_part_where_there_is_no_other(mesh: Mesh) -> None:
     got = run(step, SPEC, *values)
     assert [region["along"] for region in got.regions] == ["axis 0 as [4, 4, 1]"]
     assert_same(step, got.results, *values)
-    assert len(exchanged(SPEC, *values)) <= len(exchanged("off", *values))
+    whole, chunks = (list(collectives_of(text_of(spec, *values))) for spec in ("off", SPEC))
+    assert len(chunks) <= len(whole)
 
 
 def test_a_part_that_is_too_short_is_left(mesh: Mesh) -> None:
     got = run(step, "chunk{chunks=2 min_bytes=64}", *arguments(mesh, DEVICES))
     assert not got.regions
     assert any("too little of it" in left["why"] for left in got.left)
+
+
+def sharded(mesh: Mesh, dtype: Any, *shape: int) -> tuple[Any, Any, Any]:
+    """With rows of the weights on each device, too, and columns where the mesh has "model"."""
+    w, x, labels = arguments(mesh, *shape)
+    columns = "model" if "model" in mesh.shape else None
+    placed = NamedSharding(mesh, P(columns, "data"))
+    return jax.device_put(w.astype(dtype), placed), x.astype(dtype), labels
+
+
+@pytest.mark.parametrize("sizes", [{"data": DEVICES}, {"data": 2, "model": 2}])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_weights_are_gathered_and_their_gradients_summed_once(
+    sizes: dict[str, int], dtype: Any
+) -> None:
+    mesh = mesh_of(AxisType.Auto, **sizes)
+    values = sharded(mesh, dtype, 2 * DEVICES, 64)
+    got = run(step, SPEC, *values)
+    assert [region["along"] for region in got.regions] == ["axis 1"]
+    assert_same(step, got.results, *values, tolerance=2e-6 if dtype == jnp.float32 else 1e-2)
+    whole, chunks = (
+        sum(sent_bytes_by_kind(text_of(spec, *values)).values()) for spec in ("off", SPEC)
+    )
+    assert chunks <= whole + 64  # the loss with each chunk, a scalar
+    [left] = [text for text in got.leaving if "on each of" in text]
+    assert left.endswith(f"on each of {sizes['data']} devices")

@@ -88,3 +88,21 @@ def test_layers_that_are_recomputed(scanned: bool) -> None:
     assert any(region["products"] >= 4 for region in got.regions)
     assert {region["where"] for region in got.regions} == {"in a loop" if scanned else None}
     assert_same(function, got.results, X, STACKED)
+
+
+def test_layers_of_a_scan_are_left_where_that_is_asked_for() -> None:
+    words = normal(384, WIDTH)
+
+    def loss(x: Any, weights: Any, words: Any) -> Any:
+        body = jax.checkpoint(layer, prevent_cse=False)
+        x, _ = jax.lax.scan(lambda x, w: (body(x, w), None), x, weights)
+        return jax.nn.logsumexp(x @ words.T, -1).mean()
+
+    function = jax.value_and_grad(loss, (0, 1, 2))
+    values = X, STACKED, words
+    got = run(function, "chunk{chunks=4 min_bytes=1KiB layers=off}", *values)
+    assert [region["where"] for region in got.regions] == [None]
+    assert any(left["why"] == "it is in a loop of the program" for left in got.left)
+    both = run(function, "chunk{chunks=4 min_bytes=1KiB}", *values)
+    assert {region["where"] for region in both.regions} == {None, "in a loop"}
+    assert_same(function, got.results, *values)
