@@ -13,6 +13,7 @@ from benchmarks.common.measure import Benchmark
 from benchmarks.common.tables import RESULTS
 from benchmarks.frontier import store
 from benchmarks.frontier.yardsticks import YARDSTICKS
+from benchmarks.gpu import tables as gpu
 from benchmarks.log_figures.__main__ import markdown as log_figures
 from benchmarks.loss_heads.step_time import markdown as step_times
 from benchmarks.training_soak.__main__ import markdown as training_soak
@@ -24,6 +25,7 @@ OTHERS = {
     "log_figures": log_figures,
     "loss_heads_cpu": step_times,
     "training_soak": training_soak,
+    **{file.stem: gpu.markdown for file in RESULTS.glob("gpu_*.json")},
     **{each.results: partial(store.markdown, each) for each in YARDSTICKS.values()},
 }
 
