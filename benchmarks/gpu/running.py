@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -20,6 +21,9 @@ from benchmarks.gpu.results import Store
 _TAIL_CHARACTERS = 2000
 _MOST_DYING_S = 20
 _LOOK_EVERY_S = 0.1
+
+_PLACE = re.compile(r'(?<![\w.])/[^\s"\\]*/((?:site-packages|benchmarks|tests)/)')
+"""In JSON, the folders around those of packages, of the benchmarks and of the tests."""
 
 
 class Children:
@@ -82,7 +86,7 @@ class Children:
             entry["tail"] = log.read_bytes()[-_TAIL_CHARACTERS:].decode(errors="replace")
         for file in (job, result, log):
             file.unlink(missing_ok=True)
-        return entry | {
+        return without_places(entry) | {
             "started": started.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - start_s, 1),
         }
@@ -93,6 +97,12 @@ class Children:
             self._ended = True
             for process in self._running:
                 _kill(process)
+
+
+def without_places(entry: Entry) -> Entry:
+    """What an item gave, with files of the repository and of packages wherever those lie."""
+    told: Entry = json.loads(_PLACE.sub(r"\1", json.dumps(entry)))
+    return told
 
 
 def _ends(process: subprocess.Popen[bytes], limit_s: float) -> bool:

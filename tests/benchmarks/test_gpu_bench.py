@@ -18,7 +18,7 @@ from support import ROOT
 from benchmarks.gpu import machine
 from benchmarks.gpu.items import Item, Known, Settings
 from benchmarks.gpu.results import Store, file_name
-from benchmarks.gpu.running import Children, Runner
+from benchmarks.gpu.running import Children, Runner, without_places
 from benchmarks.gpu.tables import results_section
 
 TESTS = ROOT / "tests"
@@ -209,6 +209,18 @@ def test_what_would_change_the_figures_does_not_reach_the_children(tmp_path: Pat
     assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert found["PYTHONPATH"] == f"{tmp_path / 'path'}{os.pathsep}/site"
     assert os.listdir(tmp_path / "path") == ["benchmarks"]
+
+
+def test_results_do_not_tell_where_files_lie() -> None:
+    entry = {
+        "why": "at /a/b.c/benchmarks/programs/gpt.py:103, not a/benchmarks/x",
+        "tail": 'File "/x/lib/python3.12/site-packages/jax/core.py", line 1\n /r/tests/test_x.py',
+        "result": [1.5, None, {"ratio": "1/2"}],
+    }
+    assert without_places(entry) == entry | {
+        "why": "at benchmarks/programs/gpt.py:103, not a/benchmarks/x",
+        "tail": 'File "site-packages/jax/core.py", line 1\n tests/test_x.py',
+    }
 
 
 STEP = {"temp_bytes": 2**30, "step_bytes": 2**31, "allocator_peak_bytes": 3 * 2**30, "loss": 4.0}
