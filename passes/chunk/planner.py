@@ -361,7 +361,10 @@ class ChunkPlanner:
 
     def _exchanges(self) -> Sequence[PlacedExchange]:
         if self._exchanged is None:
-            self._exchanged = exchanges_of(self._module)
+            try:
+                self._exchanged = exchanges_of(self._module)
+            except ValueError:  # known once, not asked for again with each region
+                self._exchanged = ()
         return self._exchanged
 
     def _trips(

@@ -93,20 +93,22 @@ class LoopEffects:
 
         Of stacks no more count than where the loops are fastest: what goes beyond is for memory.
         """
+        price = min(price, self._dearest)
         if price not in self._seconds:
-            plans = self.plans(price)
-            saved_bytes = _saved_bytes(plans)
-            if price < self._dearest:
-                saved_bytes = min(saved_bytes, _saved_bytes(self.plans(self._dearest)))
-            stacks_s = saved_bytes * self.pricing.speed.stack_s
-            self._seconds[price] = sum(map(self._seconds_of, plans)) - stacks_s
+            plans, stack_s = self.plans(price), self.pricing.speed.stack_s
+            seconds = sum(map(self._seconds_of, plans))
+            if stack_s:
+                most_bytes = _saved_bytes(self.plans(self._dearest))
+                seconds -= min(_saved_bytes(plans), most_bytes) * stack_s
+            self._seconds[price] = seconds
         return self._seconds[price]
 
     @functools.cached_property
     def fastest(self) -> Candidate | None:
         """What makes the loops fastest and leaves all else; None where that is as they are."""
-        candidate = Candidate(0, min(self._dearest, (PRICES - 1) * STEPS))
-        return candidate if self.seconds(candidate.price) < 0 else None
+        if self._dearest == TOP or self.seconds(self._dearest) >= 0:
+            return None
+        return Candidate(0, self._dearest)
 
     def _seconds_of(self, plan: ScanPlan) -> float:
         once = sum(
