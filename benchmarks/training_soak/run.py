@@ -34,7 +34,7 @@ SPECS: dict[str, Callable[[int], str]] = {
 and `chunk`: a CPU."""
 
 TOLERANCE = 1e-3
-"""Of the largest element of a result, or a hundredth of the largest of all results."""
+"""The `difference` that rounding makes at most."""
 
 Found = dict[str, Any]
 
@@ -70,7 +70,7 @@ def _outcome(
         result = pipeline.run(rewritten, target=target, attempts=attempts)
     except PassError as error:
         return "failed", str(error)
-    different = _difference(evaluated(rewritten, leaves), wanted) if result.rewritten else 0.0
+    different = difference(evaluated(rewritten, leaves), wanted) if result.rewritten else 0.0
     if different > TOLERANCE:
         return "wrong", f"seed {seed}: off by {different:.1e}"
     refusal = next((run.refusal for run in result.runs if run.refusal), "")
@@ -79,17 +79,30 @@ def _outcome(
     return ("rewritten" if result.rewritten else "left alone"), ""
 
 
-def _difference(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """The largest one, as a share of what it is of; infinite where NaNs are not the same."""
-    pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(got, wanted, strict=True)]
-    if any((np.isfinite(a) != np.isfinite(b)).any() for a, b in pairs):
-        return np.inf
-    sizes = [float(np.abs(np.nan_to_num(b)).max(initial=0.0)) for _, b in pairs]
-    return max(
-        float(np.abs(np.nan_to_num(a) - np.nan_to_num(b)).max(initial=0.0))
-        / max(size, max(sizes) / 100, 1e-6)
-        for (a, b), size in zip(pairs, sizes, strict=True)
-    )
+def difference(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
+    """The largest one of floats, as a share of what it is of, or of integers as it is.
+
+    Of a float that is small beside the others it is a share of a hundredth of these. Integers are
+    not among those: a word of a key is larger than any error. Infinite where NaNs are not the same.
+    """
+    found = [0.0]
+    floats: list[tuple[np.ndarray, np.ndarray]] = []
+    for a, b in zip(got, wanted, strict=True):
+        if not np.issubdtype(b.dtype, np.floating):
+            found.append(float(np.abs(a.astype(np.int64) - b.astype(np.int64)).max(initial=0)))
+        elif (np.isfinite(a) != np.isfinite(b)).any():
+            return np.inf
+        else:
+            floats.append(
+                (np.nan_to_num(a.astype(np.float64)), np.nan_to_num(b.astype(np.float64)))
+            )
+    sizes = [float(np.abs(b).max(initial=0.0)) for _, b in floats]
+    least = max(max(sizes, default=0.0) / 100, 1e-6)
+    found += [
+        float(np.abs(a - b).max(initial=0.0)) / max(size, least)
+        for (a, b), size in zip(floats, sizes, strict=True)
+    ]
+    return max(found)
 
 
 def reason(refusal: str) -> str:

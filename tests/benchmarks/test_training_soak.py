@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import often
 
 from benchmarks.training_soak.__main__ import markdown, note_ended, summary
-from benchmarks.training_soak.run import reason, results_of
+from benchmarks.training_soak.run import TOLERANCE, difference, reason, results_of
 
 pytestmark = pytest.mark.long
 
@@ -18,6 +19,17 @@ pytestmark = pytest.mark.long
 def test_a_program_is_the_same(seed: int) -> None:
     for found in results_of(seed, lambda spec: None):
         assert found["outcome"] in ("rewritten", "left alone", "refused"), found
+
+
+@pytest.mark.once
+def test_what_is_wrong_is_seen() -> None:
+    """Also beside the words of a key, which are larger than any float."""
+    words, w = np.asarray([4_000_000_000], np.uint32), np.asarray([0.5, 0.1], np.float32)
+    assert difference([words, w], [words, w]) == 0
+    assert difference([words, w * 1.01], [words, w]) > TOLERANCE
+    assert difference([words + 1, w], [words, w]) > TOLERANCE
+    assert difference([words, w * np.nan], [words, w]) == np.inf
+    assert difference([w * 1e-9, w], [w * 2e-9, w]) < TOLERANCE  # zero but for rounding
 
 
 @pytest.mark.once
