@@ -9,6 +9,7 @@ JAX it was run with, and meshes_h100.md, the same as a table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from jax.sharding import AxisType, Mesh
 
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, Cell, code, mebi, section, text, without_cache
-from benchmarks.meshes.programs import AXIS, decoder, perceptron
+from benchmarks.meshes.programs import AXIS, MODEL, decoder, head, perceptron
 from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives, collectives_by_kind
@@ -26,8 +27,9 @@ from hloom.xla.collectives import collectives, collectives_by_kind
 KINDS = (AxisType.Auto, AxisType.Explicit)
 SPECS = ("off", "remat", "fit{budget=50%}", "accumulate{microbatches=4}")
 PROGRAMS = {
-    "residual layers, 2 devices": (perceptron, 2),
-    "decoder by FSDP, 8 devices": (decoder, 8),
+    "residual layers, 2 devices": (perceptron, (2,), SPECS),
+    "decoder by FSDP, 8 devices": (decoder, (8,), SPECS),
+    "words over 4 of 8 devices": (head, (2, 4), ("off", "chunk", "fit{budget=50%}")),
 }
 
 
@@ -36,12 +38,13 @@ def main() -> None:
     deviceless.prepare()
     without_cache()
     rows: list[dict[str, Any]] = []
-    for title, (lower, count) in PROGRAMS.items():
-        devices = np.asarray(deviceless.mesh(TARGET, count).devices).ravel()
-        for spec in SPECS:
+    for title, (lower, shape, specs) in PROGRAMS.items():
+        devices = np.asarray(deviceless.mesh(TARGET, math.prod(shape)).devices).reshape(shape)
+        for spec in specs:
             row: dict[str, Any] = {"program": title, "spec": spec}
             for kind in KINDS:
-                lowered = lower(Mesh(devices, (AXIS,), axis_types=(kind,)))
+                axes = (AXIS, MODEL)[: len(shape)]
+                lowered = lower(Mesh(devices, axes, axis_types=(kind,) * len(shape)))
                 row[kind.name] = measured(lowered, spec)
             rows.append(row)
             print(row, flush=True)

@@ -18,10 +18,13 @@ from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Node, Program
 from ..analysis.purity import is_table
 from ..analysis.reach import settled
+from ..analysis.signatures.elementwise import elementwise
+from ..analysis.signatures.rules import OpSite
 from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
 from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
+from ..ir.shardings import CONSTRAINT
 
 MOST_OPERATIONS = 1000
 """Of a region. One with more is no head, no attention and no MLP, but most of a step."""
@@ -61,6 +64,14 @@ class BlockValues:
             total *= size
         return total
 
+    def signature_of(self, node: Node) -> Signature | None:
+        """Which axes are the same dimension: of a sharding constraint, on explicit axes behind
+        every operation, all."""
+        if node.op.name != CONSTRAINT:
+            return self.program.signature_of(node)
+        shape = self.program.shapes[node.operands[0]]
+        return None if shape is None else elementwise(OpSite(node.op, (shape,), (shape,)))
+
     def is_repeated(self, value: int) -> bool:
         """Whether light work makes a value of smaller ones, as a mask or a one-hot of labels.
 
@@ -84,7 +95,7 @@ class BlockValues:
             return None
         if facts.is_constant:
             return None if is_table(node.op) else []
-        if facts.category not in _LIGHT:
+        if facts.category not in _LIGHT and node.op.name != CONSTRAINT:
             return None
         least = self.elements(value) // _LARGE
         return [read for read in node.operands if self.elements(read) > least]
@@ -224,7 +235,7 @@ class RegionGrowth:
 
     def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
         """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
-        signature = self.finder.program.signature_of(node)
+        signature = self.finder.signature_of(node)
         if signature is None:
             return None
         found: FactorPlace | None = None

@@ -74,6 +74,30 @@ def test_a_part_that_is_too_short_is_left(mesh: Mesh) -> None:
     assert any("too little of it" in left["why"] for left in got.left)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_words_may_be_split_over_another_axis(kind: AxisType) -> None:
+    """On explicit axes there is a constraint behind each operation, and none of these is implied:
+    without it rows would be split as the words are."""
+    mesh = mesh_of(kind, data=2, model=2)
+
+    def loss(w: Any, x: Any, labels: Any) -> Any:
+        logits = jnp.tanh(x @ w["hidden"]) @ w["words"]
+        wanted = labels[..., None] == jnp.arange(WORDS)
+        return (jax.nn.logsumexp(logits, -1) - jnp.where(wanted, logits, 0).sum(-1)).mean()
+
+    w, x, labels = arguments(mesh_of(kind, data=2), 4, 16)
+    by_row, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    weights = {
+        "hidden": jax.device_put(DRAWN.normal(size=(WIDTH, WIDTH)).astype(np.float32), whole),
+        "words": jax.device_put(np.asarray(w).T, NamedSharding(mesh, P(None, "model"))),
+    }
+    values = weights, *(jax.device_put(np.asarray(each), by_row) for each in (x, labels))
+    step = jax.value_and_grad(loss, (0, 1))
+    got = run(step, SPEC, *values)
+    assert [region["along"] for region in got.regions] == ["axis 1"]
+    assert_same(step, got.results, *values)
+
+
 def sharded(mesh: Mesh, dtype: Any, *shape: int) -> tuple[Any, Any, Any]:
     """With rows of the weights on each device, too, and columns where the mesh has "model"."""
     w, x, labels = arguments(mesh, *shape)
