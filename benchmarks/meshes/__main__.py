@@ -19,16 +19,17 @@ from jax.sharding import AxisType, Mesh
 
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, Cell, code, mebi, section, text, without_cache
-from benchmarks.meshes.programs import AXIS, MODEL, decoder, head, perceptron
+from benchmarks.meshes.programs import AXIS, MODEL, decoder, head, perceptron, sharded_twice
 from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives, collectives_by_kind
 
 KINDS = (AxisType.Auto, AxisType.Explicit)
-SPECS = ("off", "remat", "fit{budget=50%}", "accumulate{microbatches=4}")
+SPECS = ("off", "remat", "fit", "fit{budget=50%}", "accumulate{microbatches=4}")
 PROGRAMS = {
     "residual layers, 2 devices": (perceptron, (2,), SPECS),
     "decoder by FSDP, 8 devices": (decoder, (8,), SPECS),
+    "decoder by FSDP and heads, 2x4 devices": (sharded_twice, (2, 4), (*SPECS, "fit{budget=min}")),
     "words over 4 of 8 devices": (head, (2, 4), ("off", "chunk", "fit{budget=50%}")),
 }
 

@@ -114,6 +114,86 @@ def head(mesh: Mesh) -> Any:
     return jax.jit(_step(loss), donate_argnums=0).lower(parameters, x, labels)
 
 
+def sharded_twice(
+    mesh: Mesh, *, width: int = 512, heads: int = 8, batch: int = 16, length: int = 512
+) -> Any:
+    """A scan over 4 layers of a decoder: FSDP along the mesh's first axis, heads, hidden units and
+    words split over "model"; lowered. Where axes are explicit, weights are gathered by a constraint
+    behind the one that JAX writes, and a mask has one behind each of its operations."""
+    layers, words = 4, 32 * width
+    is_explicit = mesh.axis_types[0] == AxisType.Explicit
+
+    def placed(x: jax.Array, *axes: str | None) -> jax.Array:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        if is_explicit:
+            return jax.sharding.reshard(x, sharding)
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    def product(equation: str, x: jax.Array, w: jax.Array, *axes: str | None) -> jax.Array:
+        if is_explicit:
+            sharding = NamedSharding(mesh, PartitionSpec(*axes))
+            return jnp.einsum(equation, x, w, out_sharding=sharding)
+        return placed(jnp.einsum(equation, x, w), *axes)
+
+    def gathered(w: jax.Array, *axes: str | None) -> jax.Array:
+        return placed(w.astype("bfloat16"), *axes)
+
+    def normalize(x: jax.Array) -> jax.Array:
+        wide = x.astype("float32")
+        return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + 1e-6)).astype(
+            x.dtype
+        )
+
+    def layer(x: jax.Array, p: Parameters) -> tuple[jax.Array, None]:
+        normed, by_head = normalize(x), (AXIS, None, MODEL, None)
+        query, key, value = (
+            product("btd,dhk->bthk", normed, gathered(p[name], None, MODEL, None), *by_head)
+            for name in "qkv"
+        )
+        scores = jnp.einsum("bthk,bshk->bhts", query, key).astype("float32")
+        causal = jnp.arange(length)[:, None] >= jnp.arange(length)
+        weights = jax.nn.softmax(jnp.where(causal, scores, -1e30)).astype(x.dtype)
+        mixed, out = jnp.einsum("bhts,bshk->bthk", weights, value), p["attention_out"]
+        x += product("bthk,hkd->btd", mixed, gathered(out, MODEL, None, None), AXIS, None, None)
+        normed, by_unit = normalize(x), (AXIS, None, MODEL)
+        gate, up = (
+            product("btd,df->btf", normed, gathered(p[name], None, MODEL), *by_unit)
+            for name in ("gate", "up")
+        )
+        hidden, down = jax.nn.silu(gate) * up, gathered(p["down"], MODEL, None)
+        return x + product("btf,fd->btd", hidden, down, AXIS, None, None), None
+
+    def loss(p: Parameters, x: jax.Array, labels: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(layer, x.astype("bfloat16"), p["layers"])
+        out = gathered(p["out"], None, MODEL)
+        wide = product("btd,dv->btv", normalize(x), out, AXIS, None, MODEL).astype("float32")
+        wanted = jax.nn.one_hot(labels, words)
+        return (jax.nn.logsumexp(wide, -1) - (wide * wanted).sum(-1)).mean()
+
+    def split(*shape: int, axes: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
+
+    by_row, by_column = (None, AXIS, MODEL), (None, MODEL, AXIS)
+    each = layers, width, heads, width // heads
+    parameters = {
+        "out": split(width, words, axes=(AXIS, MODEL)),
+        "layers": {
+            **{name: split(*each, axes=(*by_row, None)) for name in "qkv"},
+            "attention_out": split(
+                layers, heads, width // heads, width, axes=(None, MODEL, None, AXIS)
+            ),
+            **{name: split(layers, width, 4 * width, axes=by_row) for name in ("gate", "up")},
+            "down": split(layers, 4 * width, width, axes=by_column),
+        },
+    }
+    x = shaped(mesh, batch, length, width, split=0)
+    labels = shaped(mesh, batch, length, split=0, dtype="int32")
+    where = jax.tree.map(lambda leaf: leaf.sharding, parameters)
+    step = jax.jit(_step(loss), donate_argnums=0, out_shardings=(where, None))
+    return step.lower(parameters, x, labels)
+
+
 def shaped(
     mesh: Mesh,
     *shape: int,

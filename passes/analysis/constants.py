@@ -9,9 +9,11 @@ from jax.extend.mlir import ir
 
 from ..ir import walk
 from ..ir.ops import BARRIER, facts_of
+from ..ir.shardings import CONSTRAINT
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from .reach import settled
+from .shardings.constraints import moves_nothing
 
 _LONGEST_CHAIN = 32
 
@@ -51,7 +53,7 @@ class ConstantValues:
                 return None
             ops.update(dict.fromkeys(part))
         op = defining_op(value)
-        if op is not None and facts_of(op.name).light:
+        if op is not None and _is_light(op):
             ops[op] = None
         return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
 
@@ -93,7 +95,7 @@ def chain_of_small(
         elif not is_constant and size_bytes <= leaf_bytes:
             leaf_bytes -= size_bytes
             leaves[waiting.pop()] = None
-        elif op is None or not facts_of(op.name).light:
+        elif op is None or not _is_light(op):
             return None
         elif current in entered:
             ops[waiting.pop()] = op
@@ -118,9 +120,15 @@ def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
     if same is not None:
         return (same,)
     op = defining_op(value)
-    if op is None or not facts_of(op.name).light:
+    if op is None or not _is_light(op):
         return None
     return tuple(op.operands)
+
+
+def _is_light(op: ir.Operation) -> bool:
+    """Whether it costs nothing in the kernel of each of its readers, nor sends anything: on
+    explicit axes a constraint stands behind each operation that makes a mask."""
+    return facts_of(op.name).light or (op.name == CONSTRAINT and moves_nothing(op))
 
 
 def equal_value(value: ir.Value) -> ir.Value | None:

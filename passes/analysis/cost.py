@@ -184,7 +184,7 @@ def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
     total = 0
     for value in op.operands:
         size = sizes.of(value)
-        if size.bytes and _is_in_memory(value):
+        if size.bytes and _is_in_memory(value, sizes):
             total += min(size.bytes, -(-elements * size.bits // 8))
     return total
 
@@ -192,16 +192,19 @@ def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
 def _fused_operands(op: ir.Operation, sizes: TensorSizes) -> int:
     """Operands that are fused into a reduction are never in memory."""
     return _made_bytes(op, sizes) + sum(
-        sizes.of(value).bytes for value in op.operands if _is_in_memory(value)
+        sizes.of(value).bytes for value in op.operands if _is_in_memory(value, sizes)
     )
 
 
-def _is_in_memory(value: ir.Value) -> bool:
+def _is_in_memory(value: ir.Value, sizes: TensorSizes) -> bool:
     """Whether the value lies in memory, rather than being made while it is read."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return True
-    facts = facts_of(owner.operation.name)
+    op = owner.operation
+    if op.name == CONSTRAINT and not _exchanged_bytes(op, sizes):
+        return _is_in_memory(op.operands[0], sizes)
+    facts = facts_of(op.name)
     return not (facts.is_fusible or facts.is_constant)
 
 
@@ -210,8 +213,19 @@ def _written_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
     size_bytes = sizes.of(result).bytes
     if size_bytes < _SMALL_BYTES:
         return 0
-    read = any(facts_of(use.owner.operation.name).reads_memory for use in result.uses)
-    return size_bytes if read else 0
+    return size_bytes if _reads_memory(result) else 0
+
+
+def _reads_memory(value: ir.Value) -> bool:
+    """Whether something that reads a value needs it in memory: on explicit axes all that reads it
+    stands behind a sharding constraint."""
+    for use in value.uses:
+        op = use.owner.operation
+        if facts_of(op.name).reads_memory or (
+            op.name == CONSTRAINT and _reads_memory(op.results[0])
+        ):
+            return True
+    return False
 
 
 def _gathered(op: ir.Operation, sizes: TensorSizes) -> int:

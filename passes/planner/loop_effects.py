@@ -21,7 +21,7 @@ from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
-from ..analysis.pricing import Pricing
+from ..analysis.pricing import Pricing, Rates
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
@@ -126,11 +126,18 @@ class LoopEffects:
 
     def _plan(self, block: int, scans: BlockScans, price: int) -> list[ScanPlan]:
         price_index, step = divmod(price, STEPS)
-        pricing = self.pricing.at(self.price_grid.rates(price_index))
+        pricing = self._pricing(price_index)
         within = None
         if step and (cap_bytes := self._cap_bytes(block, price_index, step)) is not None:
             within = plan_scans_budgeted(scans, pricing, cap_bytes)
         return scans.plan(pricing) if within is None else within
+
+    def _pricing(self, price_index: int) -> Pricing:
+        """At a grid price: cheap work that takes less time than the stack that it spares is
+        repeated at each of them."""
+        rates, stack_s = self.price_grid.rates(price_index), self.pricing.speed.stack_s
+        cheap = min(rates.cheap, 1 / stack_s) if stack_s else rates.cheap
+        return self.pricing.at(Rates(rates.expensive, cheap))
 
     def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
         """The cap on the stacks of a block's loops between two grid prices; None if these agree."""
@@ -141,7 +148,7 @@ class LoopEffects:
         """The bytes that the loops of a block stack at a grid price."""
         key = block, price_index
         if key not in self._kept:
-            pricing = self.pricing.at(self.price_grid.rates(price_index))
+            pricing = self._pricing(price_index)
             self._kept[key] = self.scans[block].kept_bytes(pricing)
         return self._kept[key]
 

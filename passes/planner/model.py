@@ -33,6 +33,7 @@ from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import IRMapping
 from ..ir.ops import facts_of
+from ..ir.shardings import CONSTRAINT
 from ..ir.types import TensorSizes
 from ..recompute.block.plan import BlockPlan, block_plan
 from ..recompute.block.schedule import CloneSchedule, clone_into_trace
@@ -275,13 +276,19 @@ class Model:
         return plans if module is self.module else IRMapping(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
-        """The bytes that the module's recomputable work produces in a second, on average."""
+        """The bytes that the module's recomputable work produces in a second, on average.
+
+        A sharding constraint that sends nothing produces nothing: on explicit axes one stands
+        behind each operation.
+        """
         made = seconds = 0.0
         for graph in self._graphs.values():
             for position, op in enumerate(graph.ops):
                 if any(graph.is_pure(value) for value in graph.results[position]):
-                    made += sum(graph.bytes_of(value) for value in graph.results[position])
-                    seconds += self.pricing.seconds(op)
+                    op_seconds = self.pricing.seconds(op)
+                    seconds += op_seconds
+                    if op_seconds or op.name != CONSTRAINT:
+                        made += sum(graph.bytes_of(value) for value in graph.results[position])
         return made / seconds if seconds else 1.0
 
     def _inside(self, op: ir.Operation, planned: _Planned) -> int:

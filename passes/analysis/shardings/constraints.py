@@ -43,13 +43,13 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     constraints to it: by elementwise operations, movements, reductions, windows and sorts along
     axes that are not split, and matrix products whose sums are not. A product may gather an operand
     for itself: what is contracted along an axis of the mesh that its result is split along, as
-    FSDP's weights are.
+    FSDP's weights are. It may also be split further, of which each device has its part already.
     """
     if devices_of(constraint.attributes["sharding"], constraint) == 1:
         return True
     wanted = _splits_of_constraint(constraint)
     found = None if wanted is None else _Search().splits(constraint.operands[0])
-    return wanted is not None and found is not None and _merged(found, wanted) == wanted
+    return wanted is not None and found is not None and _is_part_of(wanted, found)
 
 
 def moves_a_parameter(constraint: ir.Operation) -> bool:
@@ -160,6 +160,20 @@ def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
 def _splits(placement: Placement) -> tuple[Split, ...] | None:
     """None where the sharding leaves something open, or a sum to be done."""
     return placement.axes if all(placement.closed) and not placement.unreduced else None
+
+
+def _is_part_of(wanted: Sequence[Split], found: Sequence[Split]) -> bool:
+    """Whether each device has what is wanted of what it was found to have."""
+    used = {axis.name for split in found for axis in split or ()}
+    for here, there in zip(found, wanted, strict=True):
+        if here is None:
+            continue
+        further = () if there is None else there[len(here) :]
+        if there is None or there[: len(here)] != here:
+            return False
+        if any(axis.name in used for axis in further):
+            return False  # what splits it further splits another dimension so far
+    return True
 
 
 def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] | None:

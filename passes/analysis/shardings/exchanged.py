@@ -72,7 +72,8 @@ class Exchanged:
         """Whether Shardy's partitioner sends nothing at a sharding constraint; False where the
         exchanges are not known, or it leaves a sum to be done."""
         is_known = bool(self.exchanges) and not constraint_placement(constraint).unreduced
-        return is_known and not self.sent(constraint.operands[0])
+        sent = self.sent(constraint.operands[0]) or self.repeated_by(constraint)
+        return is_known and not sent
 
     def repeated_by(self, op: ir.Operation) -> tuple[int, ...]:
         """The numbers of the exchanges that are made once more where an operation is repeated.
@@ -82,16 +83,27 @@ class Exchanged:
         """
         if not self.exchanges:
             return ()
-        given = {number for operand in op.operands for number in self.sent(operand)}
         if op.name == CONSTRAINT:
+            given = self._sent_before(op)
             readers = [use.owner.operation for use in op.results[0].uses] if given else []
             return tuple(sorted(given & {n for reader in readers for n in self.read_by(reader)}))
+        given = {number for operand in op.operands for number in self.sent(operand)}
         found = [n for n in self.read_by(op) if n in given and self.exchanges[n].kind not in _SUMS]
         for result in op.results:
             sums = [n for n in self.sent(result) if self.exchanges[n].kind in _SUMS]
             if sums and any(use.owner.operation.name != CONSTRAINT for use in result.uses):
                 found += sums
         return tuple(dict.fromkeys(found))
+
+    def _sent_before(self, constraint: ir.Operation) -> set[int]:
+        """What is sent between the value that a row of constraints begins with and their readers:
+        the last one of them moves it, as on explicit axes where each operation has its own."""
+        found: set[int] = set()
+        op: ir.Operation | None = constraint
+        while op is not None and op.name == CONSTRAINT:
+            found.update(self.sent(op.operands[0]))
+            op = defining_op(op.operands[0])
+        return found
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Exchanged:
         """With values that edits made, by what they are like: clones exchange as the original."""

@@ -68,6 +68,19 @@ def _sorted(along: int) -> str:
         ),
         # On one device nothing can move.
         ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        # Split further: each device takes a part of its own. Not along an axis that splits another
+        # dimension.
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>', Kind.CHEAP),
+        (
+            '%0 = sdy.sharding_constraint %x <@mesh, [{"a", "b"}, {}]> : tensor<8x8xf32>',
+            Kind.CHEAP,
+        ),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        (
+            """%0 = sdy.sharding_constraint %x <@mesh, [{}, {"b"}]> : tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"b"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
         # Sharded otherwise, nobody knows how, or left open.
         ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
         ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", Kind.OPAQUE),
