@@ -19,7 +19,7 @@ NEVER = 2**60
 """More bytes than any device has: the price of work that must not be recomputed."""
 
 
-_CHEAP_SHARE = 1 / 16
+CHEAP_SHARE = 1 / 16
 """The weight of a second of cheap work; expensive work has weight 1."""
 
 
@@ -75,7 +75,7 @@ class Pricing:
         found = self._known.get(op)
         if found is None:
             cheap = is_cheap(op) and not self.exchanged.repeated_by(op)
-            found = cheap, self.repeat_seconds(op) * (_CHEAP_SHARE if cheap else 1)
+            found = cheap, self.repeat_seconds(op) * (CHEAP_SHARE if cheap else 1)
             self._known[op] = found
         return found
 

@@ -21,7 +21,7 @@ from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
-from ..analysis.pricing import Pricing, Rates
+from ..analysis.pricing import CHEAP_SHARE, Pricing, Rates
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
@@ -133,10 +133,10 @@ class LoopEffects:
         return scans.plan(pricing) if within is None else within
 
     def _pricing(self, price_index: int) -> Pricing:
-        """At a grid price: cheap work that takes less time than the stack that it spares is
-        repeated at each of them."""
+        """At a grid price: cheap work that takes less time than the stack that it spares, even
+        where none of it runs inside other kernels, is repeated at each of them."""
         rates, stack_s = self.price_grid.rates(price_index), self.pricing.speed.stack_s
-        cheap = min(rates.cheap, 1 / stack_s) if stack_s else rates.cheap
+        cheap = min(rates.cheap, 1 / (CHEAP_SHARE * stack_s)) if stack_s else rates.cheap
         return self.pricing.at(Rates(rates.expensive, cheap))
 
     def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
