@@ -27,6 +27,10 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "the product that the policy keeps, 128 MiB, which by the corrected model does not fit; "
         "bfloat16 weights are kept instead, and spare no product"
     ),
+    ("experts", "FSDP", "custom"): (
+        "the product of `out_proj`, which the policy keeps in 128 MiB: the first plan held the "
+        "budget with 108 MiB to spare, and no other is compiled"
+    ),
 }
 """Why `fit` does not win a policy's point, by decoder, mesh and policy; told by people."""
 
