@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import BARRIER, facts_of
+from ..ir.shardings import CONSTRAINT
 from ..ir.types import FloatFormat, float_format
 from ..ir.values import defining_op, element_of
 from .purity import may_go
@@ -41,18 +42,22 @@ class ValueNumbers:
     """Numbers values when they are asked for.
 
     What is known to be equal for another reason is told by `equate`, before anything is asked for
-    that is made of it.
+    that is made of it. ``through_constraints`` is for values that may lie elsewhere: a sharding
+    constraint hands on what it is given.
     """
 
-    def __init__(self, *, through_barriers: bool = True) -> None:
+    def __init__(self, *, through_barriers: bool = True, through_constraints: bool = False) -> None:
         self._through_barriers = through_barriers
+        self._through_constraints = through_constraints
         self._of: dict[ir.Value, int] = {}
         self._by_key: dict[Hashable, int] = {}
         self._count = 0
 
     def copy(self) -> ValueNumbers:
         """The same numbers, to equate more values that are not equal otherwise."""
-        copied = ValueNumbers(through_barriers=self._through_barriers)
+        copied = ValueNumbers(
+            through_barriers=self._through_barriers, through_constraints=self._through_constraints
+        )
         copied._of, copied._by_key = dict(self._of), dict(self._by_key)
         copied._count = self._count
         return copied
@@ -72,7 +77,11 @@ class ValueNumbers:
     def same(self, value: ir.Value) -> ir.Value | None:
         """The value that a barrier, or what else changes no bit, hands on; None of others."""
         op = defining_op(value)
-        if op is None or not self._through_barriers:
+        if op is None:
+            return None
+        if self._through_constraints and op.name == CONSTRAINT:
+            return op.operands[0]
+        if not self._through_barriers:
             return None
         if op.name == BARRIER:
             return op.operands[ir.OpResult(value).result_number]

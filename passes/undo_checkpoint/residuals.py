@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.autodiff import has_remat_name
 from ..analysis.constants import before_barriers
-from ..analysis.loops.counted import affine_in
+from ..analysis.loops.paired import may_compute_again, paired, results_in
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.pricing import Pricing
@@ -32,63 +32,6 @@ from .merge import bypass, take_places
 
 _UNIT_S = 1e-12
 """What a unit of the cut's weights is."""
-
-
-def paired(numbers: ValueNumbers, pair: LoopPair) -> ValueNumbers:
-    """Numbers in which values of two bodies are equal that are so in iterations with one index.
-
-    ``numbers`` are those of the values around the loops.
-    """
-    loops = (pair.forward, pair.backward)
-    for loop in loops:
-        for number in loop.invariant:
-            numbers.of(loop.op.operands[number])  # once for all pairs that read it
-    inside = numbers.copy()
-    for loop in loops:
-        for number in loop.invariant:
-            inside.equate(loop.body.arguments[number], loop.op.operands[number])
-    for residual in pair.residuals:
-        for read in residual.reads:
-            inside.equate(read, residual.stored)
-    if not pair.forward.is_open:
-        index = pair.residuals[0].stack.update.operands[2]
-        for value in _indices(pair):
-            inside.equate(value, index)
-    return inside
-
-
-def _indices(pair: LoopPair) -> Iterable[ir.Value]:
-    """The values of the backward body that are its index of the stacks, however computed."""
-    counter = pair.backward.body.arguments[pair.backward.counter]
-    line = affine_in(pair.index, counter)
-    yield pair.index
-    for value in _results(pair.backward.body) if line is not None else ():
-        if value.type == pair.index.type and affine_in(value, counter) == line:
-            yield value
-
-
-def may_compute_again(pair: LoopPair) -> bool:
-    """Whether a backward body has work that looks like some of the forward body and is not cheap.
-
-    Most have none, and numbering takes longer than to see that.
-    """
-    done = {_looks(op) for op in _expensive(pair.forward.body)}
-    return any(_looks(op) in done for op in _expensive(pair.backward.body))
-
-
-def _expensive(block: ir.Block) -> Iterable[ir.Operation]:
-    for view in block.operations:
-        op = view.operation
-        if op.name != BARRIER and len(op.results) and not is_cheap(op) and has_no_effect(op):
-            yield op
-
-
-def _looks(op: ir.Operation) -> Hashable:
-    if len(op.regions):
-        return op.name  # what is in them may be found again in parts
-    attributes = walk.readable_attributes(op)
-    types = tuple(value.type for value in (*op.operands, *op.results))
-    return op.name, types, tuple(attributes.items())
 
 
 @dataclass(frozen=True)
@@ -122,7 +65,7 @@ class BackwardBody:
         """The first value of the forward body with each number."""
         found: dict[int, ir.Value] = {}
         body = self.pair.forward.body
-        for value in (*body.arguments, *_results(body)):
+        for value in (*body.arguments, *results_in(body)):
             found.setdefault(self.numbers.of(value), value)
         return found
 
@@ -196,11 +139,6 @@ class BackwardBody:
             return most
         speed, size_bytes = self.pricing.speed, self.pricing.sizes.of(value).bytes
         return int(max(2 * size_bytes / speed.bytes_per_s, speed.kernel_s) / _UNIT_S)
-
-
-def _results(block: ir.Block) -> Iterable[ir.Value]:
-    for view in block.operations:
-        yield from view.operation.results
 
 
 @dataclass(frozen=True)

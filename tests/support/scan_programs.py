@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from support.programs import Program, normal
 
@@ -294,6 +295,22 @@ SCANS["open_loop_until_it_is_large"] = counted_to(
     lambda state, n: (state[0] < n) & (jnp.abs(state[1]).mean() < 9), 8
 )
 SCANS["open_loop_past_its_buffers"] = counted_to(lambda state, n: state[0] < n, 3)
+
+
+@program
+def saves_what_is_made_of_what_it_computes_again():
+    """A policy saves the second product of a layer: the backward body makes the first one again."""
+
+    def loss(ws, x):
+        def body(c, w):
+            hidden = c @ w[0]
+            return checkpoint_name(jnp.tanh(hidden) @ w[1], "saved") * jnp.cos(c) + c, None
+
+        policy = jax.checkpoint_policies.save_only_these_names("saved")
+        saving = jax.checkpoint(body, policy=policy, prevent_cse=False)
+        return (lax.scan(saving, x, ws)[0] ** 2).mean()
+
+    return jax.value_and_grad(loss, (0, 1)), (kernels(6, 2), normal(8, 16))
 
 
 def random_loops(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -20,10 +20,17 @@ _NAMES = {"dense": "dense decoder", "experts": "mixture of experts"}
 
 REASONS: Mapping[tuple[str, str, str], str] = {
     ("experts", "FSDP", "full"): (
-        "of this the product that gives tokens to experts is 2752, once more in each layer, and "
-        "one of the loss head's 2147"
+        "JAX rounds what the policy saves so that it is the same in both passes; what is computed "
+        "again instead is rounded again, 5.7 in each pass"
     ),
-    ("experts", "FSDP", "minimal"): "no budget of its memory is measured",
+    ("experts", "FSDP", "save_out_proj"): (
+        "the product that the policy keeps, 128 MiB, which by the corrected model does not fit; "
+        "bfloat16 weights are kept instead, and spare no product"
+    ),
+    ("experts", "FSDP", "custom"): (
+        "the product of `out_proj`, which the policy keeps in 128 MiB: the first plan held the "
+        "budget with 108 MiB to spare, and no other is compiled"
+    ),
 }
 """Why `fit` does not win a policy's point, by decoder, mesh and policy; told by people."""
 

@@ -38,6 +38,8 @@ class ScanBody:
       links: by value that the body reads from a stack of an earlier loop of the group, the body of
         that loop and the value that was stored.
       held: values read from stacks of earlier loops that have to be stored to be read again.
+      again: by value of the body, an equal one that the backward body computes by itself, and that
+        clones in it read.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ScanBody:
         self.constant = self.graph.constant_derived
         self.links: dict[int, tuple[ScanBody, int]] = {}
         self.held: set[int] = set()
+        self.again: dict[int, ir.Value] = {}
         inner = inner_pairs(pairs[0]) if depth < _DEEPEST and len(pairs) == 1 else []
         self.children = [ScanBody((found,), device, self, depth + 1) for found in inner]
         handed_on = {

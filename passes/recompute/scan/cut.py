@@ -146,7 +146,7 @@ class CutProblem:
 
     def is_recomputable(self, body: ScanBody, value: int) -> bool:
         """Whether a value of a body may be recomputed in the backward body."""
-        if value in body.held or (body, value) in self.saved:
+        if value in body.held or value in body.again or (body, value) in self.saved:
             return False
         graph = body.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
@@ -172,6 +172,8 @@ class CutProblem:
 
     def _weight(self, body: ScanBody, value: int) -> int:
         graph = body.graph
+        if value in body.again:
+            return 0
         if body.is_there(value):
             return body.bytes_from_outside(value) if body.parent is None else 0
         if body.outside(value) is not None:

@@ -18,6 +18,7 @@ from ...analysis.device import DeviceView
 from ...analysis.loops.counted import affine_in
 from ...analysis.loops.pairs import LoopPair, closed, loop_pairs
 from ...ir import walk
+from .again import computed_again
 from .bodies import ScanBody, inner_pairs
 
 
@@ -159,6 +160,8 @@ def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
 def _linked(group: Sequence[list[LoopPair]], device: DeviceView) -> list[ScanBody]:
     """The bodies of a group, with the links between them."""
     bodies = [ScanBody(tuple(pairs), device) for pairs in group]
+    if len(bodies) == 1 and len(bodies[0].pairs) == 1 and not bodies[0].children:
+        bodies[0].again = computed_again(bodies[0].pairs[0], bodies[0].graph)
     by_loop = {walk.key(body.forward.op): body for body in bodies}
     for first in bodies:
         for into in first.pairs:

@@ -55,6 +55,7 @@ class PairPlan:
       sites: the clones, and their readers in the backward body.
       links: what the forward body reads of earlier loops whose pair with this backward loop
         provides it.
+      again: forward values, each with the equal one that the backward body computes by itself.
       freed_bytes, added_bytes: of whole stacks; what several pairs share is counted in the first.
       inner: the plans of the pairs inside these bodies.
       rerun: whether the outer pair clones this forward loop into its backward body, instead of
@@ -70,6 +71,7 @@ class PairPlan:
     added_bytes: int
     inner: tuple[PairPlan, ...] = ()
     rerun: bool = False
+    again: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
@@ -289,6 +291,7 @@ def _pair_plan(body: ScanBody, number: int, sites: CloneSites) -> PairPlan | Non
         + sum(plan.added_bytes * trip_count for plan in inner if not plan.rerun),
         inner=tuple(inner),
         rerun=rerun,
+        again=tuple((graph.values[value], same) for value, same in body.again.items()),
     )
 
 

@@ -323,6 +323,7 @@ class _BackwardBody:
             self.inside.value(residual.stored): residual for residual in _kept_residuals(plan)
         }
         self.links = {link.read: link for link in plan.links}
+        self.again = dict(plan.again)
         self.inner = list(zip(plan.inner, forward.inner, strict=True))
 
     def exchange_stacks(self) -> None:
@@ -370,6 +371,8 @@ class _BackwardBody:
 
     def _find(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         forward = self.forward
+        if value in self.again:
+            return self.again[value]
         if value in self.residuals:
             residual = self.residuals[value]
             stack = self.loop.edit.body.arguments[self.loop.position(residual.operands[0])]

@@ -199,5 +199,5 @@ class _Closure:
                 inner = inner.parent
             key = walk.key(inner.pairs[0].backward.op)
             self.sites.want(around, 0, key, same)
-        elif not self.body.is_there(value):
+        elif value not in self.body.again and not self.body.is_there(value):
             leaves.add(value)

@@ -25,6 +25,7 @@ from support.scans.loops_pass import (
     temp_bytes,
 )
 
+from benchmarks.common.flops import executed_flops
 from hloom.passes.analysis.loops.pairs import loop_pairs, nested_pairs
 from hloom.passes.analysis.pricing import Pricing, Rates
 from hloom.passes.framework.pipeline import Pipeline
@@ -249,3 +250,17 @@ def test_the_plan_says_what_runs_again_and_how_often() -> None:
     runs = [(op.name, times) for op, times in plan.runs]
     assert ("stablehlo.while", 4) in runs
     assert ("stablehlo.dot_general", 24) in runs
+
+
+def test_clones_read_what_the_backward_body_computes_again_by_itself() -> None:
+    """A policy's own recomputation counts once: the plan runs no product that it has run."""
+
+    def runs(name: str, spec: str) -> int:
+        function, arguments = SCANS[name]()
+        module, _ = rewritten(jax.jit(function).lower(*arguments), spec)
+        return executed_flops(module).products
+
+    name = "saves_what_is_made_of_what_it_computes_again"
+    saved, free = runs(name, "inline,cse"), runs(name, spec_of(FREE))
+    product = 2 * 8 * 16 * 16 * 6
+    assert free - saved == product

@@ -1,0 +1,65 @@
+"""What a backward body computes again by itself, as under a checkpoint: clones may read it."""
+
+from __future__ import annotations
+
+import math
+
+from jax.extend.mlir import ir
+
+from ...analysis.loops.paired import may_compute_again, paired
+from ...analysis.loops.pairs import LoopPair
+from ...analysis.program import Program
+from ...analysis.purity import CHEAP_KINDS
+from ...analysis.value_numbers import ValueNumbers
+from ...ir import walk
+
+
+def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
+    """By value of a forward body, a value of the backward body that is equal and there in time.
+
+    Values that the forward body stacks are left out, and so is what is cheap to compute: XLA fuses
+    that, or merges it. In time is before every operation that may want the value: those that read
+    a residual that is made of it.
+    """
+    if not may_compute_again(pair):
+        return {}
+    numbers = paired(ValueNumbers(through_constraints=True), pair)
+    ops = [view.operation for view in pair.backward.body.operations]
+    place = {walk.key(op): number for number, op in enumerate(ops)}
+    first: dict[int, tuple[int, ir.Value]] = {}
+    for number, op in enumerate(ops):
+        for result in op.results:
+            first.setdefault(numbers.of(result), (number, result))
+    wanted = _wanted_from(pair, graph, place)
+    stored = {numbers.of(residual.stored) for residual in pair.residuals}
+    found: dict[int, ir.Value] = {}
+    for position, kind in enumerate(graph.kinds):
+        if kind in CHEAP_KINDS:
+            continue
+        for value in graph.results[position]:
+            number = numbers.of(graph.values[value])
+            made, same = first.get(number, (math.inf, None))
+            if (
+                same is not None
+                and made < wanted[value]
+                and number not in stored
+                and same.type == graph.values[value].type
+            ):
+                found[value] = same
+    return found
+
+
+def _wanted_from(pair: LoopPair, graph: Program, place: dict[object, int]) -> list[float]:
+    """By value of the forward body, the place of the first operation of the backward body that
+    reads a residual made of it; infinite where none does."""
+    wanted = [math.inf] * len(graph.sizes)
+    for residual in pair.residuals:
+        stored = graph.index[residual.stored]
+        for use in (use for read in residual.reads for use in read.uses):
+            reader = walk.ancestor_in(pair.backward.body, use.owner.operation)
+            wanted[stored] = min(wanted[stored], place[walk.key(reader)])
+    for position in reversed(range(len(graph.ops))):
+        made = min((wanted[value] for value in graph.results[position]), default=math.inf)
+        for value in graph.operands[position]:
+            wanted[value] = min(wanted[value], made)
+    return wanted
