@@ -86,11 +86,11 @@ test-h100: export TESTS_KERNELS := $(CURDIR)/build/test-kernels
 test-h100: export TESTS_XLA_FLAGS := --xla_gpu_enable_llvm_module_compilation_parallelism=true
 test-h100: .venv/cuda13.stamp
 	rm -rf $(TESTS_KERNELS) && mkdir -p $(TESTS_KERNELS)
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100 $(call files-marked,h100)
 
 # A test that compiles for longer than ten minutes is ended, as any other (pyproject.toml).
 test-tpu: .venv/tpu.stamp
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m tpu
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m tpu $(call files-marked,tpu)
 
 bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
@@ -179,6 +179,9 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 , := ,
+
+# Only the files with a test of this mark: each worker would import all others, for seconds.
+files-marked = $$(grep -rl --include='test_*.py' 'pytest\.mark\.$(1)\b' tests | sort)
 
 # $(1) the environment, $(2) what pip is to install.
 define install

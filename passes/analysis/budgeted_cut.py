@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
 from .mincut import minimum_vertex_cut
 from .reach import reached
@@ -95,6 +92,9 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
 
     Two variables for each vertex: whether it is kept, and whether it is made.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes long to import
+    from scipy.sparse import csr_matrix
+
     weights, prices, sources = network.weights, network.prices, frozenset(network.sources)
     count = len(needed)
     number = {vertex: position for position, vertex in enumerate(needed)}
@@ -212,6 +212,9 @@ def _mixed(
 
 def _unconnected(network: FlowNetwork) -> list[frozenset[int]]:
     """The vertices of each part of the network that no edge connects with another one."""
+    from scipy.sparse import csr_matrix  # takes long to import
+    from scipy.sparse.csgraph import connected_components
+
     count = len(network.weights)
     starts, ends = np.array(network.edges, dtype=int).reshape(-1, 2).T
     graph = csr_matrix((np.ones(len(starts)), (starts, ends)), shape=(count, count))

@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 Solved = dict[object, frozenset[int]]
 """Solved cuts by what they are the cuts of: layers are alike, and have equal problems."""
@@ -119,6 +117,10 @@ def _reaching(
 
     The cut behind them is the one nearest the sink.
     """
+    # They take long to import, and most of those who import the passes cut nothing.
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     size = sink + 1
     # Every arc is there in both directions, so that a flow has the structure of its network: making
     # sparse matrices of another structure takes most of the time where networks are small.

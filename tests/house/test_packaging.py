@@ -64,7 +64,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     assert theirs is not None
     path, result = build_wheel(
         tmp_path_factory.mktemp("wheel"),
+        # The quickest that the compiler has: as one file, nothing optimized, nothing for debuggers.
         "cmake.build-type=Debug",
+        "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-g0",
+        "cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0",
         f"cmake.define.HLOOM_JAXLIB_INCLUDE={jax.ffi.include_dir()}",
         f"cmake.define.HLOOM_FFI_VERSION={'.'.join(map(str, theirs))}",
     )

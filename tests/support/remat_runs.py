@@ -21,19 +21,22 @@ SMALL = "remat{min_bytes=0}"
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """A program lowered, its arguments, and what it gives with hloom off."""
+    """A program lowered, and its arguments."""
 
     lowered: Any
     arguments: tuple[Any, ...]
-    results: Any
+
+    @functools.cached_property
+    def results(self) -> Any:
+        """What it gives with hloom off, compiled only for those who ask."""
+        return self.lowered.compile(compiler_options={"hloom": "off"})(*self.arguments)
 
 
 @functools.cache
 def plain(make: Program) -> Plain:
-    """Lowers, compiles and runs the program once for all tests of the process."""
+    """Lowers the program, and runs it, once for all tests of the process."""
     function, arguments = make()
-    lowered = jax.jit(function).lower(*arguments)
-    return Plain(lowered, arguments, lowered.compile(compiler_options={"hloom": "off"})(*arguments))
+    return Plain(jax.jit(function).lower(*arguments), arguments)
 
 
 def transformed(lowered: Any, spec: str = SMALL) -> tuple[ir.Module, dict[str, Any]]:

@@ -60,6 +60,7 @@ def tell(spec):
 
 
 def test_a_spec_imports_the_passes_that_it_names(tmp_path: Path, run_python: RunPython) -> None:
+    """And scipy not even with them: it takes as long as they do, and waits for the first cut."""
     script = """
 import sys
 from hloom.passes.framework.spec import parse_spec, print_spec
@@ -68,7 +69,7 @@ print(*(m in sys.modules for m in ("hloom.passes.cse", "hloom.passes.remat", "sc
 parse_spec("remat", source="spec")
 print(*(m in sys.modules for m in ("hloom.passes.cse", "hloom.passes.remat", "scipy")))
 """
-    assert result_of(script, tmp_path, run_python) == ["True False False", "True True True"]
+    assert result_of(script, tmp_path, run_python) == ["True False False", "True True False"]
 
 
 def test_the_names_are_those_of_the_classes() -> None:

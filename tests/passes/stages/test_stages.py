@@ -34,9 +34,10 @@ from hloom.passes.stages.write import stages_of as stages_of_cut
 
 LAYERS = 6
 X, TARGET = normal(ROWS, WIDTH), normal(ROWS, WIDTH, seed=4)
-STACKED = 0.4 * normal(LAYERS, WIDTH, WIDTH, seed=1)
-MATRIX = 0.4 * normal(WIDTH, WIDTH, seed=2)
-VECTOR = 0.1 * normal(WIDTH, seed=3)
+# With NumPy, for XLA would compile it in each worker that collects the tests.
+STACKED = 0.4 * np.asarray(normal(LAYERS, WIDTH, WIDTH, seed=1))
+MATRIX = 0.4 * np.asarray(normal(WIDTH, WIDTH, seed=2))
+VECTOR = 0.1 * np.asarray(normal(WIDTH, seed=3))
 
 PREPARED = "drop-constraints,cse,free-constants"
 
@@ -164,7 +165,7 @@ def recomputed(p: Any, x: Any) -> Any:
 UNROLLED = {"tied": MATRIX, "layers": list(STACKED)}
 SCANNED = {"tied": MATRIX, "layers": STACKED}
 EXPERTS = [
-    {"w": STACKED[n]} if n % 2 else {"w": STACKED[n : n + 2], "router": MATRIX[:, :2]}
+    {"w": STACKED[n]} if n % 2 else {"w": STACKED[n : n + 2], "router": MATRIX[:, :2].copy()}
     for n in range(4)
 ]
 MODELS: dict[str, tuple[Any, ...]] = {
