@@ -30,13 +30,15 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from jax.extend.mlir import ir
+
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.program import Code, Node, Program
 from ..analysis.shardings.exchanges import PlacedExchange
 from ..analysis.shardings.shardings import Shardings
 from ..ir import walk
 from ..ir.op_facts import Category
-from ..ir.shardings import Placement
+from ..ir.shardings import CONSTRAINT, Placement, constraint_placement
 from ..ir.types import tensor_bytes
 
 _REORDERS = frozenset(
@@ -60,12 +62,15 @@ class Gather:
       placement: without the axes of the mesh that the dimension of the loops is sharded along.
       size: bytes of it on a device.
       is_stack: a loop inside of a chunk, over layers, would gather a part of it at a time.
+      between: constraints between it and what reads it gathered, by number, that would split it
+        again: on explicit axes there is one behind what makes it narrower.
     """
 
     number: int
     placement: Placement
     size: int
     is_stack: bool
+    between: frozenset[int] = frozenset()
 
     @property
     def added_bytes(self) -> int:
@@ -127,6 +132,7 @@ class _Source:
 
     names: set[str] = field(default_factory=set)
     is_stack: bool = False
+    between: set[int] = field(default_factory=set)
 
 
 class _Finder:
@@ -153,6 +159,8 @@ class _Finder:
                 found = sources.setdefault(source, _Source())
                 found.names |= names
                 found.is_stack |= each.exchange.runs > 1
+                if each.operand is not None:
+                    found.between.update(self._splitting(each.operand, names))
         for number, source_of in sorted(sources.items()):
             value = self._program.values[number]
             placement = self._shardings.placement(value)
@@ -160,7 +168,8 @@ class _Finder:
                 continue
             wanted = placement.along(placement.names - source_of.names)
             size = (tensor_bytes(value.type) or 0) // math.prod(wanted.counts.values())
-            yield Gather(number, wanted, size, source_of.is_stack)
+            between = frozenset(source_of.between)
+            yield Gather(number, wanted, size, source_of.is_stack, between)
 
     def _gathered(self, placed: PlacedExchange) -> set[str]:
         """The axes of the mesh along which operations of the program have a value gathered."""
@@ -173,6 +182,18 @@ class _Finder:
             return set()
         names = set(exchange.axes)
         return names if self._names is None else names.intersection(self._names)
+
+    def _splitting(self, value: ir.Value, names: Collection[str]) -> Iterator[int]:
+        """The constraints behind a value that keep it split along axes it is gathered along."""
+        for use in value.uses:
+            op = use.owner.operation
+            if op.name != CONSTRAINT or constraint_placement(op).names.isdisjoint(names):
+                continue
+            number = self._program.index.get(op.results[0])
+            node = None if number is None else self._program.makers.get(number)
+            if node is not None:
+                yield node.number
+                yield from self._splitting(op.results[0], names)
 
     def _is_data(self, value: int) -> bool:
         """Whether a value is the same for all chunks, and not made of less, as zeros are."""

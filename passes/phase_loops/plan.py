@@ -113,6 +113,11 @@ class LoopsPlan:
         return tuple(found for loop in self.loops for found in loop.exits)
 
     @property
+    def handed_on(self) -> frozenset[int]:
+        """Constraints, by number, that would split again what is gathered before the loops."""
+        return frozenset[int]().union(*(each.between for each in self.gathers))
+
+    @property
     def carried_bytes(self) -> int:
         """What leaves the loops, as they carry it."""
         return sum(map(self.bytes_of, self.exits))

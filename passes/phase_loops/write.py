@@ -6,7 +6,7 @@ the dimension each, each of them runs a loop of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -226,7 +226,8 @@ class LoopWriter:
     ) -> Sequence[ir.Value]:
         """Writes a chunk; returns what is carried after it."""
         chunk = ChunkStart(start, counter(0), length, self.share)
-        writer = ChunkWriter(self.plan.program, self.loop.copies, chunk, self.outside)
+        handed_on = self.plan.handed_on
+        writer = ChunkWriter(self.plan.program, self.loop.copies, chunk, self.outside, handed_on)
         writer.write()
         return [
             _carry(found, writer.value(found.number), before, chunk)
@@ -315,6 +316,7 @@ class ChunkWriter:
       copies: what the loop holds.
       chunk: the chunk; None of what is made of no chunk.
       outside: the values that are known outside, by number.
+      handed_on: constraints that are not written, by number: what they read lies otherwise there.
     """
 
     def __init__(
@@ -323,11 +325,13 @@ class ChunkWriter:
         copies: LoopCopies,
         chunk: ChunkStart | None,
         outside: Callable[[int], ir.Value],
+        handed_on: Collection[int] = frozenset(),
     ) -> None:
         self._program = program
         self._copies = copies
         self._own_chunk = chunk
         self._outside = outside
+        self._handed_on = handed_on
         self._scopes: list[dict[Read, ir.Value]] = [{}]
 
     @property
@@ -380,7 +384,7 @@ class ChunkWriter:
         node = copy.node
         operands = list(map(self._value, copy.reads))
         by_parts = self._own_chunk is not None and self._own_chunk.share.devices > 1
-        if node.op.name == CONSTRAINT and by_parts:
+        if node.op.name == CONSTRAINT and (by_parts or node.number in self._handed_on):
             results: Sequence[ir.Value] = operands  # the device has it already
         elif copy.layout is not None and node.op.name == IOTA:
             results = [self._iota(node, copy.layout)]

@@ -144,6 +144,39 @@ def test_what_is_sharded_along_other_axes_too_stays_so(form: str, axes: AxisType
     assert collectives_by_kind(once)["all-gather"] <= collectives_by_kind(text)["all-gather"]
 
 
+@each_kind_of_axes
+def test_what_a_user_gathers_is_gathered_once(axes: AxisType) -> None:
+    """On explicit axes behind a constraint that splits what is made narrower as the parameter is:
+    it would split again in each microbatch what is gathered before the loop."""
+    mesh = mesh_of(axes, d=2, t=4)
+
+    def placed(value: Any, *along: str | None) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(*along))
+        if axes is AxisType.Explicit:
+            return jax.sharding.reshard(value, sharding)
+        return jax.lax.with_sharding_constraint(value, sharding)
+
+    def narrow(x: Any, w: Any) -> Any:
+        made = x @ placed(w.astype("bfloat16"), None, "t")
+        return x + jnp.tanh(placed(made, "d", None))
+
+    def loss(weights: Any, x: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (narrow(x, w), None), x.astype("bfloat16"), weights)
+        return (x.astype("float32") ** 2).mean()
+
+    def step(weights: Any, x: Any) -> Any:
+        return weights - 0.1 * jax.grad(loss)(weights, x)
+
+    where = NamedSharding(mesh, PartitionSpec(None, "d", "t"))
+    weights = jax.device_put(normal(LAYERS, WIDTH, WIDTH), where)
+    x = jax.device_put(normal(BATCH, WIDTH), NamedSharding(mesh, PartitionSpec("d")))
+    jitted = jax.jit(step, out_shardings=where)
+    record = assert_same(jitted, weights, x, spec=spec_of("gather=once"), tolerance=2e-2)
+    assert record.runs[-1].effect == "4 microbatches of 8, parameters gathered once"
+    kinds = collectives_by_kind(text_of(jitted, weights, x, options="gather=once"))
+    assert kinds["all-gather"] == 1 + 4 * LAYERS  # in each microbatch the rows of each layer
+
+
 @pytest.mark.parametrize("rows", [("d", "t"), ("t", "d")])
 def test_parts_of_sums_are_in_the_order_of_the_axes(rows: tuple[str, str]) -> None:
     step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=4, t=2), rows)
