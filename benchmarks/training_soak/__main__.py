@@ -155,9 +155,9 @@ def markdown(report: Report) -> Iterator[str]:
         "scans, loops, conditionals and checkpoints, with random draws, norms of the batch and\n"
         "barriers. StableHLO's interpreter runs each before and after a spec, in child processes.\n"
         "Ended are processes that did not come back, failed are passes that raised, wrong are\n"
-        "results that differ: floats by more than a thousandth of the largest element, integers at\n"
-        "all. Runs of before 2026-11-26 compared floats with the words of a key: those tell nothing\n"
-        "of what was wrong by less than that."
+        "results that differ: floats by more than a thousandth of the largest element, integers\n"
+        "at all. Runs of before 2026-11-26 compared floats with the words of a key: those tell\n"
+        "nothing of what was wrong by less than that."
     )
     yield from heading("Random training programs", NAME, text)
     for version, entry in report.items():
