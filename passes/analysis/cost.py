@@ -18,7 +18,7 @@ from ..ir.op_facts import Category, Traffic
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.types import TensorSizes
-from ..ir.values import element_of
+from ..ir.values import defining_op, element_of
 from .flops import operation_flops
 from .kernels import work_of
 from .loops.counted import counted_loop
@@ -198,12 +198,11 @@ def _fused_operands(op: ir.Operation, sizes: TensorSizes) -> int:
 
 def _is_in_memory(value: ir.Value, sizes: TensorSizes) -> bool:
     """Whether the value lies in memory, rather than being made while it is read."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
+    op = defining_op(value)
+    while op is not None and op.name == CONSTRAINT and not _exchanged_bytes(op, sizes):
+        op = defining_op(op.operands[0])
+    if op is None:
         return True
-    op = owner.operation
-    if op.name == CONSTRAINT and not _exchanged_bytes(op, sizes):
-        return _is_in_memory(op.operands[0], sizes)
     facts = facts_of(op.name)
     return not (facts.is_fusible or facts.is_constant)
 
@@ -219,12 +218,14 @@ def _written_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
 def _reads_memory(value: ir.Value) -> bool:
     """Whether something that reads a value needs it in memory: on explicit axes all that reads it
     stands behind a sharding constraint."""
-    for use in value.uses:
-        op = use.owner.operation
-        if facts_of(op.name).reads_memory or (
-            op.name == CONSTRAINT and _reads_memory(op.results[0])
-        ):
-            return True
+    waiting = [value]
+    while waiting:
+        for use in waiting.pop().uses:
+            op = use.owner.operation
+            if facts_of(op.name).reads_memory:
+                return True
+            if op.name == CONSTRAINT:
+                waiting.append(op.results[0])
     return False
 
 

@@ -185,15 +185,17 @@ class _Finder:
 
     def _splitting(self, value: ir.Value, names: Collection[str]) -> Iterator[int]:
         """The constraints behind a value that keep it split along axes it is gathered along."""
-        for use in value.uses:
-            op = use.owner.operation
-            if op.name != CONSTRAINT or constraint_placement(op).names.isdisjoint(names):
-                continue
-            number = self._program.index.get(op.results[0])
-            node = None if number is None else self._program.makers.get(number)
-            if node is not None:
-                yield node.number
-                yield from self._splitting(op.results[0], names)
+        waiting = [value]
+        while waiting:
+            for use in waiting.pop().uses:
+                op = use.owner.operation
+                if op.name != CONSTRAINT or constraint_placement(op).names.isdisjoint(names):
+                    continue
+                number = self._program.index.get(op.results[0])
+                node = None if number is None else self._program.makers.get(number)
+                if node is not None:
+                    yield node.number
+                    waiting.append(op.results[0])
 
     def _is_data(self, value: int) -> bool:
         """Whether a value is the same for all chunks, and not made of less, as zeros are."""

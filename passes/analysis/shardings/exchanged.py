@@ -17,6 +17,9 @@ from .exchanges import Exchange, exchanges_of
 
 _SUMS = ("all-reduce", "reduce-scatter")
 
+_LONGEST_ROW = 16
+"""Constraints in a row that are looked through; JAX writes two where a user's is behind its own."""
+
 
 @dataclass(frozen=True)
 class _Uses:
@@ -100,7 +103,9 @@ class Exchanged:
         the last one of them moves it, as on explicit axes where each operation has its own."""
         found: set[int] = set()
         op: ir.Operation | None = constraint
-        while op is not None and op.name == CONSTRAINT:
+        for _ in range(_LONGEST_ROW):
+            if op is None or op.name != CONSTRAINT:
+                break
             found.update(self.sent(op.operands[0]))
             op = defining_op(op.operands[0])
         return found

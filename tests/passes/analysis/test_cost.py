@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -223,6 +224,33 @@ def test_a_repeated_conversion_costs_what_it_reads_in_excess(operation: Operatio
     convert = operation("stablehlo.convert", body, f"%x: {F32}")
     assert seconds(convert, SPEED) == pytest.approx(4096 / 1000)
     assert repeat_seconds(convert, SPEED) == pytest.approx(2048 / 1000)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3000])
+def test_constraints_that_send_nothing_are_read_and_written_through(
+    operation: OperationOf, count: int
+) -> None:
+    """As long as a stranger makes their row: what is fused still is, and a product reads memory."""
+
+    def row(value: str) -> str:
+        names = [f"%{value}0", *(f"%{value}{n + 1}" for n in range(count))]
+        return "\n".join(
+            f'{made} = sdy.sharding_constraint {read} <mesh<["a"=2]>, [{{}}]> : {F32}'
+            for read, made in itertools.pairwise(names)
+        )
+
+    body = f"""%a0 = stablehlo.negate %x : {F32}
+    {row("a")}
+    %b0 = stablehlo.abs %a{count} : {F32}
+    {row("b")}
+    %c = stablehlo.dot_general %b{count}, %x, contracting_dims = [0] x [0]
+      : ({F32}, {F32}) -> tensor<f32>"""
+    size = 4 * 1024
+    first, second = (
+        operation_cost(operation(f"stablehlo.{name}", body, f"%x: {F32}")).bytes
+        for name in ("negate", "abs")
+    )
+    assert (first, second) == (size, size)  # one reads memory, the other writes it
 
 
 def test_prices_are_bytes_rounded_up(operation: OperationOf) -> None:
