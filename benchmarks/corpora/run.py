@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="where to write every module's outcome, as JSON")
     parser.add_argument("--only", default="", help="files whose path contains this")
+    parser.add_argument("--modules", nargs="*", help="these alone, each as FILE:LINE")
     parser.add_argument("--part", default="1/1", help="e.g. 2/4: the second quarter of the files")
     chosen = parser.parse_args(arguments)
     part, parts = map(int, chosen.part.split("/"))
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for file in files[part - 1 :: parts]
         if file.stat().st_size
         for chunk in source.split(source.read(str(file)), at_markers=True)
+        if chosen.modules is None or f"{file.name}:{chunk.first_line}" in chosen.modules
     ]
     entries = []
     for entry in run_isolated(modules, _show):

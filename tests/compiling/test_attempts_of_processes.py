@@ -81,7 +81,7 @@ with hloom.dump(to=f"{folder}/{process}"), hloom.passes(spec):
 
 @pytest.mark.once
 @pytest.mark.long
-@pytest.mark.parametrize("processes", [4, 2][: often(1, 2)])
+@pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_processes_of_a_mesh_have_the_same_modules_and_plans(
     processes: int, tmp_path: Path
 ) -> None:

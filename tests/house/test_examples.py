@@ -16,6 +16,11 @@ pytestmark = pytest.mark.long
 EXAMPLES = ROOT / "examples"
 
 
+def trained_on(devices: int) -> dict[str, str]:
+    """Where steps take most of the time: some of LLVM's optimizations make that shorter."""
+    return {"XLA_FLAGS": f"{xla_flags(devices)} --xla_backend_optimization_level=1"}
+
+
 def run_example(name: str, **environment: str) -> str:
     result = subprocess.run(
         [sys.executable, str(EXAMPLES / name)],
@@ -52,8 +57,7 @@ def test_stages_train() -> None:
 
 @pytest.mark.once
 def test_pipeline_train() -> None:
-    # Most of the time is that of the steps, which some of LLVM's optimizations make shorter.
-    flags = {"XLA_FLAGS": f"{xla_flags(4)} --xla_backend_optimization_level=1"}
+    flags = trained_on(4)
     plain = run_example("pipeline_train.py", JAX_HLOOM="off", **flags)
     pipeline = run_example(
         "pipeline_train.py", JAX_HLOOM="pipeline{axis=stage microbatches=8}", **flags
@@ -88,7 +92,8 @@ def test_the_first_hour(tmp_path: Path) -> None:
     ]
     done = subprocess.run(
         ["bash", str(EXAMPLES / "first_hour.sh"), str(tmp_path)],
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env=os.environ
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **trained_on(1)},
         capture_output=True,
         text=True,
         timeout=500,

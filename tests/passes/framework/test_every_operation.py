@@ -47,9 +47,15 @@ Entry = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Entry]:
+def entries(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int], Entry]:
+    """By file and line what became of the modules whose cases were chosen."""
     out = tmp_path_factory.mktemp("corpus") / "results.json"
+    ours = (item for item in request.session.items if item.path == request.path)
+    chosen = [item.callspec.id for item in ours if item.originalname == "test_every_pass"]
     command = [sys.executable, "-m", "benchmarks.corpora.run", str(FOLDER), "--out", str(out)]
+    command += ["--modules", *chosen]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(out.read_text())
@@ -94,7 +100,7 @@ def test_every_pass(entries: dict[tuple[str, int], Entry], chunk: source.SourceC
 
 def test_the_passes_have_something_to_do(entries: dict[tuple[str, int], Entry]) -> None:
     assert sum(entry["changed"] > 0 for entry in entries.values()) > len(entries) / 2
-    assert sum(entry["compared"] for entry in entries.values()) > 30
+    assert sum(entry["compared"] for entry in entries.values()) > len(entries) / 2
 
 
 def test_no_operation_is_left_out() -> None:
