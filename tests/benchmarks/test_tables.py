@@ -16,7 +16,7 @@ from benchmarks.frontier.yardsticks import YARDSTICKS
 from benchmarks.gpu import tables as gpu
 from benchmarks.log_figures.__main__ import markdown as log_figures
 from benchmarks.loss_heads.step_time import markdown as step_times
-from benchmarks.training_soak.__main__ import markdown as training_soak
+from benchmarks.training_soak.__main__ import MESHES, TRAINING
 
 pytestmark = pytest.mark.once
 
@@ -24,7 +24,7 @@ ROOT = Path(store.__file__).parents[1]
 OTHERS = {
     "log_figures": log_figures,
     "loss_heads_cpu": step_times,
-    "training_soak": training_soak,
+    **{each.name: each.markdown for each in (MESHES, TRAINING)},
     **{file.stem: gpu.markdown for file in RESULTS.glob("gpu_*.json")},
     **{each.results: partial(store.markdown, each) for each in YARDSTICKS.values()},
 }

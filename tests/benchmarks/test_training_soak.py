@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support import often
 
-from benchmarks.training_soak.__main__ import markdown, note_ended, summary
+from benchmarks.training_soak import mesh_run
+from benchmarks.training_soak.__main__ import TRAINING, note_ended, summary
 from benchmarks.training_soak.run import TOLERANCE, difference, reason, results_of
 
 pytestmark = pytest.mark.long
@@ -18,6 +19,12 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize("seed", range(often(8, 40)))
 def test_a_program_is_the_same(seed: int) -> None:
     for found in results_of(seed, lambda spec: None):
+        assert found["outcome"] in ("rewritten", "left alone", "refused"), found
+
+
+@pytest.mark.parametrize("seed", range(often(3, 40)))
+def test_a_program_over_a_mesh_is_the_same(seed: int) -> None:
+    for found in mesh_run.results_of(seed, lambda spec: None):
         assert found["outcome"] in ("rewritten", "left alone", "refused"), found
 
 
@@ -44,10 +51,10 @@ def test_a_child_that_is_ended(tmp_path: Path) -> None:
     ]
     (tmp_path / "50.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     assert note_ended(tmp_path, 50, -11)
-    entry = summary(tmp_path)
+    entry = summary(TRAINING, tmp_path)
     assert entry["programs"] == 2
     assert entry["outcomes"] == {"chunk": {"rewritten": 1, "ended": 1}}
-    assert "| seed 51: status -11 | 1 |" in list(markdown({"0.10.2": entry}))
+    assert "| seed 51: status -11 | 1 |" in list(TRAINING.markdown({"0.10.2": entry}))
 
 
 @pytest.mark.once
