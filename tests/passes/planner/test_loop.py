@@ -281,3 +281,15 @@ def test_a_budget_far_above_the_floor_is_aimed_at(least: int, chosen: int) -> No
         for price, real in ((3, 1210), (2, 1050))
     ]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
+
+
+def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
+    """Another plan that fills the budget, and takes a ten-thousandth of a step less."""
+    held, fuller = Estimate(Candidate(0, 8), 700, 2.05), Estimate(Candidate(0, 9), 800, 2.0)
+    search = Search([])
+    search.estimates = {one.candidate: one for one in (Estimate(None, 2000, 0.0), held, fuller)}
+    made = [Attempt(RematRecord(estimate=held), 700, 700)]
+    settings = PlannerSettings(BOUND, 6)
+    assert decide(search, LIMIT, made, settings).estimate == held
+    search.step_seconds = 100.0
+    assert decide(search, LIMIT, made, settings).estimate == fuller
