@@ -303,13 +303,30 @@ def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bo
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
-    """The estimate of least memory; of those that the model cannot tell apart, what keeps least."""
+    """The estimate of least memory; of those that the model cannot tell apart, what keeps least.
+
+    Of one price, what takes longer than another and no less memory is left out.
+    """
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
+    near = [one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT]
     return min(
-        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT),
+        (one for one in near if not any(_is_better(other, one) for other in near)),
         key=lambda one: (
             (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),
+    )
+
+
+def _is_better(one: Estimate, other: Estimate) -> bool:
+    """Whether an estimate of the same moves and price takes less time and no more memory."""
+    mine, others = one.candidate, other.candidate
+    return (
+        mine is not None
+        and others is not None
+        and (mine.moves, mine.price, mine.evicted_to)
+        == (others.moves, others.price, others.evicted_to)
+        and one.temp_bytes <= other.temp_bytes
+        and one.seconds < other.seconds
     )
 
 
