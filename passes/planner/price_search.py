@@ -210,7 +210,9 @@ class PriceSearch:
             middle = lowest.candidate.price // STEPS
             for price_index in (middle - 2, middle + 2):
                 grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
-            if lowest.candidate.window_length:
+            plain = [one for one in grid if one.candidate and not one.candidate.cheap_prefix]
+            lowest = min(plain, key=lambda one: (one.temp_bytes, one.seconds), default=None)
+            if lowest is not None and lowest.candidate and lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         if self.model.machine_bytes:
             grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
