@@ -190,7 +190,7 @@ class Program:
         if op.name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
             kind = Kind.OPAQUE
         if op.name == CONSTRAINT and kind is Kind.OPAQUE:
-            kind = Kind.EXPENSIVE if self.device.exchanged.leaves_in_place(op) else kind
+            kind = Kind.EXPENSIVE if self.device.exchanged.accounts_for(op) else kind
         read = [
             index[value] if value in index else self._add_value(value, FROM_OUTSIDE, sizeless)
             for value in op.operands

@@ -11,7 +11,7 @@ from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from .candidates import PlannerSettings
-from .price_search import cheapest, corrected_bytes
+from .price_search import NO_TIME, cheapest, corrected_bytes, leanest
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
 
@@ -79,18 +79,19 @@ def decide(
     compiles = settings.compiles
     tried = measured(attempts)
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
-    chosen = None
+    chosen, no_s = None, NO_TIME * search.step_seconds
     if held is not None or len(attempts) < aimed(compiles):
         for fits in _aims(limit_bytes, attempts, compiles):
             search.within(fits.aim_bytes, fits, tried)
-            chosen = _cheapest(search.estimates.values(), fits, tried)
+            chosen = _cheapest(search.estimates.values(), fits, tried, no_s)
             if chosen is not None:
                 break
     ahead = None
     aims = held is None and not settings.budget.least
     if aims and _is_at_the_floor(search, chosen, limit_bytes, attempts):
         ahead = _on_the_road_of_min(search, limit_bytes, tried)
-    if held is not None and (chosen is None or chosen.seconds >= held.seconds):
+    least_s = -math.inf if held is None else held.seconds - no_s
+    if held is not None and (chosen is None or chosen.seconds >= least_s):
         chosen = held  # once more: the attempts end
     elif ahead is not None or chosen is None:
         chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
@@ -227,15 +228,19 @@ class _Fits:
 
 
 def _cheapest(
-    known: Iterable[Estimate], fits: _Fits, tried: Sequence[Measurement]
+    known: Iterable[Estimate],
+    fits: _Fits,
+    tried: Sequence[Measurement],
+    same_seconds: float = 0.0,
 ) -> Estimate | None:
-    """The cheapest untried estimate that fits.
+    """The cheapest untried estimate that fits; of much the same ones that take at most
+    ``same_seconds`` longer, that of least memory.
 
     As long as nothing without moves was compiled, what `remat` alone would do is measured by the
     ratio that speaks for the best plan with moves: such a plan is not to be dearer.
     """
     untried = _untried(known, tried)
-    best = cheapest(filter(fits, untried))
+    best = leanest(filter(fits, untried), same_seconds)
     if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
         return best
     ratio = corrected_bytes(best, tried) / max(best.temp_bytes, 1)
@@ -298,13 +303,30 @@ def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bo
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
-    """The estimate of least memory; of those that the model cannot tell apart, what keeps least."""
+    """The estimate of least memory; of those that the model cannot tell apart, what keeps least.
+
+    Of one price, what takes longer than another and no less memory is left out.
+    """
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
+    near = [one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT]
     return min(
-        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT),
+        (one for one in near if not any(_is_better(other, one) for other in near)),
         key=lambda one: (
             (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),
+    )
+
+
+def _is_better(one: Estimate, other: Estimate) -> bool:
+    """Whether an estimate of the same moves and price takes less time and no more memory."""
+    mine, others = one.candidate, other.candidate
+    return (
+        mine is not None
+        and others is not None
+        and (mine.moves, mine.price, mine.evicted_to)
+        == (others.moves, others.price, others.evicted_to)
+        and one.temp_bytes <= other.temp_bytes
+        and one.seconds < other.seconds
     )
 
 

@@ -181,7 +181,16 @@ class Model:
         nested = (
             tuple(dataclasses.replace(one, nested=True) for one in segmented) if several else ()
         )
-        return (*plain, *segmented, *nested)
+        return (*plain, *self._beside_loops(), *segmented, *nested)
+
+    def _beside_loops(self) -> tuple[Candidate, ...]:
+        """A candidate with cheap work alone recomputed in straight lines, whatever is in loops.
+
+        At the prices of products in layers, the head's are recomputed in every other one, or
+        nothing outside of the loops, as the tables of positions that all layers read.
+        """
+        longest = self.block_plans.longest
+        return (Candidate(longest, 0, cheap_prefix=1),) if self.pairs and longest else ()
 
     @property
     def machine_bytes(self) -> int:

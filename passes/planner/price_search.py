@@ -45,6 +45,9 @@ _SHARES = 16
 _INDISTINCT = 1.01
 """Added times that differ by less than this factor are the same."""
 
+NO_TIME = 0.0001
+"""The share of a step's time that no memory is worth: plans that differ by less take as long."""
+
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """The number of operations that may be simulated for one plan, over all its candidates, and the
 number of candidates that are always allowed. They bound the planning time of long programs to 10
@@ -140,9 +143,9 @@ class PriceSearch:
         if fits(self.estimate(None)) or not columns:
             return ()
         guess = self._guess(columns[0], limit_bytes)
-        best: dict[tuple[bool, bool], Estimate] = {}
+        best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
-            family = column.segmented, column.nested
+            family = column.segmented, column.nested, column.cheap_prefix
             wanted = 0
             if family in best and self._is_dearer(_at(column, guess), best[family]):
                 wanted = guess + 1  # at lower prices it would add more time than the best
@@ -165,16 +168,20 @@ class PriceSearch:
         tried: Sequence[Measurement] = (),
         worth_seconds: float = math.inf,
         precision_seconds: float = 0.0,
+        same_seconds: float = 0.0,
     ) -> None:
         """Tries what lies between the prices of the grid.
 
         Steps from a candidate of ``bases`` to its next price, which add more time than that does,
         are left out where that is ``worth_seconds`` or more, and end where the next ones save less
-        than ``precision_seconds``.
+        than ``precision_seconds``. Last is the step that keeps least in at most ``same_seconds``
+        more than the best.
         """
         for base in bases:
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
-                self._between(base, fits, limit_bytes, tried, precision_seconds)
+                last = self._between(base, fits, limit_bytes, tried, precision_seconds)
+                if same_seconds and self.left > 0:
+                    self._keep_less(base, last, same_seconds)
         if bases:
             self._try_cheap_prefix(fits)
 
@@ -203,7 +210,9 @@ class PriceSearch:
             middle = lowest.candidate.price // STEPS
             for price_index in (middle - 2, middle + 2):
                 grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
-            if lowest.candidate.window_length:
+            plain = [one for one in grid if one.candidate and not one.candidate.cheap_prefix]
+            lowest = min(plain, key=lambda one: (one.temp_bytes, one.seconds), default=None)
+            if lowest is not None and lowest.candidate and lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         if self.model.machine_bytes:
             grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
@@ -297,8 +306,9 @@ class PriceSearch:
         limit_bytes: float,
         tried: Sequence[Measurement],
         precision_seconds: float,
-    ) -> None:
-        """Tries steps from a grid price to the next: by linear interpolation, then by bisection."""
+    ) -> int:
+        """Tries steps from a grid price to the next: by linear interpolation, then by bisection.
+        Gives the last one that fits."""
         price_index = base.price_index
 
         def missing(step: int) -> float:
@@ -324,6 +334,19 @@ class PriceSearch:
                 low = middle
             else:
                 high = middle
+        return low
+
+    def _keep_less(self, base: Candidate, last: int, same_seconds: float) -> None:
+        """Tries the first step that takes at most so much longer than the last one that fits."""
+
+        def seconds(step: int) -> float:
+            return self.model.seconds(_at(base, base.price_index, step))
+
+        low, high, most = -1, last, seconds(last) + same_seconds
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if seconds(middle) <= most else (middle, high)
+        self.estimate(_at(base, base.price_index, high))
 
 
 def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
@@ -351,6 +374,25 @@ def _evenly_between(low: int, high: int, below: float, above: float) -> int:
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
     """The estimate of least added time; of several, one without segments and with long windows."""
     return min(estimates, key=_cost, default=None)
+
+
+def leanest(estimates: Iterable[Estimate], same_seconds: float) -> Estimate | None:
+    """The estimate of least memory among those with the windows and moves of the cheapest one that
+    take at most so much longer. What fills a budget to its last bytes, and saves next to no time,
+    is not worth them: they are room for what the model does not know."""
+    found = list(estimates)
+    best = cheapest(found)
+    if best is None or best.candidate is None or not same_seconds:
+        return best
+    like = dataclasses.replace(best.candidate, price=0)
+    alike = (
+        one
+        for one in found
+        if one.seconds <= best.seconds + same_seconds
+        and one.candidate is not None
+        and dataclasses.replace(one.candidate, price=0) == like
+    )
+    return min(alike, key=lambda one: (one.temp_bytes, _cost(one)))
 
 
 def _better(one: Estimate, other: Estimate) -> Estimate:

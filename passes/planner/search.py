@@ -25,7 +25,7 @@ from ..split_loop.plan import UniformPlan, choose_split
 from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 from .model import Model
 from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
-from .price_search import PriceSearch, cheapest, corrected_bytes
+from .price_search import NO_TIME, PriceSearch, cheapest, corrected_bytes
 from .record import Estimate, Measurement
 from .variants import Variant, Variants, moves_of, of_remat
 
@@ -274,6 +274,7 @@ class Search:
             _own(variant, tried),
             worth_s,
             precision_s,
+            NO_TIME * self.step_seconds,
         )
         self._add_all(variant, search)
 

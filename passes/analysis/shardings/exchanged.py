@@ -71,12 +71,12 @@ class Exchanged:
         maker = defining_op(value) if value in self._sent else None
         return self._of(self._sent, value, "" if maker is None else maker.name)
 
-    def leaves_in_place(self, constraint: ir.Operation) -> bool:
-        """Whether Shardy's partitioner sends nothing at a sharding constraint; False where the
-        exchanges are not known, or it leaves a sum to be done."""
+    def accounts_for(self, constraint: ir.Operation) -> bool:
+        """Whether `repeated_by` has all that Shardy's partitioner sends at a sharding constraint,
+        or it sends nothing there; False where the exchanges are not known, or it leaves a sum to be
+        done."""
         is_known = bool(self.exchanges) and not constraint_placement(constraint).unreduced
-        sent = self.sent(constraint.operands[0]) or self.repeated_by(constraint)
-        return is_known and not sent
+        return is_known and {*self.sent(constraint.operands[0])} <= {*self.repeated_by(constraint)}
 
     def repeated_by(self, op: ir.Operation) -> tuple[int, ...]:
         """The numbers of the exchanges that are made once more where an operation is repeated.

@@ -64,6 +64,12 @@ class Shardings:
         """The placement of a value; None of one that a pass added."""
         return self._placements.get(value)
 
+    def lie_alike(self, one: ir.Value, other: ir.Value) -> bool:
+        """Whether two values of one shape are split along the same axes of the mesh; True where
+        that is not known of one of them."""
+        here, there = self.placement(one), self.placement(other)
+        return here is None or there is None or here.axes == there.axes
+
     def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """The sizes of a value's largest part on a device; None where they are not known."""
         placement = self.placement(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 from jax.extend.mlir import ir
 
@@ -19,32 +20,37 @@ def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
 
     Values that the forward body stacks are left out, and so is what is cheap to compute: XLA fuses
     that, or merges it. In time is before every operation that may want the value: those that read
-    a residual that is made of it.
+    a residual that is made of it. A value that is known to lie elsewhere on the devices is another:
+    whoever reads it instead would send it.
     """
     if not may_compute_again(pair):
         return {}
     numbers = paired(ValueNumbers(through_constraints=True), pair)
     ops = [view.operation for view in pair.backward.body.operations]
     place = {walk.key(op): number for number, op in enumerate(ops)}
-    first: dict[int, tuple[int, ir.Value]] = {}
+    equal: defaultdict[int, list[tuple[int, ir.Value]]] = defaultdict(list)
     for number, op in enumerate(ops):
         for result in op.results:
-            first.setdefault(numbers.of(result), (number, result))
+            equal[numbers.of(result)].append((number, result))
     wanted = _wanted_from(pair, graph, place)
+    lie_alike = graph.device.shardings.lie_alike
     stored = {numbers.of(residual.stored) for residual in pair.residuals}
     found: dict[int, ir.Value] = {}
     for position, kind in enumerate(graph.kinds):
         if kind in CHEAP_KINDS:
             continue
         for value in graph.results[position]:
-            number = numbers.of(graph.values[value])
-            made, same = first.get(number, (math.inf, None))
-            if (
-                same is not None
-                and made < wanted[value]
-                and number not in stored
-                and same.type == graph.values[value].type
-            ):
+            there = graph.values[value]
+            number = numbers.of(there)
+            same = next(
+                (
+                    one
+                    for made, one in equal.get(number, ())
+                    if made < wanted[value] and one.type == there.type and lie_alike(one, there)
+                ),
+                None,
+            )
+            if same is not None and number not in stored:
                 found[value] = same
     return found
 

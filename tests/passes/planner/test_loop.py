@@ -10,7 +10,7 @@ import pytest
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
+from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile, least
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 LIMIT = 1000
@@ -281,3 +281,23 @@ def test_a_budget_far_above_the_floor_is_aimed_at(least: int, chosen: int) -> No
         for price, real in ((3, 1210), (2, 1050))
     ]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
+
+
+def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
+    """Another plan that fills the budget, and takes a ten-thousandth of a step less."""
+    held, fuller = Estimate(Candidate(0, 8), 700, 2.05), Estimate(Candidate(0, 9), 800, 2.0)
+    search = Search([])
+    search.estimates = {one.candidate: one for one in (Estimate(None, 2000, 0.0), held, fuller)}
+    made = [Attempt(RematRecord(estimate=held), 700, 700)]
+    settings = PlannerSettings(BOUND, 6)
+    assert decide(search, LIMIT, made, settings).estimate == held
+    search.step_seconds = 100.0
+    assert decide(search, LIMIT, made, settings).estimate == fuller
+
+
+def test_the_least_takes_no_time_that_spares_nothing() -> None:
+    """At one price, windows of another length, or with cheap work alone, may come to the same."""
+    short, long = Estimate(Candidate(8, 0), 700, 3.0), Estimate(Candidate(32, 0), 700, 1.0)
+    lower, dear = Estimate(Candidate(16, 0), 699, 4.0), Estimate(Candidate(32, 64), 700, 0.5)
+    assert least([short, long, dear]) == long
+    assert least([lower, long, dear]) == lower

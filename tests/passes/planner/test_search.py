@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 from collections.abc import Callable, Iterator
@@ -18,7 +19,13 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import EXPENSIVE_PRICES, PARTS, STEPS, Candidate
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below, cheapest
+from hloom.passes.planner.price_search import (
+    PriceSearch,
+    _parts_at,
+    _rung_below,
+    cheapest,
+    leanest,
+)
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.passes.remat import Remat
 
@@ -34,6 +41,20 @@ def scanned_loss(w: jax.Array, x: jax.Array) -> jax.Array:
         return x + jax.numpy.tanh(x @ w) @ jax.numpy.sin(w), None
 
     return (jax.lax.scan(layer, x, length=24)[0] ** 2).mean()
+
+
+def loss_of_layers_with_tables(w: jax.Array, x: jax.Array) -> jax.Array:
+    """All layers read tables that are made of little, and behind them is a product."""
+    turned = jax.numpy.arange(float(x.shape[0]))[:, None] * jax.numpy.arange(float(x.shape[1]))
+    tables = [jax.numpy.sin(turned * each) for each in (1.0, 2.0, 3.0, 4.0)]
+
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        for table in tables:
+            x = x + jax.numpy.tanh((x @ w) * table) @ w
+        return x, None
+
+    head = jax.numpy.tile(jax.lax.scan(layer, x, length=8)[0], (1, 16)) @ jax.numpy.tile(w, (16, 8))
+    return (jax.numpy.tanh(head) ** 2).mean()
 
 
 @functools.cache
@@ -149,3 +170,59 @@ def text(module: ir.Module) -> bytes:
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue()
+
+
+def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() -> None:
+    """Between what loops take alone and what the head's product takes as well lie the tables."""
+    module = prepared(loss_of_layers_with_tables)
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        [cheap] = [one for one in model.columns() if one.cheap_prefix]
+        alone, all_work = Candidate(0, 0), dataclasses.replace(cheap, cheap_prefix=0)
+        loops, beside, both = map(model.estimate, (alone, cheap, all_work))
+        assert beside.temp_bytes < loops.temp_bytes * 0.9
+        assert beside.seconds - loops.seconds < (both.seconds - loops.seconds) / 4
+        search, limit = PriceSearch(model), (beside.temp_bytes + loops.temp_bytes) // 2
+
+        def fits(estimate: Estimate) -> bool:
+            return estimate.temp_bytes <= limit
+
+        search.within(limit, fits)
+        best = cheapest(filter(fits, search.estimates.values()))
+    assert best is not None
+    assert best.candidate is not None
+    assert best.candidate.cheap_prefix
+    assert best.seconds <= beside.seconds
+
+
+def test_no_memory_is_used_for_next_to_no_time() -> None:
+    """Only plans of the same windows and moves are told apart so finely."""
+    least, most = Estimate(Candidate(0, 9), 800, 2.002), Estimate(Candidate(0, 12), 900, 2.0)
+    dearer, windows = Estimate(Candidate(0, 7), 700, 2.1), Estimate(Candidate(8, 9), 600, 2.001)
+    assert leanest([least, most, dearer, windows], same_seconds=0.01) == least
+    assert leanest([least, most, dearer, windows], same_seconds=0.0) == most
+    whole = Estimate(None, 1000, 0.0)
+    assert leanest([whole, least], same_seconds=0.01) == whole
+    assert leanest([], same_seconds=0.01) is None
+
+
+def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
+    module = prepared(loss_of_layers_with_tables)
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        limit = model.estimate(None).temp_bytes * 0.6
+
+        def fits(estimate: Estimate) -> bool:
+            return estimate.temp_bytes <= limit
+
+        def found(same_seconds: float) -> Estimate | None:
+            search = PriceSearch(model)
+            bases = search.at_grid_prices(limit, fits)
+            search.refine(bases, limit, fits, same_seconds=same_seconds)
+            return leanest(filter(fits, search.estimates.values()), same_seconds)
+
+        best, wide = found(0.0), found(1.0)
+    assert best is not None
+    assert wide is not None
+    assert wide.temp_bytes < best.temp_bytes
+    assert wide.seconds > best.seconds

@@ -11,6 +11,7 @@ from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.purity import kind_of, may_go
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.shardings import CONSTRAINT
 
 MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
 """Four by two devices, and one."""
@@ -259,13 +260,13 @@ def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) ->
         # Both operands are split along one axis, so that without the constraint Shardy could place
         # the product otherwise. With it the weights are gathered, and nothing is sent behind them.
         ('[{"a"}, {}]', '[{}, {"a"}]', '[{"a"}, {}]', Kind.EXPENSIVE),
-        # What is contracted is split: the devices sum.
-        ('[{}, {"a"}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.OPAQUE),
+        # What is contracted is split: the devices sum, at the price of the exchange.
+        ('[{}, {"a"}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.EXPENSIVE),
         # What the sharded program says is known by other rules too, and stays cheap.
         ('[{"a"}, {}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.CHEAP),
     ],
 )
-def test_a_constraint_may_be_repeated_where_shardys_partitioner_sends_nothing(
+def test_a_constraint_may_be_repeated_where_it_is_known_what_is_sent(
     context: ir.Context, x: str, y: str, wanted: str, kind: Kind
 ) -> None:
     given = ", ".join(
@@ -284,3 +285,29 @@ def test_a_constraint_may_be_repeated_where_shardys_partitioner_sends_nothing(
     if kind is not Kind.CHEAP:
         without = Program.of(module)
         assert without.kinds[without.names.index("sdy.sharding_constraint")] is Kind.OPAQUE
+
+
+def test_what_is_sent_at_a_constraint_is_its_price(context: ir.Context) -> None:
+    """But not where its operand is sent elsewhere as well, which may be on the way to it."""
+    module = ir.Module.parse(f"""{MESH}
+    func.func @main(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"a"}}]>}},
+                    %y: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{}}]>}})
+        -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) {{
+    %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+      : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>
+    %2 = stablehlo.tanh %1 : tensor<8x8xf32>
+    %3 = stablehlo.tanh %x : tensor<8x8xf32>
+    %4 = sdy.sharding_constraint %3 <@mesh, [{{}}, {{"a"}}]> : tensor<8x8xf32>
+    %5 = sdy.sharding_constraint %3 <@mesh, [{{}}, {{}}]> : tensor<8x8xf32>
+    %6 = stablehlo.tanh %4 : tensor<8x8xf32>
+    %7 = stablehlo.tanh %5 : tensor<8x8xf32>
+    return %2, %6, %7 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>
+    }}""")
+    device = DeviceView.of(module)
+    operations = [op for op in walk.operations(module.operation) if op.name == CONSTRAINT]
+    known = [device.exchanged.accounts_for(op) for op in operations]
+    repeated = [device.exchanged.repeated_by(op) for op in operations]
+    assert known == [True, False, True]
+    [number] = repeated[0]
+    assert device.exchanged.exchanges[number].kind in ("all-reduce", "reduce-scatter")
