@@ -1,5 +1,6 @@
-// A sharding constraint may be where the partitioner puts a collective, which no level and no
-// budget repeats. What provably has its sharding already is recomputed like other cheap work.
+// A sharding constraint may be where the partitioner puts a collective, which no level repeats, and
+// a budget at its price where all that is sent there is known. What provably has its sharding
+// already is recomputed like other cheap work.
 // RUN: hloom-opt %s -p "remat{min_bytes=0}" --split-input-file | filecheck %s
 // RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | \
 // RUN:   filecheck %s --check-prefix=BUDGET
@@ -27,11 +28,15 @@ func.func public @main(%x: tensor<64x512xf32> {sdy.sharding = #sdy.sharding<@mes
 // -----
 
 // An argument that lies otherwise: a gather of the whole weight. So it is behind cheap work, too.
+// A budget gathers it again, for the backward pass.
 // CHECK-LABEL: func.func public @main
 // CHECK-COUNT-1: sdy.sharding_constraint
 // CHECK-NOT:   sdy.sharding_constraint
 // BUDGET-LABEL: func.func public @main
-// BUDGET-COUNT-1: sdy.sharding_constraint
+// BUDGET:         sdy.sharding_constraint
+// BUDGET:         %[[B:.*]]:3 = stablehlo.optimization_barrier
+// BUDGET-NEXT:    %[[T:.*]] = stablehlo.tanh %[[B]]#
+// BUDGET-NEXT:    sdy.sharding_constraint %[[T]]
 // BUDGET-NOT:   sdy.sharding_constraint
 sdy.mesh @mesh = <["a"=8]>
 func.func public @main(%x: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"a"}]>}, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
