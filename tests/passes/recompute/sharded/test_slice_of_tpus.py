@@ -21,5 +21,7 @@ def test_the_floor_has_the_memory_and_the_collectives_of_a_checkpoint() -> None:
         compiled = program.lower().compile(compiler_options={"hloom": spec})
         peaks.append(compiled.memory_analysis().peak_memory_in_bytes)
         kinds.append(collectives_by_kind(compiled.as_text()))
-    assert peaks[1] < 1.25 * peaks[0]
-    assert all(count <= kinds[0].get(kind, 0) for kind, count in kinds[1].items())
+    assert peaks[1] < 1.01 * peaks[0]
+    # For that it does one sum over devices again that the checkpoint does not.
+    most = kinds[0] | {"all-reduce": kinds[0]["all-reduce"] + 1}
+    assert all(count <= most.get(kind, 0) for kind, count in kinds[1].items())
