@@ -8,9 +8,8 @@ NATIVE := runtime/CMakeLists.txt $(filter-out runtime/csrc/tests/%, \
   $(wildcard runtime/csrc/*.* runtime/csrc/*/*.* runtime/csrc/*/*/*.*))
 SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
-# $(1) the environment. UV=uv takes a third of pip's time, and does not read pip's settings.
+# UV=uv takes a third of pip's time. It does not read pip's settings; where it fails pip tries.
 UV ?=
-installer = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(1)/bin/python $(INSTALL))
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
 export JAX_PLATFORMS := cpu
 # Of the packages little is ever imported: Python compiles that when it is, and keeps it: without,
@@ -86,8 +85,7 @@ test-newest: .venv-newest/dev.stamp
 # Machine code takes most of XLA's time to compile for a GPU, after all that is about memory is
 # decided, and the programs of a test mostly share their kernels: XLA keeps those of this run.
 test-h100: export TESTS_KERNELS := $(CURDIR)/build/test-kernels
-test-h100: export TESTS_XLA_FLAGS := --xla_gpu_enable_llvm_module_compilation_parallelism=true \
-  --xla_gpu_disable_gpuasm_optimizations=true --xla_backend_optimization_level=0
+test-h100: export TESTS_XLA_FLAGS := --xla_gpu_enable_llvm_module_compilation_parallelism=true
 test-h100: .venv/cuda13.stamp
 	rm -rf $(TESTS_KERNELS) && mkdir -p $(TESTS_KERNELS)
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100 $(call files-marked,h100)
@@ -190,8 +188,9 @@ files-marked = $$(grep -rl --include='test_*.py' 'pytest\.mark\.$(1)\b' tests | 
 # $(1) the environment, $(2) what pip is to install.
 define install
 @echo "installing $(subst ',,$(2)) into $(1): downloads some 300 MB and compiles C++, a minute or two"
-@$(call installer,$(1)) $(2) || { \
-  echo "$(if $(UV),uv,pip) could not install $(subst ',,$(2)): is there a network? Its message stands above." >&2; \
+@$(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python $(2) ||) \
+$(1)/bin/python $(INSTALL) $(2) || { \
+  echo "pip could not install $(subst ',,$(2)): is there a network? Its message stands above." >&2; \
   exit 1; }
 @touch $@
 endef

@@ -79,17 +79,16 @@ class Parts:
 
 @dataclass(frozen=True)
 class MeshProgram:
-    """A step lowered over a mesh, its arguments as they lie, and what is in it."""
+    """A step lowered over a mesh, its arguments as they lie, and the type of its products."""
 
     lowered: Any
     arguments: tuple[Any, ...]
     split: Split
-    parts: tuple[str, ...]
     type: Any
 
 
 def drawn(seed: int) -> MeshProgram:
-    """The program of a seed. It takes eight devices, or fewer of those that JAX has."""
+    """The program of a seed, over four or all of eight devices."""
     random = np.random.default_rng(seed)
 
     def chosen(choices: Any) -> Any:
@@ -111,9 +110,7 @@ def drawn(seed: int) -> MeshProgram:
     with split.over():
         arguments = jax.device_put(arguments, shardings)
         lowered = jax.jit(step).lower(*arguments)
-    names = [f.name for f in fields(Parts) if getattr(parts, f.name)]
-    names += [f"{count} layers", "explicit" if split.explicit else "automatic"]
-    return MeshProgram(lowered, arguments, split, tuple(names), type_)
+    return MeshProgram(lowered, arguments, split, type_)
 
 
 def _split(random: np.random.Generator, shape: tuple[int, ...]) -> Split:

@@ -42,6 +42,8 @@ def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
         for value in graph.results[position]:
             there = graph.values[value]
             number = numbers.of(there)
+            if number in stored:
+                continue
             same = next(
                 (
                     one
@@ -50,7 +52,7 @@ def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
                 ),
                 None,
             )
-            if same is not None and number not in stored:
+            if same is not None:
                 found[value] = same
     return found
 

@@ -72,14 +72,16 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
         yield Model(module, Target(), 0)
 
 
+def at_most(limit_bytes: float) -> Callable[[Estimate], bool]:
+    return lambda estimate: estimate.temp_bytes <= limit_bytes
+
+
 @pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
 def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     search = PriceSearch(model)
     limit = search.estimate(None).temp_bytes * share
 
-    def fits(estimate: Estimate) -> bool:
-        return estimate.temp_bytes <= limit
-
+    fits = at_most(limit)
     search.within(limit, fits)
     best = cheapest(filter(fits, search.estimates.values()))
     assert best is not None
@@ -184,9 +186,7 @@ def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() ->
         assert beside.seconds - loops.seconds < (both.seconds - loops.seconds) / 4
         search, limit = PriceSearch(model), (beside.temp_bytes + loops.temp_bytes) // 2
 
-        def fits(estimate: Estimate) -> bool:
-            return estimate.temp_bytes <= limit
-
+        fits = at_most(limit)
         search.within(limit, fits)
         best = cheapest(filter(fits, search.estimates.values()))
     assert best is not None
@@ -212,8 +212,7 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
         model = Model(module, Target(), 0)
         limit = model.estimate(None).temp_bytes * 0.6
 
-        def fits(estimate: Estimate) -> bool:
-            return estimate.temp_bytes <= limit
+        fits = at_most(limit)
 
         def found(same_seconds: float) -> Estimate | None:
             search = PriceSearch(model)
