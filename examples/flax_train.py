@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 
 LAYERS, WIDTH, HEADS = 4, 64, 4
-BATCH, SEQUENCE, STEPS = 8, 128, 20
+BATCH, SEQUENCE, STEPS = 8, 128, 10
 
 
 class Block(nnx.Module):

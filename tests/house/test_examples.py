@@ -62,7 +62,7 @@ def test_pipeline_train() -> None:
     pipeline = run_example(
         "pipeline_train.py", JAX_HLOOM="pipeline{axis=stage microbatches=8}", **flags
     )
-    assert len(losses(plain)) == 20
+    assert len(losses(plain)) == 10
     assert losses(plain)[-1] < losses(plain)[0]
     assert losses(pipeline) == pytest.approx(losses(plain), rel=1e-4)
     assert temporaries_mib(pipeline) <= 0.4 * temporaries_mib(plain)
@@ -102,7 +102,7 @@ def test_the_first_hour(tmp_path: Path) -> None:
     plain, fitting, smaller, report, budgets, replay, mistake, passes = re.split(
         r"\n\x1b\[1m# \d\. .*\n", done.stdout
     )[1:]
-    assert len(losses(plain)) == 20
+    assert len(losses(plain)) == 10
     assert losses(plain)[-1] < losses(plain)[0]
     assert losses(fitting) == losses(plain)
     assert losses(smaller) == pytest.approx(losses(plain), rel=1e-4)

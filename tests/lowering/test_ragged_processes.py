@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 import pytest
-from support import xla_flags
+from support import often, xla_flags
 from support.devices.stopping import stopped_for
 
 pytestmark = pytest.mark.long
@@ -160,7 +160,7 @@ def all_are_equal(
         assert output.endswith("equal\n")
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.once)])
+@pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_equals_numpy_with_gradients(processes: int) -> None:
     all_are_equal(start(EQUAL, processes))
 
@@ -202,7 +202,7 @@ def _read(worker: subprocess.Popen[str], lines: list[str]) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_a_process_that_is_stopped_is_waited_for(processes: int) -> None:
     workers = start(STOPS, processes, other=1)
     all_are_equal(workers, lambda: stopped_for(10, workers[1].pid))

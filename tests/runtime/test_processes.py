@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import often
 from support.devices.stopping import stopped_for
 from support.devices.stress_library import (
     STEPS_OF_A_SITE,
@@ -116,9 +117,7 @@ def test_without_the_pass_processes_are_early(library: Path) -> None:
     assert max(each["violations"] for each in happened if each) > 0
 
 
-@pytest.mark.parametrize(
-    ("processes", "devices"), [(2, 2), pytest.param(4, 2, marks=pytest.mark.once)]
-)
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 2)][: often(1, 2)])
 def test_a_process_that_is_killed_is_an_error_in_the_others(
     library: Path, processes: int, devices: int
 ) -> None:
@@ -128,9 +127,7 @@ def test_a_process_that_is_killed_is_an_error_in_the_others(
         assert re.search("Gloo.*(closed|reset) by peer", each["error"])
 
 
-@pytest.mark.parametrize(
-    ("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.once)]
-)
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)][: often(1, 2)])
 def test_a_process_that_is_stopped_is_waited_for(
     library: Path, processes: int, devices: int
 ) -> None:

@@ -74,7 +74,7 @@ def test_every_run_finishes_and_nobody_is_early(
     library: Path, devices: int, elements: int, between: str
 ) -> None:
     # Where cores are few, most of the time of many devices is that of switching threads.
-    runs = often(RUNS // 2 if devices == 8 else 50, RUNS)
+    runs = often(50 if devices == 8 else 25, RUNS)
     options = ["--between", between, "--elements", str(elements), "--runs", str(runs)]
     assert_all_is_well(run(library, devices, *options), devices, runs)
 

@@ -165,7 +165,7 @@ def test_a_missing_compiler_is_told_and_the_rest_runs(
 
 @pytest.mark.h100
 def test_the_step_compiles_for_an_h100(tmp_path: Path) -> None:
-    outcome = demo(tmp_path, "--spec", EVERYTHING, "--target", "h100_sxm")
+    outcome = demo(tmp_path, *SMALLER, "--spec", EVERYTHING, "--target", "h100_sxm")
     assert outcome.status == 0
     off, on = outcome.numbers["h100_sxm"]["off"], outcome.numbers["h100_sxm"]["on"]
     assert on["memory"]["temp_bytes"] < off["memory"]["temp_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -46,6 +47,13 @@ def compare_page(both: TwoDumps, *, folder: Path) -> str:
 
 
 def _rendered(template: str, folder: Path, **values: object) -> str:
+    found = _environment().get_template(f"{template}.html.jinja")
+    return found.render(values, version=__version__, folder=folder)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Keeps each template that it has compiled, which takes as long as a plot."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -54,17 +62,20 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(_FILTERS)
-    # As a URL: names of modules are plain, but folders are the user's.
-    environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
-    environment.filters["drawn"] = lambda plot: Markup(plot.svg())
+    environment.filters.update(_FILTERS, link=_link, drawn=lambda plot: Markup(plot.svg()))
     environment.globals.update(
         colors=Markup(COLORS_CSS.rstrip()),  # our own, too
         inlined=_inlined,
         figure_of_two=figure_of_two,
         same_program=same_program,
     )
-    return environment.get_template(f"{template}.html.jinja").render(values, version=__version__)
+    return environment
+
+
+@jinja2.pass_context
+def _link(context: jinja2.runtime.Context, path: Path) -> str:
+    """As a URL from the page's folder: names of modules are plain, but folders are the user's."""
+    return quote(os.fsencode(os.path.relpath(path, context["folder"])))
 
 
 def _shown(value: object) -> object:

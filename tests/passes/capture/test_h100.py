@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from support import often
 
 import hloom
 from benchmarks.capture import measure_alone, measure_captured
@@ -49,7 +50,8 @@ def matrix(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 @pytest.mark.parametrize(
-    "name", ["perceptron", "gpt_scanned", "mixture_of_experts", "lstm", "adam"]
+    "name",
+    ["perceptron", "gpt_scanned", "mixture_of_experts", "lstm", "adam"][: often(4, 5)],
 )
 def test_everything_is_in_one_graph(name: str) -> None:
     program = SUBJECTS[name].lower(deviceless.mesh(TARGET, 1))
