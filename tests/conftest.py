@@ -7,8 +7,9 @@ Tests marked `gpu` start a process of their own on the GPU; they are skipped whe
 So are tests marked `h100` where JAX's CUDA plugin is not installed, and those marked `tpu` without
 libtpu. Tests can import `benchmarks`.
 
-CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest. Tests
-marked `long` start first: one that starts at the end leaves the other workers without work.
+CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest. Of
+random programs, which are the same on both, the newest has half. Tests marked `long` start first:
+one that starts at the end leaves the other workers without work.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from support import ROOT, RunPython
+from support import ROOT, RunPython, examples
 
 import hloom
 from hloom import policy
@@ -72,6 +73,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--files", type=int, default=0, help="print the seconds of so many files, the longest first"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    examples.draw_share(0.5 if config.getoption("--cases") == "third" else 1)
 
 
 _FILE_S = Counter[str]()

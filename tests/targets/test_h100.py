@@ -47,7 +47,7 @@ def test_memory_falls_and_no_product_is_repeated(name: str) -> None:
 
 
 @pytest.mark.h100
-@pytest.mark.parametrize("name", ["unrolled", "scanned", "two_level_scan"])
+@pytest.mark.parametrize("name", ["scanned", "two_level_scan", "unrolled"][: often(2, 3)])
 def test_a_budget_holds(name: str) -> None:
     budget_bytes = measured(name, "off").step_bytes // 3 * 2
     found = measure(lowered(name), f"remat{{budget={budget_bytes}}}")

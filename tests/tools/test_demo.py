@@ -88,6 +88,7 @@ def test_the_ir_is_in_the_folder_that_it_names(ran: Outcome) -> None:
     assert ran.numbers["off"]["dump_dir"] is None
 
 
+@pytest.mark.once
 def test_chosen_steps_are_dumped_and_nothing_else(ran: Outcome, tmp_path: Path) -> None:
     dumped = demo(tmp_path, "--spec", EVERYTHING, "--dump-steps", "1,3")
     assert dumped.status == 0
@@ -106,6 +107,7 @@ def test_chosen_steps_are_dumped_and_nothing_else(ran: Outcome, tmp_path: Path) 
     assert f"Look at it with: hloom report {steps[0]}" in dumped.printed
 
 
+@pytest.mark.once
 def test_it_runs_with_nothing_on(tmp_path: Path) -> None:
     nothing = demo(tmp_path, "--spec", "off", *SMALLER)
     assert nothing.status == 0

@@ -76,6 +76,7 @@ def test_versioned_stablehlo_in_text_is_read(run: Run) -> None:
     assert out == ADD.replace("module @m", "module").encode()
 
 
+@pytest.mark.once
 def test_stdin_is_read_and_a_pipe_written() -> None:
     for arguments in ((), ("-",), ("-", "-p", "off")):
         done = fresh(*arguments, stdin=ADD.encode())
