@@ -82,6 +82,39 @@ def transposed_stacks(
     return found
 
 
+def transposed_products(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Conversions of a block's products whose results are read together with values in another
+    order, as the gradient of a softmax, by what comes back from the product behind it, reads the
+    product before it, which is transposed for the softmax.
+
+    XLA transposes the one that is made later, once it is converted.
+    """
+    if not any(map(_transposes_product, ops)):
+        return []
+    orders, found = _Orders(ops[0].block, lanes=1), dict[Hashable, ir.Operation]()
+    place = {walk.key(op): number for number, op in enumerate(ops)}
+    for op in ops:
+        if len(op.operands) < 2 or op.name in _MOVES or not _is_flexible(op):
+            continue
+        shape = shape_of(op.results[0])
+        whole = [each for each in op.operands if shape_of(each) == shape]
+        made = [orders.made(value) for value in whole]
+        if len({order for order in made if order is not None}) < 2:
+            continue
+        behind = filter(None, (orders.behind_product(value) for value in whole))
+        latest = max(behind, key=lambda pair: place[walk.key(pair[0])], default=None)
+        if latest is not None and len(latest[1].operands) == 1:
+            found[walk.key(latest[1])] = latest[1]
+    return list(found.values())
+
+
+def _transposes_product(op: ir.Operation) -> bool:
+    if op.name != "stablehlo.transpose":
+        return False
+    maker = defining_op(op.operands[0])
+    return maker is not None and maker.name == "stablehlo.dot_general"
+
+
 def _is_zeros(value: ir.Value) -> bool:
     op = defining_op(value)
     if op is not None and op.name == "stablehlo.broadcast_in_dim":
@@ -121,7 +154,23 @@ class _Orders:
         found = settled(self._known, value, self._asked_of, self._ask)
         return _plain(value) if found is None else found
 
-    def _made(self, value: ir.Value) -> Order | None:
+    def behind_product(self, value: ir.Value) -> tuple[ir.Operation, ir.Operation] | None:
+        """The product that a value has its order from, and the first operation behind it that does
+        more than to move elements; None where it has it from elsewhere."""
+        first = None
+        while (op := self._maker(value)) is not None:
+            if op.name == "stablehlo.dot_general":
+                return None if first is None else (op, first)
+            if not _is_flexible(op):
+                return None
+            if op.name not in _MOVES:
+                first = op
+            value = next((each for each in op.operands if self.made(each) is not None), None)
+            if value is None:
+                return None
+        return None
+
+    def made(self, value: ir.Value) -> Order | None:
         """The order that a value has for its operands' sake; None where it may be any."""
         return settled(self._as_made, value, self._made_of, self._make)
 
@@ -160,7 +209,7 @@ class _Orders:
         """The readers of a value that it takes its order from, the last one first."""
         found = self._readers.get(value)
         if found is None:
-            found = [] if self._made(value) is not None else self._asking(value)
+            found = [] if self.made(value) is not None else self._asking(value)
             self._readers[value] = found
         return found
 
@@ -186,7 +235,7 @@ class _Orders:
             asked = None if order is None else _back(reader, value, order)
             if asked is not None:
                 return asked
-        return self._made(value)
+        return self.made(value)
 
     def _made_by_product(self, op: ir.Operation) -> Order:
         """The order of a product: the left operand's fastest axis stays the fastest."""

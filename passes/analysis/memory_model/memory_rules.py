@@ -24,6 +24,10 @@ class MemoryRules:
     """Whether a stack that a loop reads in another order than it was written in is transposed as a
     whole before the loop; else each slice is as it is read."""
 
+    transposes_products = True
+    """Whether a product's result, converted, is transposed in memory where it is read together with
+    values in another order (`layouts.transposed_products`)."""
+
     has_shifts = True
     """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
     (`BufferUse.SHIFT`)."""

@@ -63,6 +63,7 @@ class TpuRules(MemoryRules):
     """XLA:TPU's."""
 
     transposes_stacks = False
+    transposes_products = False
     has_shifts = False
     repeats_tanh = False
     holds_exchanged = False

@@ -15,7 +15,7 @@ from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, Program
 from .exchanged import hold_exchanged
-from .layouts import transposing_bytes
+from .layouts import transposed_products, transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
 from .targets import refine
@@ -109,6 +109,8 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         _mark_repeated(graph, trace)
     if rules.has_shifts:
         _mark_shifts(graph, trace)
+    if rules.transposes_products:
+        _mark_transposed(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
     )
@@ -226,6 +228,15 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
         frontier.remove(value)
         frontier.update(each for each in graph.operands[producer] if not constant[each])
     return own
+
+
+def _mark_transposed(graph: Program, trace: OpTrace) -> None:
+    """Keeps what a product is converted to where XLA transposes that for several readers."""
+    ops = [op for op, _ in zip(graph.ops, trace.uses, strict=False)]
+    for op in transposed_products(ops):
+        position = graph.producers[graph.index[op.results[0]]]
+        if trace.uses[position] is BufferUse.FUSED:
+            trace.uses[position] = BufferUse.HEAVY
 
 
 def _mark_shifts(graph: Program, trace: OpTrace) -> None:
