@@ -165,9 +165,10 @@ class _Orders:
                 return None
             if op.name not in _MOVES:
                 first = op
-            value = next((each for each in op.operands if self.made(each) is not None), None)
-            if value is None:
+            giving = [each for each in op.operands if self.made(each) is not None]
+            if not giving:
                 return None
+            value = giving[0]
         return None
 
     def made(self, value: ir.Value) -> Order | None:

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import SUBJECTS, TPU_SUBJECTS
 from hloom.passes.analysis.device import DeviceView
-from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.layouts import transposed_products, transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
 from hloom.passes.analysis.program import Program
@@ -333,3 +333,43 @@ def test_predictions_are_near_xlas_figures(name: str, policy: str | None) -> Non
     real = measure(lowered, "off").temp_bytes
     assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.1)
     assert real > 200 * MEBI_BYTES
+
+
+# Heads in groups: the scores' axes have another order in the first product than in the gradient's.
+ATTENTIONS = {
+    "grouped": ("btkgd,bskd->bkgts", "bkgts,bskd->btkgd", (2, 1024, 4, 4, 64), (2, 1024, 4, 64)),
+    "not grouped": ("bthd,bshd->bhts", "bhts,bshd->bthd", (2, 1024, 16, 64), (2, 1024, 16, 64)),
+}
+
+
+def gradient_of_attention(name: str, sharding: Any = None) -> Any:
+    scored, summed, queries, keys = ATTENTIONS[name]
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        scores = jnp.einsum(scored, q, k).astype("float32") / 8
+        weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+        return jnp.einsum(summed, weights, v).astype("float32").sum()
+
+    shapes = [
+        jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding)
+        for shape in (queries, keys, keys)
+    ]
+    return jax.jit(jax.grad(attention, argnums=(0, 1, 2))).lower(*shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("grouped", ["tensor<2x4x4x1024x1024xf32>"]), ("not grouped", [])]
+)
+def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) -> None:
+    module = prepared(gradient_of_attention(name))
+    found = transposed_products([view.operation for view in main_block(module).operations])
+    assert [str(op.results[0].type) for op in found] == wanted
+    assert all(op.operands[0].owner.name == "stablehlo.dot_general" for op in found)
+
+
+@pytest.mark.h100
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_the_memory_of_the_gradient_of_attention_is_xlas(name: str) -> None:
+    lowered = gradient_of_attention(name, placement())
+    real = measure(lowered, "off").temp_bytes
+    assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.005)
