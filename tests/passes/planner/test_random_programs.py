@@ -83,4 +83,4 @@ def test_a_loop_with_loops_that_are_planned_is_not_recomputed_itself() -> None:
 
 def test_interpreter_agrees() -> None:
     interpreter_agrees()
-    assert min(MADE[name] for name in ("accumulate", "remat", "split-loop")) >= 3, MADE
+    assert min(MADE[name] for name in ("accumulate", "remat", "split-loop")) >= 2, MADE
