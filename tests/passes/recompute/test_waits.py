@@ -81,10 +81,10 @@ def parsed(**parts: str) -> ir.Module:
     return ir.Module.parse(text)
 
 
-def waiting(module: ir.Module) -> list[ir.Operation]:
+def waiting(module: ir.Module, *, zeros_wait: bool = False) -> list[ir.Operation]:
     """Has the loops wait, and gives the barriers."""
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    wait_before(loops)
+    wait_before(loops, zeros_wait=zeros_wait)
     assert module.operation.verify()
     return [op for op in walk.operations(module.operation) if op.name == BARRIER]
 
@@ -106,7 +106,7 @@ def test_the_results_are_the_same() -> None:
     check_results(parsed)
 
 
-def check_results(make: Callable[[], ir.Module]) -> None:
+def check_results(make: Callable[[], ir.Module], *, zeros_wait: bool = False) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     arguments = tuple(
         jax.random.normal(key, shape)
@@ -115,7 +115,7 @@ def check_results(make: Callable[[], ir.Module]) -> None:
     with make_context(), ir.Location.unknown():
         module = make()
         before = interpret(module, arguments)
-        assert waiting(module)
+        assert waiting(module, zeros_wait=zeros_wait)
         after = interpret(module, arguments)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -192,3 +192,41 @@ def test_a_value_is_held_as_it_was_before_it_was_widened(make: Callable[..., ir.
         # Nothing is left of what it was widened by before.
         assert [op.name for op in found].count("stablehlo.convert") == 2
     check_results(lambda: make(**WIDENED))
+
+
+def filling() -> ir.Module:
+    """The loop adds to zeros, one array for two carries."""
+    text = PROGRAM.format(**PARTS)
+    sums, both = "tensor<1024x1024xf32>", "tensor<1024x1024xf32>, tensor<1024x1024xf32>"
+    zeros = (
+        f"%zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> {sums}\n  %0:4 = "
+    )
+    for old, new in {
+        "%0:2 = ": zeros,
+        "%c = %from) : tensor<i32>, tensor<1024xf32>": (
+            f"%c = %from, %a = %zeros, %b = %zeros) : tensor<i32>, {NUMBERS}, {both}"
+        ),
+        "stablehlo.return %1, %2 : tensor<i32>, tensor<1024xf32>": (
+            f"%3 = stablehlo.add %a, %x : {sums}\n    %4 = stablehlo.subtract %b, %x : {sums}\n"
+            f"    stablehlo.return %1, %2, %3, %4 : tensor<i32>, {NUMBERS}, {both}"
+        ),
+        "return %0#1, %end": "return %0#1, %end, %0#2, %0#3",
+        f"{PARTS['results']})": f"{PARTS['results']}, {both})",
+        f": {PARTS['results']}\n}}": f": {PARTS['results']}, {both}\n}}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    return ir.Module.parse(text)
+
+
+def test_zeros_wait_where_a_target_makes_them_early() -> None:
+    """What they are filled with passes the barrier: nothing can make them before."""
+    with make_context(), ir.Location.unknown():
+        for zeros_wait in (False, True):
+            module = filling()
+            (barrier,) = waiting(module, zeros_wait=zeros_wait)
+            [loop] = [op for op in walk.operations(module.operation) if op.name.endswith("while")]
+            fills = {loop.operands[number].owner.operands[0].owner.name for number in (2, 3)}
+            assert fills == {BARRIER if zeros_wait else "stablehlo.constant"}
+            assert len(barrier.operands) == 2 + zeros_wait
+    check_results(filling, zeros_wait=True)
