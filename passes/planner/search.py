@@ -38,6 +38,9 @@ _PRECISION = 0.0005
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
+_LOOPS_ALONE = Candidate(0, 0)
+"""The column of plans that recompute in loops alone."""
+
 
 class Search:
     """Searches the candidates of all variants, and keeps every estimate in order.
@@ -180,11 +183,11 @@ class Search:
         model = whole.model
         as_it_is = _lifted(whole, model.estimate(None))
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
-        plans = uniform_plans(model, group)
-        plans += [
-            _uniform(model, group, _lowered(whole, one))
-            for one in self.estimates.values()
-            if moves_of(one) == whole.moves and one.candidate and not one.candidate.evicted_to
+        beside = [column for column in model.columns() if column.cheap_prefix]
+        plans = [
+            plan
+            for column in (_LOOPS_ALONE, *beside)
+            for plan in uniform_plans(model, group, column)
         ]
         choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None:
@@ -374,12 +377,14 @@ def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
     ]
 
 
-def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:
-    """The plans at the grid prices for the model's module, in which ``group`` is whole.
+def uniform_plans(
+    model: Model, group: LoopGroup, column: Candidate = _LOOPS_ALONE
+) -> list[UniformPlan]:
+    """The plans of a column at the grid prices for the model's module, in which ``group`` is whole.
 
     Where several prices decide the same for loops, the plan is estimated once.
     """
-    candidates = (Candidate(window_length, price) for price in _deciding(model))
+    candidates = (dataclasses.replace(column, price=price) for price in _deciding(model))
     return [_uniform(model, group, model.estimate(candidate)) for candidate in candidates]
 
 
