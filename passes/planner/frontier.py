@@ -267,10 +267,10 @@ class FrontierAnalysis:
         if estimate.candidate not in self._scheduled_bytes:
             variant = self.variants.made_by(estimate.candidate)
             rewritten = clone_module(variant.of.module)
-            apply_plan(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
-            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(
-                rewritten, rules=memory_rules(self.target)
-            )
+            rules = memory_rules(self.target)
+            plans = variant.model.on(rewritten, variant.plan(estimate))
+            apply_plan(RematPlan(*plans, zeros_wait=rules.makes_zeros_early))
+            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten, rules=rules)
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 
     def _has_time(self) -> bool:

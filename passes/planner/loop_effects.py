@@ -1,7 +1,9 @@
 """What each candidate's rewritten loops change in the block around them.
 
-The loops are rewritten in a scratch copy of the module. Two figures matter in the block around
-them: the memory inside the loops while they run, and the bytes that one loop stacks for the other.
+The loops are rewritten in a scratch copy of the module. Three things matter in the block around
+them: the memory inside the loops while they run, the bytes that one loop stacks for the other, and
+what a loop reads that it did not read before, as the tables of positions that a forward loop reads,
+once its backward loop recomputes from them.
 
 To stack a byte takes time as well, so that loops are fastest where they recompute what is made
 again in less. No price decides for more stacks than that; at lower prices memory is what counts.
@@ -38,10 +40,13 @@ class LoopEffect:
       inner_bytes: memory that is live only while the loop runs.
       stacks: for a forward loop, the bytes of its results that backward loops read, by the numbers
         of these among the module's operations.
+      reads: values of the block that it reads and did not read before: the number of the operation
+        that makes one, and which of its results it is.
     """
 
     inner_bytes: int
     stacks: tuple[tuple[tuple[int, ...], int], ...] = ()
+    reads: tuple[tuple[int, int], ...] = ()
 
 
 class LoopEffects:
@@ -159,6 +164,7 @@ class LoopEffects:
         effects: dict[int, LoopEffect] = {}
         with scratch.context, ir.Location.unknown():
             copies = [counterparts.of(plan) for plan in plans]
+            made = self._made_around(plans, counterparts)
             replaced = Replacements()
             for copy in copies:
                 apply_scan(copy, replaced)
@@ -167,15 +173,39 @@ class LoopEffects:
                 for plan, copy in zip(plans, copies, strict=True)
                 for loop, new in zip(plan.loops, copy.loops, strict=True)
             }
+            # Once operations are erased, other values may have the addresses of theirs.
+            read = {number: _read_of(made, loop) for number, loop in rebuilt.items()}
             finish_scans(replaced)
             device = device.with_made(replaced.like)
             for number, loop in rebuilt.items():
-                effects[number] = LoopEffect(inner_bytes(loop, device))
+                left = _read_of(read[number], loop)
+                effects[number] = LoopEffect(inner_bytes(loop, device), reads=tuple(left.values()))
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
                     stacks = _linked_bytes(forward, readers, rebuilt, device)
                     effects[forward] = dataclasses.replace(effects[forward], stacks=stacks)
         return effects
+
+    def _made_around(
+        self, plans: Iterable[ScanPlan], counterparts: IRMapping
+    ) -> dict[ir.Value, tuple[int, int]]:
+        """What is made in the blocks of outermost loops, as `LoopEffect.reads` has it.
+
+        By the value of the copy.
+        """
+        loops = {walk.key(loop) for plan in plans for loop in plan.loops}
+        blocks = dict.fromkeys(
+            plan.block
+            for plan in plans
+            if loops.isdisjoint(map(walk.key, walk.ancestors(plan.block)))
+        )
+        return {
+            value: (self.number[walk.key(op)], place)
+            for block in blocks
+            for op in (view.operation for view in block.operations)
+            if len(op.results)
+            for place, value in enumerate(counterparts.op(op).results)
+        }
 
     def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
         """By the number of a forward loop, those of its backward loops."""
@@ -186,6 +216,13 @@ class LoopEffects:
             )
             readers.setdefault(forward, []).append(backward)
         return readers
+
+
+def _read_of(
+    made: Mapping[ir.Value, tuple[int, int]], loop: ir.Operation
+) -> dict[ir.Value, tuple[int, int]]:
+    """Of some values those that a loop reads, in the order in which it reads them."""
+    return {value: made[value] for value in walk.values_read(loop) if value in made}
 
 
 def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:

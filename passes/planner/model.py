@@ -355,6 +355,9 @@ class Model:
             loops = {number: self.operations[number] for by, _ in effect.stacks for number in by}
             places = {n: graph.producers[graph.index[op.results[0]]] for n, op in loops.items()}
             stacks = [([places[number] for number in by], size) for by, size in effect.stacks]
+            read = [graph.index[self.operations[n].results[place]] for n, place in effect.reads]
+            known = set(trace.reads[position])
+            trace.reads[position] = [*trace.reads[position], *(v for v in read if v not in known)]
             put_stacks(trace, position, stacks)
         return trace
 

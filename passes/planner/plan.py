@@ -161,7 +161,8 @@ class MemoryPlan(PlanBase):
         number = {walk.key(op): place for place, op in enumerate(ops)}
         replace_body(self.module, self.moved.module)
         mapping = IRMapping(number, self.module)
-        apply_plan(RematPlan(*mapping.of((self.remat.blocks, self.remat.scans))))
+        plans = mapping.of((self.remat.blocks, self.remat.scans))
+        apply_plan(replace(self.remat, blocks=plans[0], scans=plans[1]))
 
 
 _COLUMNS = {
@@ -208,7 +209,8 @@ class MemoryPlanner:
         variant = self._variants.made_by(choice.estimate.candidate)
         plans = variant.plan(choice.estimate)
         again_flops, again_s = added_work(*plans, variant.model.pricing)
-        remat = RematPlan(*(plans if variant.moves else variant.model.on(module, plans)))
+        blocks, scans = plans if variant.moves else variant.model.on(module, plans)
+        remat = RematPlan(blocks, scans, variant.model.device.rules.makes_zeros_early)
         record = RematRecord(
             prediction=Prediction(
                 step_bytes=around_bytes + choice.expected_bytes,

@@ -38,6 +38,9 @@ _PRECISION = 0.0005
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
+_LOOPS_ALONE = Candidate(0, 0)
+"""The column of plans that recompute in loops alone."""
+
 
 class Search:
     """Searches the candidates of all variants, and keeps every estimate in order.
@@ -180,9 +183,13 @@ class Search:
         model = whole.model
         as_it_is = _lifted(whole, model.estimate(None))
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
-        choice = choose_split(
-            limit_bytes / max(factor, 1e-9), uniform_plans(model, group), group.trip_count
-        )
+        beside = [column for column in model.columns() if column.cheap_prefix]
+        plans = [
+            plan
+            for column in (_LOOPS_ALONE, *beside)
+            for plan in uniform_plans(model, group, column)
+        ]
+        choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None:
             return None
         seconds = choice.seconds + whole.added_seconds
@@ -370,22 +377,27 @@ def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
     ]
 
 
-def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:
-    """The plans at the grid prices for the model's module, in which ``group`` is whole.
+def uniform_plans(
+    model: Model, group: LoopGroup, column: Candidate = _LOOPS_ALONE
+) -> list[UniformPlan]:
+    """The plans of a column at the grid prices for the model's module, in which ``group`` is whole.
 
     Where several prices decide the same for loops, the plan is estimated once.
     """
-    numbers = {model.number[walk.key(each.loop.op)] for each in group.loops}
-    found: list[UniformPlan] = []
-    for price in _deciding(model):
-        effects = model.loops.at(price)
-        estimate = model.estimate(Candidate(window_length, price))
-        rewritten = [effects[number] for number in sorted(numbers & effects.keys())]
-        stacked_bytes = sum(size for effect in rewritten for _, size in effect.stacks)
-        if not rewritten:
-            stacked_bytes = group.stacked_bytes
-        found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
-    return found
+    candidates = (dataclasses.replace(column, price=price) for price in _deciding(model))
+    return [_uniform(model, group, model.estimate(candidate)) for candidate in candidates]
+
+
+def _uniform(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
+    """An estimate for the model's module, in which ``group`` is whole, as a plan for that."""
+    effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
+    numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)
+    rewritten = [effects[number] for number in numbers if number in effects]
+    stacks = [size for effect in rewritten for _, size in effect.stacks]
+    if not rewritten:
+        updates = (stack.stack.update.results[0] for stack in group.stacks)
+        stacks = [model.device.bytes_of(update) or 0 for update in updates]
+    return UniformPlan(estimate.temp_bytes, sum(stacks), estimate.seconds)
 
 
 def _deciding(model: Model) -> list[int]:

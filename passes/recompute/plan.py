@@ -27,10 +27,14 @@ from .tables import cloned_operations, recompute_tables
 
 @dataclass(frozen=True)
 class RematPlan(base.PlanBase):
-    """The plans of the straight-line blocks and of the pairs of loops, outer loops first."""
+    """The plans of the straight-line blocks and of the pairs of loops, outer loops first.
+
+    ``zeros_wait`` is whether zeros that backward loops start from wait for what these wait for.
+    """
 
     blocks: tuple[BlockPlan, ...] = ()
     scans: tuple[ScanPlan, ...] = ()
+    zeros_wait: bool = False
 
     @property
     def empty(self) -> bool:
@@ -89,16 +93,18 @@ class RematPlan(base.PlanBase):
         return RematPlan(
             tuple(plan for plan in blocks if plan is not None),
             tuple(plan for plan in scans if plan is not None),
+            self.zeros_wait,
         )
 
 
 def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     """The plan without a budget: cheap work is recomputed where that saves memory."""
     code_blocks = list(walk.code_blocks(module.operation))
-    device = DeviceView.of(module, memory_rules(target))
+    rules = memory_rules(target)
+    device = DeviceView.of(module, rules)
     scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes, device=device)]
     if not target.keeps_barriers:
-        return RematPlan((), tuple(scans))
+        return RematPlan((), tuple(scans), rules.makes_zeros_early)
     # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
     # bodies that an earlier run rewrote.
     taken = {loop for scan in scans for loop in scan.loops}
@@ -108,7 +114,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
         and (plan := plan_block(block, min_bytes, device)).groups
     ]
-    return RematPlan(tuple(blocks), tuple(scans))
+    return RematPlan(tuple(blocks), tuple(scans), rules.makes_zeros_early)
 
 
 def apply_plan(plan: RematPlan) -> None:
@@ -120,4 +126,4 @@ def apply_plan(plan: RematPlan) -> None:
         apply_block(block_plan, replaced)
     loops = [replaced.op(loop) for scan in plan.scans for loop in scan.backward_loops]
     finish_scans(replaced)
-    wait_before(loops)
+    wait_before(loops, zeros_wait=plan.zeros_wait)

@@ -43,6 +43,13 @@ class MemoryRules:
     holds_exchanged = True
     """Whether what a device gathers from its peers, and what it sums for them, is modelled."""
 
+    makes_zeros_early = False
+    """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it
+    compares orders. Its list scheduler makes first what waits for nothing, and of several orders
+    XLA takes the one with the least memory: 296 MiB of zeros for MaxText's gradients lay beside the
+    logits, so that it took another order, with 161 MiB more in the end (what libtpu 0.0.52 logs of
+    its heap simulator, 2026-11-26)."""
+
     def bytes_of(self, type_: ir.Type) -> int | None:
         """Bytes of a value on one device; None where it has no static size."""
         return tensor_bytes(type_)

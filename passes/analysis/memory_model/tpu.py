@@ -66,6 +66,7 @@ class TpuRules(MemoryRules):
     transposes_products = False
     has_shifts = False
     repeats_tanh = False
+    makes_zeros_early = True
     holds_exchanged = False
     # XLA:TPU gathers inside of products' kernels, a part at a time: nothing of it was measured.
 

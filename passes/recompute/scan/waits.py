@@ -4,6 +4,14 @@ The loss is a number: XLA may compute it last, and then keeps the logits that it
 while the backward loop runs, which is when the most bytes are alive. A barrier around the loss and
 something that the loop starts from has the loss computed first. In the order of the program it is
 computed first in any case, and that is the order whose memory the planner counts.
+
+The barrier is put around a value as it was before it was only moved and converted to a wider type,
+such as a gradient of bfloat16 that the optimizer reads as float32: what a barrier is around is in
+memory as it stands, where XLA else makes the wide one inside of its readers.
+
+Zeros that the loop starts from, as the stacks of gradients, wait for nothing: XLA:TPU may have them
+in memory beside the logits when it compares orders, and then takes another order. There the number
+that they are filled with passes the barrier as well (`MemoryRules.makes_zeros_early`).
 """
 
 from __future__ import annotations
@@ -14,8 +22,11 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ...analysis.program import FROM_OUTSIDE, Program
+from ...analysis.purity import erase_unread
 from ...analysis.reach import reached
 from ...ir.clone import remap_operands
+from ...ir.types import tensor_bytes
+from ...ir.values import defining_op
 from ..block.gathered import may_be_summed
 
 _LEAST_BYTES = 2**20
@@ -29,14 +40,20 @@ _LARGE_SHARE = 8
 can be dropped is this part of the largest value, or more."""
 
 
-def wait_before(loops: Iterable[ir.Operation]) -> None:
-    """Puts a barrier before each loop before which something large can be dropped."""
+def wait_before(loops: Iterable[ir.Operation], *, zeros_wait: bool = False) -> None:
+    """Puts a barrier before each loop before which something large can be dropped.
+
+    ``zeros_wait`` is whether zeros that the loops start from are made behind it.
+    """
     blocks: dict[ir.Block, _Waits] = {}
+    read: list[_Waits] = []
     for loop in loops:
         waits = blocks.get(loop.block)
         if waits is None or waits.is_stale(loop):
-            waits = blocks[loop.block] = _Waits(Program(loop.block))
+            waits = blocks[loop.block] = _Waits(Program(loop.block), zeros_wait=zeros_wait)
+            read.append(waits)
         waits.put_before(loop)
+    erase_unread(op for waits in read for op in waits.replaced)
 
 
 class _Waits:
@@ -46,10 +63,14 @@ class _Waits:
     lies behind it counts no more than that it reads something.
     """
 
-    def __init__(self, graph: Program) -> None:
-        self._graph = graph
+    def __init__(self, graph: Program, *, zeros_wait: bool) -> None:
+        self._graph, self._zeros_wait = graph, zeros_wait
         self._barriers: dict[int, list[ir.Operation]] = {}
         """By value the barriers that were put around it."""
+        self._held: set[int] = set()
+        """The values whose readers behind a loop read what a barrier gave."""
+        self.replaced: list[ir.Operation] = []
+        """What is made again behind a barrier."""
         self._first = len(graph.ops)
         """The position of the first loop with a barrier."""
 
@@ -64,18 +85,51 @@ class _Waits:
         early = [] if start is None else _early(position, graph)
         if start is None or not early:
             return
-        values = [graph.values[value] for value in early]
+        narrow = [_narrow(value, graph) for value in early]
+        values = [graph.values[value] for value in dict.fromkeys(narrow)]
         with ir.InsertionPoint(loop), loop.location:
-            barrier = stablehlo.OptimizationBarrierOp([*values, loop.operands[start]])
+            zeros = _zeros_of(loop) if self._zeros_wait else {}
+            fills = list(dict.fromkeys(op.operands[0] for op in zeros.values()))
+            barrier = stablehlo.OptimizationBarrierOp([*values, *fills, loop.operands[start]])
         *after, first = barrier.results
         loop.operands[start] = first
-        for number, value, result in zip(early, values, after, strict=True):
-            around = self._barriers.setdefault(number, [])
-            behind = [graph.ops[reader] for reader in graph.users[number] if reader > position]
-            for reader in (*behind, *around):
-                remap_operands(reader, {value: result})
+        held: dict[ir.Value, ir.Value] = dict(zip([*values, *fills], after, strict=True))
+        for operand, op in zeros.items():
+            clone = op.clone(ir.InsertionPoint(loop)).operation
+            clone.operands[0] = held[op.operands[0]]
+            loop.operands[operand] = clone.results[0]
+        self.replaced += zeros.values()
+        for number, source in zip(early, narrow, strict=True):
+            if number not in self._held:
+                wide = self._widened(number, source, held, loop)
+                for reader in graph.users[number]:
+                    if reader > position:
+                        remap_operands(graph.ops[reader], {graph.values[number]: wide})
+                self._held.add(number)
+        for source in dict.fromkeys(narrow):
+            around = self._barriers.setdefault(source, [])
+            for other in around:
+                remap_operands(other, held)
             around.append(barrier.operation)
         self._first = position
+
+    def _widened(
+        self, number: int, source: int, held: dict[ir.Value, ir.Value], loop: ir.Operation
+    ) -> ir.Value:
+        """What a value is before a loop, behind the barrier around the one that it is made of."""
+        graph = self._graph
+        made_by: list[ir.Operation] = []
+        while number != source:
+            producer = graph.producers[number]
+            made_by.append(graph.ops[producer])
+            [number] = graph.operands[producer]
+        self.replaced += made_by
+        value = held[graph.values[source]]
+        for op in reversed(made_by):
+            clone = op.clone(ir.InsertionPoint(loop)).operation
+            clone.operands[0] = value
+            [value] = clone.results
+        return value
 
     def _position(self, loop: ir.Operation) -> int:
         return self._graph.producers[self._graph.index[loop.results[0]]]
@@ -91,6 +145,36 @@ def _start(loop: ir.Operation, graph: Program) -> int | None:
         and not graph.constant_derived[value]
     ]
     return min(computed)[1] if computed else None
+
+
+def _zeros_of(loop: ir.Operation) -> dict[int, ir.Operation]:
+    """By the number of an operand, what fills it with a constant, where it is large."""
+    found = {number: defining_op(value) for number, value in enumerate(loop.operands)}
+    return {
+        number: op
+        for number, op in found.items()
+        if op is not None
+        and op.name == "stablehlo.broadcast_in_dim"
+        and (tensor_bytes(op.results[0].type) or 0) >= _LEAST_BYTES
+        and (fill := defining_op(op.operands[0])) is not None
+        and fill.name == "stablehlo.constant"
+    }
+
+
+_RELABELS = frozenset({"stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose"})
+"""Operations that make of a value the same numbers, in another order or type."""
+
+
+def _narrow(number: int, graph: Program) -> int:
+    """The smallest value, and of these the last, that has the same numbers as a value."""
+    narrowest = number
+    while graph.names[graph.producers[number]] in _RELABELS:
+        [number] = graph.operands[graph.producers[number]]
+        if graph.producers[number] == FROM_OUTSIDE:
+            break
+        if graph.bytes_of(number) < graph.bytes_of(narrowest):
+            narrowest = number
+    return narrowest
 
 
 def _early(position: int, graph: Program) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ func.func public @main(%x: tensor<1024x1024xf32>, %w: tensor<1024xf32>, %start: 
     : (tensor<1024x1024xf32>, tensor<f32>) -> tensor<1024xf32>
   %from = stablehlo.multiply {start}, {start} : tensor<1024xf32>
   %least = stablehlo.minimum %sums, %w : tensor<1024xf32>
-  %mean = stablehlo.negate %least : tensor<1024xf32>
+  {mean}
   %0:2 = stablehlo.while(%i = %zero, %c = {carry}) : tensor<i32>, tensor<1024xf32>
   cond {{
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
@@ -44,12 +46,21 @@ NUMBERS = "tensor<1024xf32>"
 LARGE = "tensor<1024x1024xf32>"
 PARTS = {
     "start": "%start",
+    "mean": f"%mean = stablehlo.negate %least : {NUMBERS}",
     "carry": "%from",
     "behind": f"%mean : {NUMBERS}",
     "returned": "%0#1, %end",
     "results": f"{NUMBERS}, {NUMBERS}",
 }
 """The negated sums are read behind the loop only, and the large value before it only."""
+
+WIDENED = {
+    "mean": f"""%half = stablehlo.convert %least : ({NUMBERS}) -> tensor<1024xbf16>
+  %row = stablehlo.reshape %half : (tensor<1024xbf16>) -> tensor<1x1024xbf16>
+  %wide = stablehlo.convert %row : (tensor<1x1024xbf16>) -> tensor<1x1024xf32>
+  %mean = stablehlo.reshape %wide : (tensor<1x1024xf32>) -> {NUMBERS}"""
+}
+"""The sums in half of their bytes, and what is read of them behind the loop as float32."""
 
 UNCHANGED = {
     "the large value is read behind the loop": {
@@ -70,10 +81,10 @@ def parsed(**parts: str) -> ir.Module:
     return ir.Module.parse(text)
 
 
-def waiting(module: ir.Module) -> list[ir.Operation]:
+def waiting(module: ir.Module, *, zeros_wait: bool = False) -> list[ir.Operation]:
     """Has the loops wait, and gives the barriers."""
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    wait_before(loops)
+    wait_before(loops, zeros_wait=zeros_wait)
     assert module.operation.verify()
     return [op for op in walk.operations(module.operation) if op.name == BARRIER]
 
@@ -92,15 +103,19 @@ def test_a_loop_waits_for_what_is_read_behind_it_only() -> None:
 
 
 def test_the_results_are_the_same() -> None:
+    check_results(parsed)
+
+
+def check_results(make: Callable[[], ir.Module], *, zeros_wait: bool = False) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     arguments = tuple(
         jax.random.normal(key, shape)
         for key, shape in zip(keys, [(1024, 1024), (1024,), (1024,)], strict=True)
     )
     with make_context(), ir.Location.unknown():
-        module = parsed()
+        module = make()
         before = interpret(module, arguments)
-        assert waiting(module)
+        assert waiting(module, zeros_wait=zeros_wait)
         after = interpret(module, arguments)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -123,9 +138,9 @@ def test_no_barrier_for_what_is_as_large() -> None:
 LOOPS = 6
 
 
-def scans() -> ir.Module:
+def scans(**parts: str) -> ir.Module:
     """The sums of a large value, which are read at the end only, and loops behind each other."""
-    head, _, rest = PROGRAM.format(**PARTS).partition("  %0:2 = ")
+    head, _, rest = PROGRAM.format(**(PARTS | parts)).partition("  %0:2 = ")
     loop, _, end = ("%0:2 = " + rest).partition("  %end = ")
     for number in range(LOOPS):
         carry = "%from" if number == 0 else f"%next{number - 1}"
@@ -160,3 +175,58 @@ def test_a_block_is_read_once_for_many_loops(
     # Each barrier's result goes to the next one, the last one's to what reads it at the end.
     readers = [use.owner.name for barrier in found for use in barrier.results[0].uses]
     assert readers == [BARRIER] * (barriers - 1) + ["stablehlo.cosine"]
+
+
+@pytest.mark.parametrize("make", [parsed, scans])
+def test_a_value_is_held_as_it_was_before_it_was_widened(make: Callable[..., ir.Module]) -> None:
+    """What passes the barrier is in memory as it stands: half the bytes of what is made of it."""
+    with make_context(), ir.Location.unknown():
+        module = make(**WIDENED)
+        barriers = waiting(module)
+        held = {str(barrier.operands[0].type) for barrier in barriers}
+        assert held == {"tensor<1x1024xbf16>"}
+        found = list(walk.operations(module.operation))
+        [end] = [op for op in found if op.name == "stablehlo.cosine"]
+        wide = end.operands[0].owner.operands[0].owner
+        assert (wide.name, wide.operands[0]) == ("stablehlo.convert", barriers[-1].results[0])
+        # Nothing is left of what it was widened by before.
+        assert [op.name for op in found].count("stablehlo.convert") == 2
+    check_results(lambda: make(**WIDENED))
+
+
+def filling() -> ir.Module:
+    """The loop adds to zeros, one array for two carries."""
+    text = PROGRAM.format(**PARTS)
+    sums, both = "tensor<1024x1024xf32>", "tensor<1024x1024xf32>, tensor<1024x1024xf32>"
+    zeros = (
+        f"%zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> {sums}\n  %0:4 = "
+    )
+    for old, new in {
+        "%0:2 = ": zeros,
+        "%c = %from) : tensor<i32>, tensor<1024xf32>": (
+            f"%c = %from, %a = %zeros, %b = %zeros) : tensor<i32>, {NUMBERS}, {both}"
+        ),
+        "stablehlo.return %1, %2 : tensor<i32>, tensor<1024xf32>": (
+            f"%3 = stablehlo.add %a, %x : {sums}\n    %4 = stablehlo.subtract %b, %x : {sums}\n"
+            f"    stablehlo.return %1, %2, %3, %4 : tensor<i32>, {NUMBERS}, {both}"
+        ),
+        "return %0#1, %end": "return %0#1, %end, %0#2, %0#3",
+        f"{PARTS['results']})": f"{PARTS['results']}, {both})",
+        f": {PARTS['results']}\n}}": f": {PARTS['results']}, {both}\n}}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    return ir.Module.parse(text)
+
+
+def test_zeros_wait_where_a_target_makes_them_early() -> None:
+    """What they are filled with passes the barrier: nothing can make them before."""
+    with make_context(), ir.Location.unknown():
+        for zeros_wait in (False, True):
+            module = filling()
+            (barrier,) = waiting(module, zeros_wait=zeros_wait)
+            [loop] = [op for op in walk.operations(module.operation) if op.name.endswith("while")]
+            fills = {loop.operands[number].owner.operands[0].owner.name for number in (2, 3)}
+            assert fills == {BARRIER if zeros_wait else "stablehlo.constant"}
+            assert len(barrier.operands) == 2 + zeros_wait
+    check_results(filling, zeros_wait=True)

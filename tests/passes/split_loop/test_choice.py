@@ -6,17 +6,22 @@ import functools
 import itertools
 import random
 
+import jax
+import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from jax.sharding import Mesh
 
 from benchmarks.programs.gpt import Gpt
+from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
-from hloom.passes.planner.search import uniform_plans
+from hloom.passes.planner.search import _uniform, uniform_plans
 from hloom.passes.split_loop.groups import splittable
 from hloom.passes.split_loop.plan import (
     SplitChoice,
@@ -134,6 +139,19 @@ def test_prices_between_two_that_decide_the_same_are_left_out() -> None:
             plan.seconds for plan in plans
         }
     assert len(plans) == len(every) > 2
+
+
+def test_stacks_of_a_plan_are_those_of_a_device() -> None:
+    """Of a step over four devices, by parts of a batch, that is about a quarter."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(MESHES["fsdp"]), (DATA, MODEL))
+    module = clone_module(ShardedDecoder(mesh, layers=4).lower().compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        (group,), _ = splittable(module.operation)
+        plans = [*uniform_plans(model, group), _uniform(model, group, model.estimate(None))]
+    assert all(plan.stacked_bytes <= plan.temp_bytes for plan in plans)
+    assert group.stacked_bytes / 4 <= plans[-1].stacked_bytes < group.stacked_bytes / 3
 
 
 def test_a_position_that_leaves_no_part_is_refused() -> None:
