@@ -3,6 +3,8 @@
 XLA gives a matrix product's result the order of its axes, and turns a transpose into a mere other
 order of the same memory. Where a forward loop stacks a value in one order and the backward loop
 reads it together with values in another, the whole stack is copied before the backward loop runs.
+Where a product's result is read together with values of another product's order, as with attention
+over heads in groups, a copy of it in that order is kept, converted to the type it is read in.
 """
 
 from __future__ import annotations
