@@ -15,7 +15,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from support import RunPython
+from support import RunPython, often
 
 import hloom.optax
 from hloom.targets import deviceless
@@ -86,8 +86,14 @@ def trained_plainly(name: str) -> tuple[Any, list[float]]:
     return state, losses
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, TYPES[(number + turn) % len(TYPES)])
+        for number, name in enumerate(OPTIMIZERS)
+        for turn in range(often(1, len(TYPES)))
+    ],
+)
 @pytest.mark.once
 def test_each_optimizer_trains_and_keeps_the_types_of_its_state(name: str, dtype: str) -> None:
     plain_state, wanted = trained_plainly(name)
