@@ -20,6 +20,7 @@ from ...ir.products import ProductAxes
 from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
 from ..device import DeviceView
+from ..program import FROM_OUTSIDE, Program
 from ..purity import kind_of
 from ..reach import settled
 from ..signatures import signature_of
@@ -84,37 +85,44 @@ def transposed_stacks(
     return found
 
 
-def transposed_products(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """Conversions of a block's products whose results are read together with values in another
-    order, as the gradient of a softmax, by what comes back from the product behind it, reads the
-    product before it, which is transposed for the softmax.
+def transposed_products(graph: Program) -> list[int]:
+    """Positions of conversions of products that are read together with values in another order, as
+    the gradient of a softmax, which comes from the product behind it, is with the product before
+    it, which is transposed for the softmax.
 
     XLA transposes the one that is made later, once it is converted.
     """
-    if not any(map(_transposes_product, ops)):
+    sizes = {
+        graph.bytes_of(graph.results[position][0])
+        for position, name in enumerate(graph.names)
+        if name == "stablehlo.transpose" and _is_product(graph, graph.operands[position][0])
+    }
+    if not sizes:
         return []
-    orders, found = _Orders(ops[0].block, lanes=1), dict[Hashable, ir.Operation]()
-    place = {walk.key(op): number for number, op in enumerate(ops)}
-    for op in ops:
-        if len(op.operands) < 2 or op.name in _MOVES or not _is_flexible(op):
+    # Of other types as well.
+    sizes |= {size * 2 for size in sizes} | {size // 2 for size in sizes}
+    orders, found = _Orders(graph.block, lanes=1), set[int]()
+    for position, results in enumerate(graph.results):
+        if len(results) != 1 or graph.bytes_of(results[0]) not in sizes:
+            continue
+        op = graph.ops[position]
+        if len(graph.operands[position]) < 2 or op.name in _MOVES or not _is_flexible(op):
             continue
         shape = shape_of(op.results[0])
         whole = [each for each in op.operands if shape_of(each) == shape]
-        made = [orders.made(value) for value in whole]
-        if len({order for order in made if order is not None}) < 2:
+        if len({orders.made(value) for value in whole} - {None}) < 2:
             continue
-        behind = filter(None, (orders.behind_product(value) for value in whole))
-        latest = max(behind, key=lambda pair: place[walk.key(pair[0])], default=None)
-        if latest is not None and len(latest[1].operands) == 1:
-            found[walk.key(latest[1])] = latest[1]
-    return list(found.values())
+        behind = (orders.behind_product(value) for value in whole)
+        places = [[graph.producers[graph.index[op.results[0]]] for op in pair] for pair in behind]
+        product, first = max(filter(None, places), default=(FROM_OUTSIDE, FROM_OUTSIDE))
+        if product != FROM_OUTSIDE and len(graph.operands[first]) == 1:
+            found.add(first)
+    return sorted(found)
 
 
-def _transposes_product(op: ir.Operation) -> bool:
-    if op.name != "stablehlo.transpose":
-        return False
-    maker = defining_op(op.operands[0])
-    return maker is not None and maker.name == "stablehlo.dot_general"
+def _is_product(graph: Program, value: int) -> bool:
+    producer = graph.producers[value]
+    return producer != FROM_OUTSIDE and graph.names[producer] == "stablehlo.dot_general"
 
 
 def _is_zeros(value: ir.Value) -> bool:
@@ -156,22 +164,19 @@ class _Orders:
         found = settled(self._known, value, self._asked_of, self._ask)
         return _plain(value) if found is None else found
 
-    def behind_product(self, value: ir.Value) -> tuple[ir.Operation, ir.Operation] | None:
+    def behind_product(self, value: ir.Value) -> Sequence[ir.Operation]:
         """The product that a value has its order from, and the first operation behind it that does
-        more than to move elements; None where it has it from elsewhere."""
+        more than to move elements; empty where it has it from elsewhere."""
         first = None
         while (op := self._maker(value)) is not None:
             if op.name == "stablehlo.dot_general":
-                return None if first is None else (op, first)
-            if not _is_flexible(op):
-                return None
-            if op.name not in _MOVES:
-                first = op
+                return (op, first) if first is not None else ()
             giving = [each for each in op.operands if self.made(each) is not None]
-            if not giving:
-                return None
+            if not _is_flexible(op) or not giving:
+                return ()
+            first = first if op.name in _MOVES else op
             value = giving[0]
-        return None
+        return ()
 
     def made(self, value: ir.Value) -> Order | None:
         """The order that a value has for its operands' sake; None where it may be any."""

@@ -232,9 +232,7 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
 
 def _mark_transposed(graph: Program, trace: OpTrace) -> None:
     """Keeps what a product is converted to where XLA transposes that for several readers."""
-    ops = [op for op, _ in zip(graph.ops, trace.uses, strict=False)]
-    for op in transposed_products(ops):
-        position = graph.producers[graph.index[op.results[0]]]
+    for position in transposed_products(graph):
         if trace.uses[position] is BufferUse.FUSED:
             trace.uses[position] = BufferUse.HEAVY
 

@@ -362,7 +362,8 @@ def gradient_of_attention(name: str, sharding: Any = None) -> Any:
 )
 def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) -> None:
     module = prepared(gradient_of_attention(name))
-    found = transposed_products([view.operation for view in main_block(module).operations])
+    graph = Program(main_block(module))
+    found = [graph.ops[position] for position in transposed_products(graph)]
     assert [str(op.results[0].type) for op in found] == wanted
     assert all(op.operands[0].owner.name == "stablehlo.dot_general" for op in found)
 
