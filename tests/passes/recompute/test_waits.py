@@ -17,33 +17,33 @@ from hloom.passes.recompute.scan import waits
 from hloom.passes.recompute.scan.waits import wait_before
 
 PROGRAM = """
-func.func public @main(%x: tensor<1024x1024xf32>, %w: tensor<1024xf32>, %start: tensor<1024xf32>)
+func.func public @main(%x: tensor<512x512xf32>, %w: tensor<512xf32>, %start: tensor<512xf32>)
     -> ({results}) {{
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
   %three = stablehlo.constant dense<3> : tensor<i32>
   %f = stablehlo.constant dense<0.0> : tensor<f32>
-  %large = stablehlo.tanh %x : tensor<1024x1024xf32>
+  %large = stablehlo.tanh %x : tensor<512x512xf32>
   %sums = stablehlo.reduce(%large init: %f) applies stablehlo.add across dimensions = [1]
-    : (tensor<1024x1024xf32>, tensor<f32>) -> tensor<1024xf32>
-  %from = stablehlo.multiply {start}, {start} : tensor<1024xf32>
-  %least = stablehlo.minimum %sums, %w : tensor<1024xf32>
+    : (tensor<512x512xf32>, tensor<f32>) -> tensor<512xf32>
+  %from = stablehlo.multiply {start}, {start} : tensor<512xf32>
+  %least = stablehlo.minimum %sums, %w : tensor<512xf32>
   {mean}
-  %0:2 = stablehlo.while(%i = %zero, %c = {carry}) : tensor<i32>, tensor<1024xf32>
+  %0:2 = stablehlo.while(%i = %zero, %c = {carry}) : tensor<i32>, tensor<512xf32>
   cond {{
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
   }} do {{
     %1 = stablehlo.add %i, %one : tensor<i32>
-    %2 = stablehlo.sine %c : tensor<1024xf32>
-    stablehlo.return %1, %2 : tensor<i32>, tensor<1024xf32>
+    %2 = stablehlo.sine %c : tensor<512xf32>
+    stablehlo.return %1, %2 : tensor<i32>, tensor<512xf32>
   }}
   %end = stablehlo.cosine {behind}
   return {returned} : {results}
 }}
 """
-NUMBERS = "tensor<1024xf32>"
-LARGE = "tensor<1024x1024xf32>"
+NUMBERS = "tensor<512xf32>"
+LARGE = "tensor<512x512xf32>"
 PARTS = {
     "start": "%start",
     "mean": f"%mean = stablehlo.negate %least : {NUMBERS}",
@@ -55,10 +55,10 @@ PARTS = {
 """The negated sums are read behind the loop only, and the large value before it only."""
 
 WIDENED = {
-    "mean": f"""%half = stablehlo.convert %least : ({NUMBERS}) -> tensor<1024xbf16>
-  %row = stablehlo.reshape %half : (tensor<1024xbf16>) -> tensor<1x1024xbf16>
-  %wide = stablehlo.convert %row : (tensor<1x1024xbf16>) -> tensor<1x1024xf32>
-  %mean = stablehlo.reshape %wide : (tensor<1x1024xf32>) -> {NUMBERS}"""
+    "mean": f"""%half = stablehlo.convert %least : ({NUMBERS}) -> tensor<512xbf16>
+  %row = stablehlo.reshape %half : (tensor<512xbf16>) -> tensor<1x512xbf16>
+  %wide = stablehlo.convert %row : (tensor<1x512xbf16>) -> tensor<1x512xf32>
+  %mean = stablehlo.reshape %wide : (tensor<1x512xf32>) -> {NUMBERS}"""
 }
 """The sums in half of their bytes, and what is read of them behind the loop as float32."""
 
@@ -110,7 +110,7 @@ def check_results(make: Callable[[], ir.Module], *, zeros_wait: bool = False) ->
     keys = jax.random.split(jax.random.key(0), 3)
     arguments = tuple(
         jax.random.normal(key, shape)
-        for key, shape in zip(keys, [(1024, 1024), (1024,), (1024,)], strict=True)
+        for key, shape in zip(keys, [(512, 512), (512,), (512,)], strict=True)
     )
     with make_context(), ir.Location.unknown():
         module = make()
@@ -131,7 +131,7 @@ def test_no_barrier_where(why: str) -> None:
 def test_no_barrier_for_what_is_as_large() -> None:
     with make_context(), ir.Location.unknown():
         text = PROGRAM.format(**PARTS)
-        small = text.replace("1024x1024x", "1024x1x")
+        small = text.replace("512x512x", "512x1x")
         assert not waiting(ir.Module.parse(small))
 
 
@@ -184,7 +184,7 @@ def test_a_value_is_held_as_it_was_before_it_was_widened(make: Callable[..., ir.
         module = make(**WIDENED)
         barriers = waiting(module)
         held = {str(barrier.operands[0].type) for barrier in barriers}
-        assert held == {"tensor<1x1024xbf16>"}
+        assert held == {"tensor<1x512xbf16>"}
         found = list(walk.operations(module.operation))
         [end] = [op for op in found if op.name == "stablehlo.cosine"]
         wide = end.operands[0].owner.operands[0].owner
@@ -197,16 +197,16 @@ def test_a_value_is_held_as_it_was_before_it_was_widened(make: Callable[..., ir.
 def filling() -> ir.Module:
     """The loop adds to zeros, one array for two carries."""
     text = PROGRAM.format(**PARTS)
-    sums, both = "tensor<1024x1024xf32>", "tensor<1024x1024xf32>, tensor<1024x1024xf32>"
+    sums, both = "tensor<512x512xf32>", "tensor<512x512xf32>, tensor<512x512xf32>"
     zeros = (
         f"%zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> {sums}\n  %0:4 = "
     )
     for old, new in {
         "%0:2 = ": zeros,
-        "%c = %from) : tensor<i32>, tensor<1024xf32>": (
+        "%c = %from) : tensor<i32>, tensor<512xf32>": (
             f"%c = %from, %a = %zeros, %b = %zeros) : tensor<i32>, {NUMBERS}, {both}"
         ),
-        "stablehlo.return %1, %2 : tensor<i32>, tensor<1024xf32>": (
+        "stablehlo.return %1, %2 : tensor<i32>, tensor<512xf32>": (
             f"%3 = stablehlo.add %a, %x : {sums}\n    %4 = stablehlo.subtract %b, %x : {sums}\n"
             f"    stablehlo.return %1, %2, %3, %4 : tensor<i32>, {NUMBERS}, {both}"
         ),
