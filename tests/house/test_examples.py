@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, xla_flags
+from support import ROOT, often, xla_flags
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +69,7 @@ def test_pipeline_train() -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", ["pipeline_equinox", "pipeline_logical_axes"])
+@pytest.mark.parametrize("name", ["pipeline_equinox", "pipeline_logical_axes"][: often(1, 2)])
 def test_more_models_train_as_pipelines(name: str) -> None:
     """In strict mode, where a step that is no pipeline would be an error."""
     told = run_example(

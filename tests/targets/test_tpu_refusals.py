@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -30,6 +32,7 @@ def lowered(target: str) -> jax.stages.Lowered:
     return jax.jit(jax.grad(loss)).lower(*arguments)
 
 
+@functools.cache
 def refusal(target: str) -> OutOfMemory:
     with pytest.raises(jax.errors.JaxRuntimeError) as raised:
         lowered(target).compile(compiler_options={"hloom": "off"})
