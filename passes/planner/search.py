@@ -385,10 +385,10 @@ def uniform_plans(
     Where several prices decide the same for loops, the plan is estimated once.
     """
     candidates = (dataclasses.replace(column, price=price) for price in _deciding(model))
-    return [_uniform(model, group, model.estimate(candidate)) for candidate in candidates]
+    return [uniform_plan(model, group, model.estimate(candidate)) for candidate in candidates]
 
 
-def _uniform(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
+def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
     """An estimate for the model's module, in which ``group`` is whole, as a plan for that."""
     effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
     numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)

@@ -53,7 +53,7 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Keeps each template that it has compiled, which takes as long as a plot."""
+    """One for all pages, since it keeps the templates that it has compiled."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,

@@ -86,11 +86,11 @@ def transposed_stacks(
 
 
 def transposed_products(graph: Program) -> list[int]:
-    """Positions of conversions of products that are read together with values in another order, as
-    the gradient of a softmax, which comes from the product behind it, is with the product before
-    it, which is transposed for the softmax.
+    """Positions of the conversions of which XLA keeps a transposed copy.
 
-    XLA transposes the one that is made later, once it is converted.
+    Each converts a product that is read elementwise together with an earlier product in another
+    order. In attention over heads in groups the earlier one is the scores, which are transposed for
+    the softmax, and the later one the gradient that comes back to the softmax's result.
     """
     sizes = {
         graph.bytes_of(graph.results[position][0])
@@ -99,7 +99,7 @@ def transposed_products(graph: Program) -> list[int]:
     }
     if not sizes:
         return []
-    # Of other types as well.
+    # And in half or twice the bytes, as a product of bfloat16 converted to float32.
     sizes |= {size * 2 for size in sizes} | {size // 2 for size in sizes}
     orders, found = _Orders(graph.block, lanes=1), set[int]()
     for position, results in enumerate(graph.results):

@@ -21,7 +21,7 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
-from hloom.passes.planner.search import _uniform, uniform_plans
+from hloom.passes.planner.search import uniform_plan, uniform_plans
 from hloom.passes.split_loop.groups import splittable
 from hloom.passes.split_loop.plan import (
     SplitChoice,
@@ -149,7 +149,7 @@ def test_stacks_of_a_plan_are_those_of_a_device() -> None:
     with module.context, ir.Location.unknown():
         model = Model(module, Target(), 0)
         (group,), _ = splittable(module.operation)
-        plans = [*uniform_plans(model, group), _uniform(model, group, model.estimate(None))]
+        plans = [*uniform_plans(model, group), uniform_plan(model, group, model.estimate(None))]
     assert all(plan.stacked_bytes <= plan.temp_bytes for plan in plans)
     assert group.stacked_bytes / 4 <= plans[-1].stacked_bytes < group.stacked_bytes / 3
 
