@@ -109,10 +109,8 @@ class Search:
             bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
         # What is best at the prices of the grid is refined first: less is left for the others.
         bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
-        for number, (variant, found) in enumerate(bases):
-            first = bases[0][0]
-            if not number or not self._is_beaten(variant, fits, by=first):
-                self._refine(variant, found, limit_bytes, fits, tried)
+        for variant, found in bases:
+            self._refine(variant, found, limit_bytes, fits, tried)
         best = self._best(fits)
         if best is not None and best.seconds <= enough_s:
             return
@@ -179,8 +177,8 @@ class Search:
         groups, _ = splittable(whole.of.module.operation)
         if not groups:
             return None
-        group = max(groups, key=lambda group: group.stacked_bytes)
         model = whole.model
+        group = max(groups, key=lambda group: _stacked_bytes(model, group))
         as_it_is = _lifted(whole, model.estimate(None))
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
         beside = [column for column in model.columns() if column.cheap_prefix]
@@ -393,11 +391,16 @@ def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformP
     effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
     numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)
     rewritten = [effects[number] for number in numbers if number in effects]
-    stacks = [size for effect in rewritten for _, size in effect.stacks]
+    stacks = sum(size for effect in rewritten for _, size in effect.stacks)
     if not rewritten:
-        updates = (stack.stack.update.results[0] for stack in group.stacks)
-        stacks = [model.device.bytes_of(update) or 0 for update in updates]
-    return UniformPlan(estimate.temp_bytes, sum(stacks), estimate.seconds)
+        stacks = _stacked_bytes(model, group)
+    return UniformPlan(estimate.temp_bytes, stacks, estimate.seconds)
+
+
+def _stacked_bytes(model: Model, group: LoopGroup) -> int:
+    """What the stacks of a group's loops take of a device."""
+    updates = (stack.stack.update.results[0] for stack in group.stacks)
+    return sum(model.device.bytes_of(update) or 0 for update in updates)
 
 
 def _deciding(model: Model) -> list[int]:

@@ -6,19 +6,28 @@ import dataclasses
 import functools
 import io
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
+from hloom import targets
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import EXPENSIVE_PRICES, PARTS, STEPS, Candidate
+from hloom.passes.planner.candidates import (
+    EXPENSIVE_PRICES,
+    PARTS,
+    STEPS,
+    Candidate,
+    PlannerSettings,
+)
 from hloom.passes.planner.model import Model
+from hloom.passes.planner.moves import DEFAULT_MOVES
 from hloom.passes.planner.price_search import (
     PriceSearch,
     _parts_at,
@@ -27,6 +36,8 @@ from hloom.passes.planner.price_search import (
     leanest,
 )
 from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.search import Search
+from hloom.passes.planner.variants import Variant, Variants
 from hloom.passes.remat import Remat
 
 
@@ -193,6 +204,76 @@ def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() ->
     assert best.candidate is not None
     assert best.candidate.cheap_prefix
     assert best.seconds <= beside.seconds
+
+
+def loss_with_a_head(p: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+    """Gated layers, and a loss over more words than anything else is wide."""
+
+    def layer(x: jax.Array, q: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+        y = jax.numpy.cumsum((x @ q["in"]).astype("float32"), 1).astype(x.dtype)
+        x = x + y @ q["out"]
+        return x + (jax.nn.silu(x @ q["gate"]) * (x @ q["up"])) @ q["down"], None
+
+    layers = {name: value for name, value in p.items() if value.ndim == 3}
+    x, _ = jax.lax.scan(layer, p["words"][tokens], layers)
+    logits = (x @ p["head"]).astype("float32")
+    label = jax.numpy.take_along_axis(logits, tokens[..., None], -1)[..., 0]
+    return jax.numpy.mean(jax.nn.logsumexp(logits, -1) - label)
+
+
+def test_steps_are_tried_wherever_they_promise_less_time() -> None:
+    """Also of moves that take longer than others at the prices of the grid: between two of these
+    they may take less."""
+    layers, width, hidden, words = 4, 256, 1024, 8192
+    shapes = {
+        "words": (words, width),
+        "head": (width, words),
+        "in": (layers, width, width),
+        "out": (layers, width, width),
+        "gate": (layers, width, hidden),
+        "up": (layers, width, hidden),
+        "down": (layers, hidden, width),
+    }
+    weights = {name: jax.ShapeDtypeStruct(shape, "bfloat16") for name, shape in shapes.items()}
+    tokens = jax.ShapeDtypeStruct((4, 512), "int32")
+    lowered = jax.jit(jax.value_and_grad(loss_with_a_head)).lower(weights, tokens)
+    module, target = clone_module(lowered.compiler_ir()), targets.load("v5p")
+    Pipeline.parse("inline,cse,free-constants").run(module, target=target)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, target, PlannerSettings(moves=DEFAULT_MOVES, min_bytes=1024))
+        whole_bytes = variants.base.model.estimate(None).temp_bytes
+        refined = 0
+        for sixteenths in range(5, 12):
+            limit = whole_bytes * sixteenths / 16
+            search = Search(variants, DEFAULT_MOVES)
+            search.within(limit, at_most(limit))
+            best = min(one.seconds for one in search.estimates.values() if one.temp_bytes <= limit)
+            # Without windows the price alone decides, and what it adds grows as it falls.
+            for variant, price in last_at_grid(search, variants, limit):
+                above = variant.model.seconds(Candidate(0, price + STEPS)) + variant.added_seconds
+                if above < best - 0.001 * search.step_seconds:
+                    steps = (one for one in search.estimates if of_column(one, variant.moves))
+                    assert any(price < one.price < price + STEPS for one in steps)
+                    refined += 1
+    assert refined
+
+
+def of_column(candidate: Candidate | None, moves: str) -> TypeGuard[Candidate]:
+    """Whether a candidate has these moves, and decides by its price alone."""
+    return candidate == Candidate(0, getattr(candidate, "price", 0), moves=moves)
+
+
+def last_at_grid(search: Search, variants: Variants, limit: float) -> Iterator[tuple[Variant, int]]:
+    """Of each moves the highest price of the grid that fits."""
+    prices: dict[str, int] = {}
+    for one in filter(at_most(limit), search.estimates.values()):
+        each = one.candidate
+        if each is not None and of_column(each, each.moves) and each.price % STEPS == 0:
+            prices[each.moves] = max(each.price, prices.get(each.moves, 0))
+    for moves, price in prices.items():
+        variant = variants.of(moves)
+        assert variant is not None
+        yield variant, price
 
 
 def test_no_memory_is_used_for_next_to_no_time() -> None:
