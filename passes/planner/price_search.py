@@ -421,15 +421,16 @@ def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     """The expected temporary memory of an estimate, corrected by XLA's figures for others.
 
     The ratio between XLA's figure and the model's is much the same for similar candidates, and says
-    less of those with other moves: there the nearest ones of each moves are taken together, as if
-    one more had the ratio of the program as it is, 1 where that is not known.
+    less of those with other moves, and of moves alone where it was measured with something
+    recomputed behind them, which XLA may undo: there the nearest ones of each moves are taken
+    together, as if one more had the ratio of the program as it is, 1 where that is not known.
     """
     if not tried:
         return estimate.temp_bytes
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    if _same_moves(estimate, nearest.estimate):
+    if _same_moves(estimate, nearest.estimate) and not _recomputes_less(estimate, nearest.estimate):
         return estimate.temp_bytes * math.exp(_log_ratio(nearest))
     by_moves: dict[str | None, Measurement] = {}
     for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
@@ -459,6 +460,12 @@ def _same_moves(one: Estimate, other: Estimate) -> bool:
     if one.candidate is None or other.candidate is None:
         return True
     return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
+
+
+def _recomputes_less(one: Estimate, other: Estimate) -> bool:
+    """Whether one has moves alone, and another recomputes something."""
+    mine, others = one.candidate, other.candidate
+    return bool(mine and not mine.recomputes and others and others.recomputes)
 
 
 @functools.cache

@@ -29,7 +29,8 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.loop import decide
-from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.price_search import corrected_bytes
+from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 from hloom.passes.planner.variants import moves_of
 
 TARGET = Target(platform="cuda")
@@ -172,3 +173,13 @@ def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
     tried = Attempt(RematRecord(estimate=known[1], considered=known), 1100, 1100)
     choice = decide(Search(), 1000, [tried], PlannerSettings(Budget(size_bytes=1000), 6))
     assert choice.estimate == known[3]
+
+
+def test_moves_alone_are_measured_less_by_what_is_recomputed_behind_them() -> None:
+    """XLA may undo what is recomputed, and what moves alone take may be less than that."""
+    alone, recomputed = Candidate.of_moves("chunk"), Candidate(0, 32, moves="chunk")
+    tried = [Measurement(Estimate(recomputed, 1000, 3.0), 1600)]
+    assert corrected_bytes(Estimate(alone, 1100, 1.0), tried) < 1600
+    assert corrected_bytes(Estimate(Candidate(0, 64, moves="chunk"), 1000, 2.0), tried) == 1600
+    measured = [Measurement(Estimate(alone, 1000, 1.0), 1600)]
+    assert corrected_bytes(Estimate(recomputed, 1000, 3.0), measured) == pytest.approx(1600)
