@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ..framework.options import Cuts
 from ..ir import walk
 from ..split_loop import SplitLoop
-from ..split_loop.groups import LoopGroup, splittable
+from ..split_loop.groups import LEAST_TRIPS, LoopGroup, splittable
 from ..split_loop.plan import UniformPlan, choose_split
 from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 from .model import Model
@@ -181,17 +181,14 @@ class Search:
         group = max(groups, key=lambda group: _stacked_bytes(model, group))
         as_it_is = _lifted(whole, model.estimate(None))
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
-        beside = [column for column in model.columns() if column.cheap_prefix]
-        plans = [
-            plan
-            for column in (_LOOPS_ALONE, *beside)
-            for plan in uniform_plans(model, group, column)
-        ]
+        most_s = math.inf
+        if best is not None:
+            worth_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
+            most_s = worth_s - whole.added_seconds
+        columns = _LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
+        plans = uniform_plans(model, group, columns, most_s)
         choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
-        if choice is None:
-            return None
-        seconds = choice.seconds + whole.added_seconds
-        if best is not None and seconds > best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds):
+        if choice is None or choice.seconds > most_s:
             return None
         step = SplitLoop(at=Cuts((choice.at,)))
         return self._variants.of(_joined(whole.moves, str(step)))
@@ -376,14 +373,27 @@ def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
 
 
 def uniform_plans(
-    model: Model, group: LoopGroup, column: Candidate = _LOOPS_ALONE
+    model: Model,
+    group: LoopGroup,
+    columns: Sequence[Candidate] = (_LOOPS_ALONE,),
+    most_seconds: float = math.inf,
 ) -> list[UniformPlan]:
-    """The plans of a column at the grid prices for the model's module, in which ``group`` is whole.
+    """The plans of columns at the grid prices for the model's module, in which ``group`` is whole.
 
-    Where several prices decide the same for loops, the plan is estimated once.
+    Where several prices decide the same for loops, the plan is estimated once. Plans that take so
+    long that no split into one of them and another adds ``most_seconds`` or less are left out.
     """
-    candidates = (dataclasses.replace(column, price=price) for price in _deciding(model))
-    return [uniform_plan(model, group, model.estimate(candidate)) for candidate in candidates]
+    prices = _deciding(model)
+    candidates = [dataclasses.replace(each, price=price) for each in columns for price in prices]
+    seconds = {candidate: model.seconds(candidate) for candidate in candidates}
+    # As few iterations as may be take longer, all others as long as the fastest plan.
+    others = group.trip_count - LEAST_TRIPS
+    longest_s = (most_seconds * group.trip_count - min(seconds.values()) * others) / LEAST_TRIPS
+    return [
+        uniform_plan(model, group, model.estimate(candidate))
+        for candidate in candidates
+        if seconds[candidate] <= longest_s
+    ]
 
 
 def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:

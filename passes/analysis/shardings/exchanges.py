@@ -348,9 +348,10 @@ def _are_alike(left: ir.Operation, right: ir.Operation) -> bool:
 
 
 def _partitioned(module: ir.Module) -> ir.Module:
-    clone = propagated_clone(module, as_xla_reads=True)
+    shardings = Shardings.of(module)
+    clone = propagated_clone(module)
     with module.context, ir.Location.unknown():
-        _split_products(module, clone)
+        _split_products(module, clone, shardings)
         add_rules(clone)  # propagation ends by taking them out
         for stage in _STAGES:
             try:
@@ -360,9 +361,9 @@ def _partitioned(module: ir.Module) -> ir.Module:
     return clone
 
 
-def _split_products(module: ir.Module, propagated: ir.Module) -> None:
+def _split_products(module: ir.Module, propagated: ir.Module, shardings: Shardings) -> None:
     """Has the products of a module's propagated clone split as XLA splits them."""
-    shardings, originals = Shardings.of(module), list(walk.operations(module.operation))
+    originals = list(walk.operations(module.operation))
     for op in list(walk.operations(propagated.operation)):
         number = number_of(op) if op.name in PRODUCTS else None
         if number is not None:

@@ -163,3 +163,29 @@ def test_a_position_that_leaves_no_part_is_refused() -> None:
         plan_split(group, [7])
     with pytest.raises(SplitPositionError, match="into 2 to 3 parts, not 4"):
         plan_split(group, [2, 4, 6])
+
+
+def test_plans_that_take_too_long_to_be_a_part_are_not_estimated() -> None:
+    """Without them the same splits are found, of those that are worth it."""
+    whole = gpt()
+    with whole.context, ir.Location.unknown():
+        (group,), _ = splittable(whole.operation)
+        every = uniform_plans(Model(whole, targets.load("h100_sxm"), 0), group)
+        sizes = sorted(plan.temp_bytes for plan in every)
+        worth, fewest = 0, len(every)
+        for most_s in sorted(plan.seconds for plan in every):
+            model = Model(whole, targets.load("h100_sxm"), 0)
+            some = uniform_plans(model, group, most_seconds=most_s)
+            fewest = min(fewest, len(some))
+            for low, high in itertools.pairwise(sizes):
+                found, choice = (
+                    choose_split((low + high) / 2, plans, group.trip_count)
+                    for plans in (some, every)
+                )
+                if choice is not None and choice.seconds <= most_s:
+                    worth += 1
+                    assert found == choice
+                else:
+                    assert found is None or found.seconds > most_s
+    assert worth
+    assert fewest < len(every)
