@@ -7,9 +7,9 @@ tell each other is compressed.
 from __future__ import annotations
 
 import re
-import socket
 
 from support import RunPython
+from support.processes import free_port
 
 from hloom._jax.distributed import ProcessStore, coordinator_address
 
@@ -21,12 +21,9 @@ def test_a_process_alone_has_no_store_and_no_coordinator() -> None:
 
 def with_store() -> str:
     """The beginning of a script that has a store, as the only process of a job."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return f"""
 import jax
-jax.distributed.initialize("127.0.0.1:{port}", num_processes=1, process_id=0)
+jax.distributed.initialize("127.0.0.1:{free_port()}", num_processes=1, process_id=0)
 from hloom._jax.distributed import ProcessStore
 store = ProcessStore.find()
 """

@@ -10,32 +10,9 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support.processes import run_members
+from support.processes import Board, run_members
 
 from hloom.compiling.cross_process import Agreement, AgreementError
-
-
-class Board:
-    """A store within one process."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-        self._changed = threading.Condition()
-
-    def put(self, key: str, value: str) -> None:
-        with self._changed:
-            assert key not in self._values
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str, timeout_s: float) -> str | None:
-        with self._changed:
-            self._changed.wait_for(lambda: key in self._values, timeout_s)
-            return self._values.get(key)
-
-    def delete(self, key: str) -> None:
-        with self._changed:
-            del self._values[key]
 
 
 class MissingOne(Board):

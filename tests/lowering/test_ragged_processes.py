@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
-from support import often, xla_flags
+from support import often
 from support.devices.stopping import stopped_for
+from support.processes import Member, assert_all_equal, ended, start_members
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from support.devices.ragged_splits import exchange, gradients, random_split
 
-port, processes, process, other = map(int, sys.argv[1:])
+processes, other, process, port = map(int, sys.argv[1:])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", processes, process, initialization_timeout=60)
 devices = jax.device_count()
@@ -126,43 +123,14 @@ os._exit(0)
 )
 
 
-def start(script: str, processes: int, other: int = -1) -> list[subprocess.Popen[str]]:
+def start(script: str, processes: int, other: int = -1) -> list[Member]:
     """A script in several processes; to one of them, `other`, something happens."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": xla_flags(2)}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, (port, processes, process, other))],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(processes)
-    ]
-
-
-def all_are_equal(
-    workers: Sequence[subprocess.Popen[str]], meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Checks that all processes end well."""
-    try:
-        meanwhile()
-        outputs = [worker.communicate(timeout=180) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (output, errors) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, errors
-        assert output.endswith("equal\n")
+    return start_members(script, str(processes), str(other), processes=processes, devices=2)
 
 
 @pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_equals_numpy_with_gradients(processes: int) -> None:
-    all_are_equal(start(EQUAL, processes))
+    assert_all_equal(ended(start(EQUAL, processes), timeout_s=180))
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.once)])
@@ -183,7 +151,7 @@ def test_a_process_that_is_killed_is_an_error_in_the_others(processes: int) -> N
         assert re.search("Gloo all-to-all.*(closed|reset) by peer", error)
 
 
-def told_within(seconds: float, workers: Sequence[subprocess.Popen[str]]) -> list[str]:
+def told_within(seconds: float, workers: Sequence[Member]) -> list[str]:
     """A line of each process, of those that tell one in time."""
     lines: list[str] = []
     readers = [threading.Thread(target=_read, args=(each, lines), daemon=True) for each in workers]
@@ -195,7 +163,7 @@ def told_within(seconds: float, workers: Sequence[subprocess.Popen[str]]) -> lis
     return list(lines)
 
 
-def _read(worker: subprocess.Popen[str], lines: list[str]) -> None:
+def _read(worker: Member, lines: list[str]) -> None:
     assert worker.stdout is not None
     # XLA's transport writes lines of its own.
     lines.extend(islice((each for each in worker.stdout if each.startswith("ended with")), 1))
@@ -205,4 +173,6 @@ def _read(worker: subprocess.Popen[str], lines: list[str]) -> None:
 @pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_a_process_that_is_stopped_is_waited_for(processes: int) -> None:
     workers = start(STOPS, processes, other=1)
-    all_are_equal(workers, lambda: stopped_for(10, workers[1].pid))
+    assert_all_equal(
+        ended(workers, timeout_s=180, meanwhile=lambda: stopped_for(10, workers[1].pid))
+    )

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from support.processes import Board
 
 from hloom.mpmd import liveness
 from hloom.mpmd.liveness import Peers, StagesError
@@ -14,34 +15,12 @@ from hloom.mpmd.liveness import Peers, StagesError
 pytestmark = pytest.mark.once
 
 
-class Store:
-    """What processes tell each other, in one process."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-        self._news = threading.Condition()
-
-    def put(self, key: str, value: str) -> None:
-        with self._news:
-            self._values[key] = value
-            self._news.notify_all()
-
-    def get(self, key: str, timeout_s: float) -> str | None:
-        with self._news:
-            self._news.wait_for(lambda: key in self._values, timeout_s)
-            return self._values.get(key)
-
-    def delete(self, key: str) -> None:
-        with self._news:
-            del self._values[key]
-
-
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" * 2, bytes(16) + b"\0\0\0\1"])
 def test_a_stranger_is_not_listened_to(
     said: bytes, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atexit.register", lambda _: None)
-    store = Store()
+    store = Board()
     met: list[Peers] = []
     first = threading.Thread(target=lambda: met.append(Peers(store, 0, 2, "127.0.0.1")))  # type: ignore[arg-type]
     first.start()
@@ -72,13 +51,13 @@ def test_a_process_that_never_comes_is_an_error_that_names_it(
         match=r"processes 1, 2 of jax.distributed did not come within 0.2 s to process 0 at "
         r"127.0.0.1:\d+\. All have to call place",
     ):
-        Peers(Store(), 0, 3, "127.0.0.1")  # type: ignore[arg-type]
+        Peers(Board(), 0, 3, "127.0.0.1")  # type: ignore[arg-type]
     with pytest.raises(StagesError, match=r"process 0 of .* within 0.2 s to process 1 at 127"):
-        Peers(Store(), 1, 2, "127.0.0.1")  # type: ignore[arg-type]
+        Peers(Board(), 1, 2, "127.0.0.1")  # type: ignore[arg-type]
 
 
 def test_a_process_that_is_gone_before_it_is_met_is_named() -> None:
-    store = Store()
+    store = Board()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     store.put("hloom/stages/address/0", f"127.0.0.1:{port}:{bytes(16).hex()}")

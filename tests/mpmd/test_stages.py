@@ -110,6 +110,9 @@ def test_what_is_placed_is_gathered_again_and_a_tied_parameter_stays_equal() -> 
         ["params['embedding']", "params['layers']['down'][5:8]", "params['layers']['up'][5:8]"],
     ]
     first, _ = step(placed, *batch)
+    assert step.trace.sends[-2:] == [
+        "the gradient of params['embedding']@1->0", "the gradient of params['embedding']@0->1"
+    ]  # fmt: skip
     for _ in range(3):
         last, gradients = step(placed, *batch)
         placed = jax.tree.map(lambda x, gradient: x - 0.5 * gradient, placed, gradients)
@@ -128,13 +131,18 @@ def test_what_is_placed_is_gathered_again_and_a_tied_parameter_stays_equal() -> 
     assert record.spec == "stages"
 
 
-def test_stages_of_two_devices_divide_each_microbatch() -> None:
+def test_stages_of_two_devices_have_half_of_each_microbatch_and_one_all_reduce() -> None:
     batch = _batch(16)
     step = hloom.stages(unrolled, 2, 4, meshes=devices_of_stages(2, 2))
     loss, gradients = _run(step, LISTED, *batch)
     wanted, right = jax.value_and_grad(unrolled)(LISTED, *batch)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
     _assert_close(gradients, right)
+    driver = step._last._driver
+    reduces = [sums._totals.as_text().count(" all-reduce(") for sums in driver.sums.values()]
+    programs = [each.compiled.as_text() for each in driver.executables.values()]
+    assert reduces == [1, 1]
+    assert not any("all-reduce" in text for text in programs)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

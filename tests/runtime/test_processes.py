@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from support.devices.stress_library import (
     new_counters,
     start_worker,
 )
+from support.processes import free_port
 
 pytestmark = pytest.mark.long
 
@@ -34,13 +34,6 @@ LATE = ["--late-run", "3", "--late-device", "0", "--late-ms", "20000"]
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_stress(tmp_path_factory.mktemp("processes"))
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def run(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT, xla_flags
 from support.dumps.worker import CHOSEN, SHARDINGS, first_state
+from support.processes import run_members
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, open_dump
 from hloom.dumps.write.array_files import Share, read_arrays
 
 PROCESSES = (0, 1)
-WORKER = ROOT / "tests" / "support" / "dumps" / "worker.py"
+WORKER = "from support.dumps.worker import main; main()"
 
 FINISHES_WITHIN_S = 120
 """Many times what it takes; as in test_processes.py."""
@@ -48,31 +44,11 @@ class Run:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("dump")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    workers: list[subprocess.Popen[str]] = []
-    try:
-        for process in PROCESSES:
-            words = [str(folder), "--process", str(process), "--port", str(port)]
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, str(WORKER), *words],
-                    env=os.environ | {"XLA_FLAGS": xla_flags(2)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        # At their end they wait for each other: that is jax.distributed's.
-        told = [worker.communicate(timeout=FINISHES_WITHIN_S) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (_, errors) in zip(workers, told, strict=True):
-        assert worker.returncode == 0, errors
-        assert "HloomWarning" not in errors
-    return Run(folder, tuple(json.loads(output.splitlines()[-1]) for output, _ in told))
+    members = run_members(WORKER, str(folder), devices=2, timeout_s=FINISHES_WITHIN_S)
+    for member in members:
+        assert member.returncode == 0, member.stderr
+        assert "HloomWarning" not in member.stderr
+    return Run(folder, tuple(json.loads(member.stdout.splitlines()[-1]) for member in members))
 
 
 def expected(steps: int) -> dict[str, np.ndarray]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
-from support import ROOT, often, xla_flags
+from support import often
+from support.processes import assert_all_equal, run_members
 
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
@@ -19,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-port, processes, process = map(int, sys.argv[1:])
+processes, process, port = map(int, sys.argv[1:])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", processes, process, initialization_timeout=60)
 assert jax.device_count() == processes
@@ -56,26 +52,4 @@ print("equal")
 
 @pytest.mark.parametrize("processes", [2, 4][: often(1, 2)])
 def test_processes_give_what_one_device_gives(processes: int) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": xla_flags(1)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *map(str, (port, processes, process))],
-            env=environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(processes)
-    ]
-    try:
-        outputs = [worker.communicate(timeout=240) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (output, errors) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, errors
-        assert output.endswith("equal\n")
+    assert_all_equal(run_members(SCRIPT, str(processes), processes=processes, timeout_s=240))

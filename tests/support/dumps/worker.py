@@ -5,9 +5,8 @@ Prints one line of JSON: the values of its own module, which no other process ru
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
+import sys
 from typing import Any
 
 import jax
@@ -50,12 +49,8 @@ def own_step(x: jax.Array) -> jax.Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--process", type=int, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    chosen = parser.parse_args()
-    jax.distributed.initialize(f"127.0.0.1:{chosen.port}", 2, chosen.process)
+    folder, process, port = sys.argv[1:]
+    jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
     mesh = jax.make_mesh((2, 2), ("data", "model"))
     state = {
         name: jax.make_array_from_callback(
@@ -66,8 +61,8 @@ def main() -> None:
     shardings = {name: value.sharding for name, value in state.items()}
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=shardings, keep_unused=True)
     own = jax.jit(own_step)
-    mine = jnp.full(3, 10.0 + chosen.process)
-    with hloom.dump(to=chosen.folder, steps=CHOSEN, arrays=True):
+    mine = jnp.full(3, 10.0 + int(process))
+    with hloom.dump(to=folder, steps=CHOSEN, arrays=True):
         for step in range(CHOSEN + 2):
             with hloom.step(step):
                 # The count is on each process's first device, placed by nobody: each has it whole.
@@ -75,7 +70,3 @@ def main() -> None:
                 mine = own(mine)
     writer.flush()
     print(json.dumps({"mine": np.asarray(mine).tolist()}), flush=True)
-
-
-if __name__ == "__main__":
-    main()
