@@ -43,23 +43,34 @@ def attention(x: Any, w: Any) -> Any:
     return weights @ w + x
 
 
-@case
-def unrolled(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        for number in range(3):
-            x = wrap(attention)(x, ws[number])
-        return (x**2).mean()
+def loss(*leading: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a loss of (wrap, matrices, batch) a case: its gradient, of matrices stacked so."""
 
-    return gradient(loss, kernels(3), normal(8, 16))
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        CHECKPOINTED[function.__name__] = lambda wrap: gradient(
+            partial(function, wrap), kernels(*leading), normal(8, 16)
+        )
+        return function
+
+    return register
+
+
+def through_scan(body: Any, x: Any, xs: Any, **options: Any) -> Any:
+    return (lax.scan(lambda c, w: (body(c, w), None), x, xs, **options)[0] ** 2).mean()
+
+
+@loss(3)
+def unrolled(wrap: Wrap, ws: Any, x: Any) -> Any:
+    for number in range(3):
+        x = wrap(attention)(x, ws[number])
+    return (x**2).mean()
 
 
 @case
 def scanned(wrap: Wrap, **options: Any) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        body = wrap(attention)
-        return (lax.scan(lambda c, w: (body(c, w), None), x, ws, **options)[0] ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    return gradient(
+        lambda ws, x: through_scan(wrap(attention), x, ws, **options), kernels(4), normal(8, 16)
+    )
 
 
 @case
@@ -74,80 +85,59 @@ def scanned_without_a_barrier(wrap: Wrap) -> Made:
     return scanned(partial(jax.checkpoint, prevent_cse=False))
 
 
-@case
-def scanned_with_outputs(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        def body(c: Any, w: Any) -> Any:
-            c = attention(c, w)
-            return c, jnp.sin(c)
+@loss(4)
+def scanned_with_outputs(wrap: Wrap, ws: Any, x: Any) -> Any:
+    def body(c: Any, w: Any) -> Any:
+        c = attention(c, w)
+        return c, jnp.sin(c)
 
-        last, ys = lax.scan(wrap(body), x, ws)
-        return (last**2).mean() + (ys**3).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    last, ys = lax.scan(wrap(body), x, ws)
+    return (last**2).mean() + (ys**3).mean()
 
 
-@case
-def whole_loss_unrolled(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        for number in range(3):
-            x = attention(x, ws[number])
-        return (x**2).mean()
-
-    return gradient(wrap(loss), kernels(3), normal(8, 16))
+@loss(3)
+def whole_loss_unrolled(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return wrap(partial(unrolled, no_checkpoint))(ws, x)
 
 
-@case
-def whole_loss_scanned(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        return (lax.scan(lambda c, w: (attention(c, w), None), x, ws)[0] ** 2).mean()
-
-    return gradient(wrap(loss), kernels(4), normal(8, 16))
+@loss(4)
+def whole_loss_scanned(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return wrap(lambda ws, x: through_scan(attention, x, ws))(ws, x)
 
 
-@case
-def layers_and_the_whole_loss(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        body = wrap(attention)
-        return (lax.scan(lambda c, w: (body(c, w), None), x, ws)[0] ** 2).mean()
-
-    return gradient(wrap(loss), kernels(4), normal(8, 16))
+@loss(4)
+def layers_and_the_whole_loss(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return wrap(lambda ws, x: through_scan(wrap(attention), x, ws))(ws, x)
 
 
-def two_levels(inside: Wrap, outside: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        inner = inside(attention)
+def two_levels(inside: Wrap, outside: Wrap, ws: Any, x: Any) -> Any:
+    inner = inside(attention)
 
-        def outer(c: Any, w: Any) -> Any:
-            return lax.scan(lambda c, w: (inner(c, w), None), c, w)[0], None
+    def outer(c: Any, w: Any) -> Any:
+        return lax.scan(lambda c, w: (inner(c, w), None), c, w)[0], None
 
-        return (lax.scan(outside(outer), x, ws)[0] ** 2).mean()
-
-    return gradient(loss, kernels(3, 2), normal(8, 16))
+    return (lax.scan(outside(outer), x, ws)[0] ** 2).mean()
 
 
-@case
-def inner_scan(wrap: Wrap) -> Made:
-    return two_levels(wrap, no_checkpoint)
+@loss(3, 2)
+def inner_scan(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return two_levels(wrap, no_checkpoint, ws, x)
 
 
-@case
-def outer_scan(wrap: Wrap) -> Made:
-    return two_levels(no_checkpoint, wrap)
+@loss(3, 2)
+def outer_scan(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return two_levels(no_checkpoint, wrap, ws, x)
 
 
-@case
-def both_scans(wrap: Wrap) -> Made:
-    return two_levels(wrap, wrap)
+@loss(3, 2)
+def both_scans(wrap: Wrap, ws: Any, x: Any) -> Any:
+    return two_levels(wrap, wrap, ws, x)
 
 
-@case
-def checkpoint_in_a_checkpoint(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        pair = wrap(lambda x, a, b: wrap(attention)(wrap(attention)(x, a), b))
-        return (pair(pair(x, ws[0], ws[1]), ws[2], ws[3]) ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+@loss(4)
+def checkpoint_in_a_checkpoint(wrap: Wrap, ws: Any, x: Any) -> Any:
+    pair = wrap(lambda x, a, b: wrap(attention)(wrap(attention)(x, a), b))
+    return (pair(pair(x, ws[0], ws[1]), ws[2], ws[3]) ** 2).mean()
 
 
 @case
@@ -165,24 +155,20 @@ def microbatches(wrap: Wrap) -> Made:
     return step, (ws, jnp.stack([x, -x]))
 
 
-@case
-def dropout(wrap: Wrap) -> Made:
+@loss(4)
+def dropout(wrap: Wrap, ws: Any, x: Any) -> Any:
     """With keys in the scan's inputs; masks are made by a product, to be worth storing."""
 
-    def loss(ws: Any, x: Any) -> Any:
-        def body(c: Any, wk: Any) -> Any:
-            w, key = wk
-            kept = jax.random.bernoulli(key, 0.8, c.shape)
-            return jnp.where(kept, attention(c, w), 0.5 * c), None
+    def body(c: Any, wk: Any) -> Any:
+        w, key = wk
+        kept = jax.random.bernoulli(key, 0.8, c.shape)
+        return jnp.where(kept, attention(c, w), 0.5 * c)
 
-        keys = jax.random.split(jax.random.key(3), 4)
-        return (lax.scan(wrap(body), x, (ws, keys))[0] ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    return through_scan(wrap(body), x, (ws, jax.random.split(jax.random.key(3), 4)))
 
 
-@case
-def custom_gradient(wrap: Wrap) -> Made:
+@loss(4)
+def custom_gradient(wrap: Wrap, ws: Any, x: Any) -> Any:
     product = jax.custom_vjp(lambda x, w: jnp.tanh(x @ w))
 
     def forward(x: Any, w: Any) -> Any:
@@ -195,38 +181,26 @@ def custom_gradient(wrap: Wrap) -> Made:
         return g @ w.T, x.T @ g
 
     product.defvjp(forward, backward)
-
-    def loss(ws: Any, x: Any) -> Any:
-        body = wrap(lambda c, w: product(product(c, w), w))
-        return (lax.scan(lambda c, w: (body(c, w), None), x, ws)[0] ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    return through_scan(wrap(lambda c, w: product(product(c, w), w)), x, ws)
 
 
-@case
-def bfloat16(wrap: Wrap) -> Made:
-    def loss(ws: Any, x: Any) -> Any:
-        def body(c: Any, w: Any) -> Any:
-            product = c.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
-            return jnp.tanh(product.astype(jnp.float32)) + c
+@loss(4)
+def bfloat16(wrap: Wrap, ws: Any, x: Any) -> Any:
+    def body(c: Any, w: Any) -> Any:
+        product = c.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
+        return jnp.tanh(product.astype(jnp.float32)) + c
 
-        body = wrap(body)
-        return (lax.scan(lambda c, w: (body(c, w), None), x, ws)[0] ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    return through_scan(wrap(body), x, ws)
 
 
-@case
-def policy_that_saves_some(wrap: Wrap) -> Made:
+@loss(4)
+def policy_that_saves_some(wrap: Wrap, ws: Any, x: Any) -> Any:
     """What a policy does not store may be stored as well."""
 
-    def loss(ws: Any, x: Any) -> Any:
-        def body(c: Any, w: Any) -> Any:
-            c = checkpoint_name(jnp.tanh(c @ w), "named")
-            return jnp.sin(jnp.tanh(c @ w) @ w), None
+    def body(c: Any, w: Any) -> Any:
+        c = checkpoint_name(jnp.tanh(c @ w), "named")
+        return jnp.sin(jnp.tanh(c @ w) @ w), None
 
-        policy = jax.checkpoint_policies.save_only_these_names("named")
-        wrapped = body if wrap is no_checkpoint else jax.checkpoint(body, policy=policy)
-        return (lax.scan(wrapped, x, ws)[0] ** 2).mean()
-
-    return gradient(loss, kernels(4), normal(8, 16))
+    policy = jax.checkpoint_policies.save_only_these_names("named")
+    wrapped = body if wrap is no_checkpoint else jax.checkpoint(body, policy=policy)
+    return (lax.scan(wrapped, x, ws)[0] ** 2).mean()

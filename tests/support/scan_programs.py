@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from support.programs import Program, normal
+from support.programs.registry import gradient as gradient_into
 
 SCANS: dict[str, Program] = {}
 
@@ -22,6 +24,9 @@ SCANS: dict[str, Program] = {}
 def program(make: Program) -> Program:
     SCANS[make.__name__] = make
     return make
+
+
+gradient = partial(gradient_into, argnums=(0, 1), programs=SCANS)
 
 
 def layer(c: Any, w: Any) -> Any:
@@ -56,72 +61,59 @@ SCANS["two_levels_outer_unrolled"] = two_levels_of({}, {"unroll": 2})
 SCANS["two_levels_unrolled_and_reversed"] = two_levels_of({"unroll": 3}, {"reverse": True})
 
 
-@program
-def three_levels():
-    def loss(ws, x):
-        def level(depth):
-            def body(c, w):
-                if depth == 0:
-                    return layer(c, w), None
-                c = jnp.sin(c) + c
-                return lax.scan(level(depth - 1), c, w)[0] * 0.9, None
+@gradient(lambda: (kernels(2, 3, 4), normal(8, 16)))
+def three_levels(ws, x):
+    def level(depth):
+        def body(c, w):
+            if depth == 0:
+                return layer(c, w), None
+            c = jnp.sin(c) + c
+            return lax.scan(level(depth - 1), c, w)[0] * 0.9, None
 
-            return body
+        return body
 
-        return (lax.scan(level(2), x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(2, 3, 4), normal(8, 16))
+    return (lax.scan(level(2), x, ws)[0] ** 2).mean()
 
 
-@program
-def two_loops_inside():
+@gradient(lambda: (kernels(3, 4), normal(8, 16)))
+def two_loops_inside(ws, x):
     """The second inner loop reads the first one's carry and outputs; both have backward loops."""
 
-    def loss(ws, x):
-        def outer(c, w):
-            c, ys = lax.scan(lambda c, w: (layer(c, w), jnp.sin(c)), c, w)
-            c, _ = lax.scan(lambda c, y: (jnp.tanh(c * y) + c, None), c, ys)
-            return c, ys.sum(0)
+    def outer(c, w):
+        c, ys = lax.scan(lambda c, w: (layer(c, w), jnp.sin(c)), c, w)
+        c, _ = lax.scan(lambda c, y: (jnp.tanh(c * y) + c, None), c, ys)
+        return c, ys.sum(0)
 
-        c, sums = lax.scan(outer, x, ws)
-        return (c**2).mean() + (sums**3).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(3, 4), normal(8, 16))
+    c, sums = lax.scan(outer, x, ws)
+    return (c**2).mean() + (sums**3).mean()
 
 
-@program
-def inner_loop_uses_values_around_it():
+@gradient(lambda: (kernels(3, 4), normal(8, 16), jnp.float32(0.3)), argnums=(0, 1, 2))
+def inner_loop_uses_values_around_it(ws, x, scale):
     """Values of the outer body, of no scan, and the outer counter are read in the inner body."""
 
-    def loss(ws, x, scale):
-        def outer(c, wi):
-            w, i = wi
-            gate = jax.nn.sigmoid(c @ w[0]) * (i + 1)
-            shift = jnp.exp(scale) * i
+    def outer(c, wi):
+        w, i = wi
+        gate = jax.nn.sigmoid(c @ w[0]) * (i + 1)
+        shift = jnp.exp(scale) * i
 
-            def inner(d, w):
-                return jnp.tanh(d @ w) * gate + jnp.cos(d * scale) + shift, None
+        def inner(d, w):
+            return jnp.tanh(d @ w) * gate + jnp.cos(d * scale) + shift, None
 
-            c, _ = lax.scan(inner, c, w)
-            return c + gate, None
+        c, _ = lax.scan(inner, c, w)
+        return c + gate, None
 
-        c, _ = lax.scan(outer, x, (ws, jnp.arange(3.0)))
-        return (c**2).mean()
-
-    arguments = (kernels(3, 4), normal(8, 16), jnp.float32(0.3))
-    return jax.value_and_grad(loss, (0, 1, 2)), arguments
+    c, _ = lax.scan(outer, x, (ws, jnp.arange(3.0)))
+    return (c**2).mean()
 
 
-@program
-def inner_loop_without_inputs():
-    def loss(w, x):
-        def outer(c, _):
-            c, _ = lax.scan(lambda c, _: (layer(c, w), None), c, None, length=5)
-            return c / 2, None
+@gradient(lambda: (kernels(), normal(8, 16)))
+def inner_loop_without_inputs(w, x):
+    def outer(c, _):
+        c, _ = lax.scan(lambda c, _: (layer(c, w), None), c, None, length=5)
+        return c / 2, None
 
-        return (lax.scan(outer, x, None, length=4)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(), normal(8, 16))
+    return (lax.scan(outer, x, None, length=4)[0] ** 2).mean()
 
 
 @program
@@ -135,66 +127,54 @@ def nested_scans_in_a_conditional():
     return loss, (kernels(4, 6), normal(8, 16))
 
 
-@program
-def conditional_in_an_inner_loop():
-    def loss(ws, x):
-        def inner(c, w):
-            return lax.cond(c.sum() > 0, lambda: layer(c, w), lambda: jnp.sin(c) @ w), None
+@gradient(lambda: (kernels(4, 3), normal(8, 16)))
+def conditional_in_an_inner_loop(ws, x):
+    def inner(c, w):
+        return lax.cond(c.sum() > 0, lambda: layer(c, w), lambda: jnp.sin(c) @ w), None
 
-        outer = lambda c, w: (lax.scan(inner, c, w)[0], None)  # noqa: E731
-        return (lax.scan(outer, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(4, 3), normal(8, 16))
+    outer = lambda c, w: (lax.scan(inner, c, w)[0], None)  # noqa: E731
+    return (lax.scan(outer, x, ws)[0] ** 2).mean()
 
 
-@program
-def inner_loop_in_a_conditional():
+@gradient(lambda: (kernels(4, 3), normal(8, 16)))
+def inner_loop_in_a_conditional(ws, x):
     """The inner loops are in the branches: no pair is linked, the branch as a whole may go."""
 
-    def loss(ws, x):
-        def outer(c, w):
-            scanned = lambda: lax.scan(lambda c, w: (layer(c, w), None), c, w)[0]  # noqa: E731
-            return lax.cond(c.sum() > 0, scanned, lambda: jnp.sin(c)), None
+    def outer(c, w):
+        scanned = lambda: lax.scan(lambda c, w: (layer(c, w), None), c, w)[0]  # noqa: E731
+        return lax.cond(c.sum() > 0, scanned, lambda: jnp.sin(c)), None
 
-        return (lax.scan(outer, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(4, 3), normal(8, 16))
+    return (lax.scan(outer, x, ws)[0] ** 2).mean()
 
 
-@program
-def carries_of_many_types():
-    def loss(ws, x, key):
-        def inner(state, w):
-            c, count, flag, half, z, key = state
-            key, here = jax.random.split(key)
-            c = jnp.where(jax.random.bernoulli(here, 0.8, c.shape), layer(c, w), c)
-            half = jnp.sin(half) + c.astype(jnp.bfloat16) / 8
-            z = z * jnp.exp(1j * c).astype(jnp.complex64)
-            flag = flag ^ (c.sum() > 0)
-            c = jnp.where(flag, c, jnp.cos(c)) + half.astype(jnp.float32)
-            return (c, count + 1, flag, half, z, key), jnp.abs(z).astype(jnp.float32)
+@gradient(lambda: (kernels(3, 4), normal(8, 16), 7))
+def carries_of_many_types(ws, x, key):
+    def inner(state, w):
+        c, count, flag, half, z, key = state
+        key, here = jax.random.split(key)
+        c = jnp.where(jax.random.bernoulli(here, 0.8, c.shape), layer(c, w), c)
+        half = jnp.sin(half) + c.astype(jnp.bfloat16) / 8
+        z = z * jnp.exp(1j * c).astype(jnp.complex64)
+        flag = flag ^ (c.sum() > 0)
+        c = jnp.where(flag, c, jnp.cos(c)) + half.astype(jnp.float32)
+        return (c, count + 1, flag, half, z, key), jnp.abs(z).astype(jnp.float32)
 
-        def outer(state, w):
-            state, ys = lax.scan(inner, state, w)
-            return state, ys.sum(0)
+    def outer(state, w):
+        state, ys = lax.scan(inner, state, w)
+        return state, ys.sum(0)
 
-        start = (x, 0, False, jnp.zeros_like(x, jnp.bfloat16), x + 0j, jax.random.key(key))
-        state, ys = lax.scan(outer, start, ws)
-        return (state[0] ** 2).mean() + jnp.abs(state[4]).mean() + (ys**2).mean() + state[1]
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(3, 4), normal(8, 16), 7)
+    start = (x, 0, False, jnp.zeros_like(x, jnp.bfloat16), x + 0j, jax.random.key(key))
+    state, ys = lax.scan(outer, start, ws)
+    return (state[0] ** 2).mean() + jnp.abs(state[4]).mean() + (ys**2).mean() + state[1]
 
 
-@program
-def inner_loop_of_length_one():
-    def loss(ws, x):
-        outer = lambda c, w: (  # noqa: E731
-            lax.scan(lambda c, w: (layer(c, w), None), c, w[None])[0],
-            None,
-        )
-        return (lax.scan(outer, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(4), normal(8, 16))
+@gradient(lambda: (kernels(4), normal(8, 16)))
+def inner_loop_of_length_one(ws, x):
+    outer = lambda c, w: (  # noqa: E731
+        lax.scan(lambda c, w: (layer(c, w), None), c, w[None])[0],
+        None,
+    )
+    return (lax.scan(outer, x, ws)[0] ** 2).mean()
 
 
 @program
@@ -215,21 +195,18 @@ def inner_loop_of_length_zero():
     return function, (kernels(4, 0), normal(8, 16))
 
 
-@program
-def sorting_and_gathering_inside():
+@gradient(lambda: (kernels(4), normal(8, 16)))
+def sorting_and_gathering_inside(ws, x):
     """Work that is dear but pure: it may be done again where it pays."""
 
-    def loss(ws, x):
-        def body(c, w):
-            order = jnp.argsort(c, axis=-1)
-            c = jnp.take_along_axis(c, order, -1) @ w
-            top, _ = lax.top_k(c, 4)
-            c = c.at[:, :4].add(jnp.sin(top))
-            return jnp.tanh(jnp.cumsum(c, axis=0)) + jnp.sort(c * c, axis=-1), None
+    def body(c, w):
+        order = jnp.argsort(c, axis=-1)
+        c = jnp.take_along_axis(c, order, -1) @ w
+        top, _ = lax.top_k(c, 4)
+        c = c.at[:, :4].add(jnp.sin(top))
+        return jnp.tanh(jnp.cumsum(c, axis=0)) + jnp.sort(c * c, axis=-1), None
 
-        return (lax.scan(body, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(4), normal(8, 16))
+    return (lax.scan(body, x, ws)[0] ** 2).mean()
 
 
 @program
@@ -297,20 +274,17 @@ SCANS["open_loop_until_it_is_large"] = counted_to(
 SCANS["open_loop_past_its_buffers"] = counted_to(lambda state, n: state[0] < n, 3)
 
 
-@program
-def saves_what_is_made_of_what_it_computes_again():
+@gradient(lambda: (kernels(6, 2), normal(8, 16)))
+def saves_what_is_made_of_what_it_computes_again(ws, x):
     """A policy saves the second product of a layer: the backward body makes the first one again."""
 
-    def loss(ws, x):
-        def body(c, w):
-            hidden = c @ w[0]
-            return checkpoint_name(jnp.tanh(hidden) @ w[1], "saved") * jnp.cos(c) + c, None
+    def body(c, w):
+        hidden = c @ w[0]
+        return checkpoint_name(jnp.tanh(hidden) @ w[1], "saved") * jnp.cos(c) + c, None
 
-        policy = jax.checkpoint_policies.save_only_these_names("saved")
-        saving = jax.checkpoint(body, policy=policy, prevent_cse=False)
-        return (lax.scan(saving, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss, (0, 1)), (kernels(6, 2), normal(8, 16))
+    policy = jax.checkpoint_policies.save_only_these_names("saved")
+    saving = jax.checkpoint(body, policy=policy, prevent_cse=False)
+    return (lax.scan(saving, x, ws)[0] ** 2).mean()
 
 
 def random_loops(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:

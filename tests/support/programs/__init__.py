@@ -5,6 +5,6 @@ fixed seed. Values are of order one, so that an absolute tolerance means somethi
 """
 
 from support.programs import scans, straight_line
-from support.programs.registry import PROGRAMS, Program, normal, weights
+from support.programs.registry import PROGRAMS, Program, gradient, normal, weights
 
-__all__ = ["PROGRAMS", "Program", "normal", "scans", "straight_line", "weights"]
+__all__ = ["PROGRAMS", "Program", "gradient", "normal", "scans", "straight_line", "weights"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +17,19 @@ PROGRAMS: dict[str, Program] = {}
 def program(make: Program) -> Program:
     PROGRAMS[make.__name__] = make
     return make
+
+
+def gradient(
+    arguments: Callable[[], tuple[Any, ...]],
+    argnums: int | tuple[int, ...] = 0,
+    programs: dict[str, Program] = PROGRAMS,
+) -> Callable[[Callable[..., Any]], None]:
+    """Makes a loss a program by its name: its value and gradient, with these arguments."""
+
+    def register(loss: Callable[..., Any]) -> None:
+        programs[loss.__name__] = lambda: (jax.value_and_grad(loss, argnums), arguments())
+
+    return register
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:

@@ -5,112 +5,85 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from support.programs.registry import normal, program, weights
+from support.programs.registry import gradient, normal, program, weights
 
 
-@program
-def scanned_mlp():
-    def loss(ws, x):
-        return (jax.lax.scan(lambda c, w: (jax.nn.gelu(c @ w) + c, None), x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+@gradient(lambda: (weights(), normal(8, 16)))
+def scanned_mlp(ws, x):
+    return (jax.lax.scan(lambda c, w: (jax.nn.gelu(c @ w) + c, None), x, ws)[0] ** 2).mean()
 
 
-@program
-def reversed_scan_with_outputs():
-    def loss(ws, x):
-        def body(c, w):
-            return jax.nn.gelu(c @ w) + jnp.sin(c), jnp.tanh(c)
+@gradient(lambda: (weights(), normal(8, 16)))
+def reversed_scan_with_outputs(ws, x):
+    def body(c, w):
+        return jax.nn.gelu(c @ w) + jnp.sin(c), jnp.tanh(c)
 
-        return (jax.lax.scan(body, x, ws, reverse=True)[1] ** 2).mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+    return (jax.lax.scan(body, x, ws, reverse=True)[1] ** 2).mean()
 
 
-@program
-def unrolled_scan():
-    def loss(ws, x):
-        scan = jax.lax.scan(lambda c, w: (jnp.tanh(c @ w) * c, None), x, ws, unroll=2)
-        return scan[0].mean()
-
-    return jax.value_and_grad(loss), (weights(6), normal(8, 16))
+@gradient(lambda: (weights(6), normal(8, 16)))
+def unrolled_scan(ws, x):
+    scan = jax.lax.scan(lambda c, w: (jnp.tanh(c @ w) * c, None), x, ws, unroll=2)
+    return scan[0].mean()
 
 
-@program
-def scan_that_uses_its_counter():
-    def loss(x):
-        def body(c, i):
-            return jnp.sin(c * (i + 1)) * jnp.tanh(c), None
+@gradient(lambda: (normal(8, 16),))
+def scan_that_uses_its_counter(x):
+    def body(c, i):
+        return jnp.sin(c * (i + 1)) * jnp.tanh(c), None
 
-        return jax.lax.scan(body, x, jnp.arange(5.0))[0].sum()
-
-    return jax.value_and_grad(loss), (normal(8, 16),)
+    return jax.lax.scan(body, x, jnp.arange(5.0))[0].sum()
 
 
-@program
-def fori_loop_of_static_length():
-    def loss(w, x):
-        step = lambda i, c: jnp.tanh(c @ w) * jnp.cos(c * i)  # noqa: E731
-        return jax.lax.fori_loop(0, 4, step, x).sum()
-
-    return jax.value_and_grad(loss), (weights(1)[0], normal(8, 16))
+@gradient(lambda: (weights(1)[0], normal(8, 16)))
+def fori_loop_of_static_length(w, x):
+    step = lambda i, c: jnp.tanh(c @ w) * jnp.cos(c * i)  # noqa: E731
+    return jax.lax.fori_loop(0, 4, step, x).sum()
 
 
-@program
-def attention_block():
-    def loss(ws, x):
-        mask = jnp.tril(jnp.ones((8, 8), bool))
+@gradient(lambda: (weights(12).reshape(3, 4, 16, 16), normal(8, 16)))
+def attention_block(ws, x):
+    mask = jnp.tril(jnp.ones((8, 8), bool))
 
-        def body(x, w):
-            h = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-            q, k, v = h @ w[0], h @ w[1], h @ w[2]
-            a = jax.nn.softmax(jnp.where(mask, q @ k.T, -1e9), axis=-1)
-            x = x + a @ v
-            return x + jax.nn.gelu(x @ w[3]), None
+    def body(x, w):
+        h = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+        q, k, v = h @ w[0], h @ w[1], h @ w[2]
+        a = jax.nn.softmax(jnp.where(mask, q @ k.T, -1e9), axis=-1)
+        x = x + a @ v
+        return x + jax.nn.gelu(x @ w[3]), None
 
-        return (jax.lax.scan(body, x, ws)[0] ** 2).mean()
-
-    return jax.value_and_grad(loss), (weights(12).reshape(3, 4, 16, 16), normal(8, 16))
+    return (jax.lax.scan(body, x, ws)[0] ** 2).mean()
 
 
-@program
-def dropout_in_a_scan():
-    def loss(ws, x, key):
-        def body(c, w_and_key):
-            w, key = w_and_key
-            h = jax.nn.gelu(c @ w)
-            keep = jax.random.bernoulli(key, 0.9, h.shape)
-            return c + jnp.where(keep, h / 0.9, 0.0), None
+@gradient(lambda: (weights(), normal(8, 16), jax.random.key(0)))
+def dropout_in_a_scan(ws, x, key):
+    def body(c, w_and_key):
+        w, key = w_and_key
+        h = jax.nn.gelu(c @ w)
+        keep = jax.random.bernoulli(key, 0.9, h.shape)
+        return c + jnp.where(keep, h / 0.9, 0.0), None
 
-        return jax.lax.scan(body, x, (ws, jax.random.split(key, len(ws))))[0].mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16), jax.random.key(0))
+    return jax.lax.scan(body, x, (ws, jax.random.split(key, len(ws))))[0].mean()
 
 
-@program
-def nested_scans():
-    def loss(ws, x):
-        def outer(c, w):
-            inner = lambda c, _: (jnp.tanh(c @ w) * jnp.cos(c), None)  # noqa: E731
-            return jax.lax.scan(inner, c, None, length=3)[0], None
+@gradient(lambda: (weights(), normal(8, 16)))
+def nested_scans(ws, x):
+    def outer(c, w):
+        inner = lambda c, _: (jnp.tanh(c @ w) * jnp.cos(c), None)  # noqa: E731
+        return jax.lax.scan(inner, c, None, length=3)[0], None
 
-        return jax.lax.scan(outer, x, ws)[0].mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+    return jax.lax.scan(outer, x, ws)[0].mean()
 
 
-@program
-def switch_in_a_scan():
-    def loss(ws, x):
-        branches = [lambda c: jnp.tanh(c), lambda c: jnp.sin(c) * c, lambda c: c]
+@gradient(lambda: (weights(), normal(8, 16)))
+def switch_in_a_scan(ws, x):
+    branches = [lambda c: jnp.tanh(c), lambda c: jnp.sin(c) * c, lambda c: c]
 
-        def body(c, w_and_i):
-            w, i = w_and_i
-            return jax.lax.switch(i, branches, c @ w) + jnp.cos(c), None
+    def body(c, w_and_i):
+        w, i = w_and_i
+        return jax.lax.switch(i, branches, c @ w) + jnp.cos(c), None
 
-        return jax.lax.scan(body, x, (ws, jnp.array([0, 1, 2, 1])))[0].mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+    return jax.lax.scan(body, x, (ws, jnp.array([0, 1, 2, 1])))[0].mean()
 
 
 @program
@@ -145,29 +118,23 @@ def microbatches_of_a_scan():
     return accumulate, (weights(), normal(3, 8, 16))
 
 
-@program
-def user_checkpoint_in_a_scan():
-    def loss(ws, x):
-        @jax.checkpoint
-        def block(x, w):
-            return jax.nn.gelu(x @ w) + jnp.sin(x), None
+@gradient(lambda: (weights(), normal(8, 16)))
+def user_checkpoint_in_a_scan(ws, x):
+    @jax.checkpoint
+    def block(x, w):
+        return jax.nn.gelu(x @ w) + jnp.sin(x), None
 
-        return jax.lax.scan(block, x, ws)[0].mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+    return jax.lax.scan(block, x, ws)[0].mean()
 
 
-@program
-def mixed_precision():
-    def loss(ws, x):
-        x = x.astype(jnp.bfloat16)
+@gradient(lambda: (weights(), normal(8, 16)))
+def mixed_precision(ws, x):
+    x = x.astype(jnp.bfloat16)
 
-        def body(c, w):
-            return jax.nn.silu(c @ w.astype(jnp.bfloat16)) + c, None
+    def body(c, w):
+        return jax.nn.silu(c @ w.astype(jnp.bfloat16)) + c, None
 
-        return jax.lax.scan(body, x, ws)[0].astype(jnp.float32).mean()
-
-    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+    return jax.lax.scan(body, x, ws)[0].astype(jnp.float32).mean()
 
 
 @program
