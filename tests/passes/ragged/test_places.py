@@ -2,116 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from jax.lax import RaggedDotDimensionNumbers, ragged_dot_general
 from support.ragged.runs import (
     PLATFORMS,
-    Array,
     assert_near,
-    group_of_rows,
+    own_groups,
+    products,
     random_arrays,
-    random_sizes,
+    reference,
     rewritten,
     runs,
+    sizes_of,
     wide,
 )
-from support.random_programs import interpret
 
 BATCH, ROWS, WIDTH, OUT, GROUPS = 3, 40, 6, 10, 5
 Numbers = tuple[RaggedDotDimensionNumbers, "Letters"]
 Letters = dict[str, str]
 
 
-def products(x: Any, w: Any, sizes: Any, gradient: Any) -> Any:
-    """A batch of products, each with its own groups, and both gradients."""
-    out, pull_back = jax.vjp(lambda x, w: jax.vmap(ragged_dot)(x, w, sizes), x, w)
-    return out, *pull_back(gradient)
-
-
-def own_groups(sizes: Array, rows: int) -> Array:
-    """By place and row, which group it is of, as ones and zeros of float64."""
-    places = sizes.reshape(-1, sizes.shape[-1])
-    groups = np.stack([group_of_rows(one, rows) for one in places])
-    ones = groups[..., None] == np.arange(sizes.shape[-1])
-    return ones.astype(np.float64).reshape(*sizes.shape[:-1], rows, sizes.shape[-1])
-
-
-def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
-    """By definition and in float64: the product, and both gradients for one of its result."""
-    x, w, gradient = map(wide, (x, w, gradient))
-    own = own_groups(sizes, x.shape[1])
-    return [
-        np.einsum("bmk,bgkn,bmg->bmn", x, w, own),
-        np.einsum("bmn,bgkn,bmg->bmk", gradient, w, own),
-        np.einsum("bmk,bmn,bmg->bgkn", x, gradient, own),
-    ]
-
-
-def arrays(dtype: Any) -> list[Array]:
-    return random_arrays(
-        dtype, (BATCH, ROWS, WIDTH), (BATCH, GROUPS, WIDTH, OUT), (BATCH, ROWS, OUT)
-    )
-
-
-def sizes_of(draw: np.random.Generator, *places: int, rows: int = ROWS) -> Array:
-    found = [random_sizes(draw, GROUPS, rows) for _ in range(math.prod(places))]
-    return np.stack(found).reshape(*places, GROUPS)
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("rows", [16, 7, ROWS])
-def test_random_splits(platform: str, rows: int) -> None:
-    x, w, gradient = arrays(np.float32)
-    draw = np.random.default_rng(rows)
-    run = runs(rewritten(products, (x, w, sizes_of(draw, BATCH), gradient), platform, rows, 3))
-    for _ in range(50):
-        sizes = sizes_of(draw, BATCH)
-        assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(jnp.bfloat16, 2e-2), (np.float16, 3e-3), (np.complex64, 1e-5), (jnp.float8_e4m3fn, 0.3)],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
-    x, w, gradient = arrays(dtype)
-    sizes = sizes_of(np.random.default_rng(1), BATCH)
-    run = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))
-    got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
-    assert {one.dtype for one in got} == {np.dtype(dtype)}
-    assert_near(got, wanted, tolerance=tolerance, scaled=True)
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_interpreter_agrees(platform: str) -> None:
-    x, w, gradient = arrays(np.float32)
-    sizes = sizes_of(np.random.default_rng(2), BATCH)
-    module = rewritten(products, (x, w, sizes, gradient), platform, 16, 3)
-    got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
-    assert_near(got, reference(x, w, sizes, gradient))
-
-
-def test_sizes_that_are_mistaken_touch_no_other_place() -> None:
-    x, w, gradient = arrays(np.float32)
-    sizes = np.array(
-        [[30, -5, 40, 2**31 - 1, 3], [8, 8, 8, 8, 8], [-(2**31), 0, 2, 0, 50]], np.int32
-    )
-    got = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))(x, w, sizes, gradient)
-    meant = np.array([[30, 0, 10, 0, 0], [8, 8, 8, 8, 8], [0, 0, 2, 0, 38]], np.int32)
-    assert_near(got, reference(x, w, meant, gradient))
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_what_is_not_finite_stays_with_its_group_and_place(platform: str) -> None:
-    x, w, gradient = arrays(np.float32)
+    x, w, gradient = random_arrays(
+        np.float32, (BATCH, ROWS, WIDTH), (BATCH, GROUPS, WIDTH, OUT), (BATCH, ROWS, OUT)
+    )
     sizes = np.array([[9, 0, 20, 1, 5], [40, 0, 0, 0, 0], [0, 0, 0, 0, 33]], np.int32)
     clean = reference(x, w, sizes, gradient)
     x[0, 35:], gradient[2, 33:], w[1, 1:], w[0, 1] = np.nan, np.inf, np.nan, np.inf
@@ -172,7 +92,7 @@ def test_any_axes(platform: str, seed: int) -> None:
         draw.normal(size=shape(name)).astype(np.float32) for name in ("left", "right", "out")
     )
     rows = LENGTHS["m"]
-    sizes = sizes_of(draw, *shape("sizes")[:-1], rows=rows)
+    sizes = sizes_of(draw, *shape("sizes")[:-1], groups=GROUPS, rows=rows)
     run = runs(rewritten(program, (x, w, sizes, gradient), platform, 8, 3))
     own_letters = letters["sizes"][:-1] + "mg"
     left, right, out = (letters[name] for name in ("left", "right", "out"))
@@ -184,7 +104,7 @@ def test_any_axes(platform: str, seed: int) -> None:
             np.einsum(f"{left},{out},{own_letters}->{right}", wide(x), wide(gradient), own),
         ]
         assert_near(run(x, w, sizes, gradient), wanted, tolerance=1e-4)
-        sizes = sizes_of(draw, *shape("sizes")[:-1], rows=rows)
+        sizes = sizes_of(draw, *shape("sizes")[:-1], groups=GROUPS, rows=rows)
 
 
 def test_sums_that_come_back_to_a_group_are_added_up_in_float32() -> None:

@@ -17,50 +17,38 @@ from support.ragged.runs import (
     PLATFORMS,
     Array,
     assert_near,
-    group_of_rows,
+    products,
     random_arrays,
     random_sizes,
+    reference,
     rewritten,
     runs,
-    wide,
+    sizes_of,
 )
 from support.random_programs import interpret
 
 ROWS, WIDTH, OUT, GROUPS = 72, 12, 20, 6
 
-
-def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
-    """By definition and in float64: the product, and both gradients for one of its result."""
-    x, w, gradient = map(wide, (x, w, gradient))
-    groups = group_of_rows(sizes, len(x))
-    out, to_x, to_w = np.zeros((len(x), w.shape[2]), x.dtype), np.zeros_like(x), np.zeros_like(w)
-    for group in range(len(w)):
-        own = groups == group
-        out[own] = x[own] @ w[group]
-        to_x[own] = gradient[own] @ w[group].T
-        to_w[group] = x[own].T @ gradient[own]
-    return [out, to_x, to_w]
+FORMS = pytest.mark.parametrize("places", [(), (3,)], ids=["one", "a batch"])
+"""One product, or a batch of them, each place with sizes of its own."""
 
 
-def products(x: Any, w: Any, sizes: Any, gradient: Any) -> Any:
-    out, pull_back = jax.vjp(lambda x, w: ragged_dot(x, w, sizes), x, w)
-    return out, *pull_back(gradient)
+def arrays(dtype: Any, places: tuple[int, ...] = ()) -> list[Array]:
+    shapes = (ROWS, WIDTH), (GROUPS, WIDTH, OUT), (ROWS, OUT)
+    return random_arrays(dtype, *((*places, *shape) for shape in shapes))
 
 
-def arrays(dtype: Any) -> list[Array]:
-    return random_arrays(dtype, (ROWS, WIDTH), (GROUPS, WIDTH, OUT), (ROWS, OUT))
-
-
+@FORMS
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("rows", [16, 7, ROWS])
-def test_300_random_splits(platform: str, rows: int) -> None:
-    x, w, gradient = arrays(np.float32)
+def test_random_splits(platform: str, rows: int, places: tuple[int, ...]) -> None:
+    x, w, gradient = arrays(np.float32, places)
     draw = np.random.default_rng(rows)
-    sizes = np.zeros(GROUPS, np.int32)
+    sizes = sizes_of(draw, *places, groups=GROUPS, rows=ROWS)
     run = runs(rewritten(products, (x, w, sizes, gradient), platform, rows, 3))
-    for _ in range(100):
-        sizes = random_sizes(draw, GROUPS, ROWS)
+    for _ in range(50 if places else 100):
         assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
+        sizes = sizes_of(draw, *places, groups=GROUPS, rows=ROWS)
 
 
 @pytest.mark.parametrize("groups", [1, 2, ROWS, 3 * ROWS])
@@ -76,6 +64,7 @@ def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
         assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
 
 
+@FORMS
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
@@ -88,9 +77,11 @@ def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
-    x, w, gradient = arrays(dtype)
-    sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
+def test_types_of_elements(
+    platform: str, dtype: Any, tolerance: float, places: tuple[int, ...]
+) -> None:
+    x, w, gradient = arrays(dtype, places)
+    sizes = sizes_of(np.random.default_rng(1), *places, groups=GROUPS, rows=ROWS)
     run = runs(rewritten(products, (x, w, sizes, gradient), platform, 16, 3))
     got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
     assert {one.dtype for one in got} == {np.dtype(dtype)}
@@ -136,13 +127,26 @@ def test_what_is_not_finite_stays_with_its_group(platform: str) -> None:
     np.testing.assert_allclose(to_w[groups], clean[2][groups], rtol=1e-5, atol=1e-5)
 
 
-def test_sizes_that_are_mistaken_touch_nothing_else() -> None:
+MISTAKEN = [70, -5, 40, 2**31 - 1, 3, -(2**31)]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (MISTAKEN, [70, 0, 2, 0, 0, 0]),
+        (
+            [MISTAKEN, [12] * 6, [-(2**31), 0, 2, 0, 90, 1]],
+            [[70, 0, 2, 0, 0, 0], [12] * 6, [0, 0, 2, 0, 70, 0]],
+        ),
+    ],
+    ids=["one", "a batch"],
+)
+def test_sizes_that_are_mistaken_touch_nothing_else(given: Any, meant: Any) -> None:
     """More rows than there are, or fewer than none: groups end where the rows end."""
-    x, w, gradient = arrays(np.float32)
-    sizes = np.array([70, -5, 40, 2**31 - 1, 3, -(2**31)], np.int32)
+    sizes = np.array(given, np.int32)
+    x, w, gradient = arrays(np.float32, sizes.shape[:-1])
     got = runs(rewritten(products, (x, w, sizes, gradient), "cuda", 16, 3))(x, w, sizes, gradient)
-    meant = np.array([70, 0, 2, 0, 0, 0], np.int32)
-    assert_near(got, reference(x, w, meant, gradient))
+    assert_near(got, reference(x, w, np.array(meant, np.int32), gradient))
 
 
 def general(
@@ -211,10 +215,11 @@ def test_any_axes(case: str, platform: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@FORMS
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_interpreter_agrees(platform: str) -> None:
-    x, w, gradient = arrays(np.float32)
-    sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
+def test_the_interpreter_agrees(platform: str, places: tuple[int, ...]) -> None:
+    x, w, gradient = arrays(np.float32, places)
+    sizes = sizes_of(np.random.default_rng(2), *places, groups=GROUPS, rows=ROWS)
     module = rewritten(products, (x, w, sizes, gradient), platform, 16, 3)
     got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
     assert_near(got, reference(x, w, sizes, gradient))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from jax.lax import ragged_dot
-from support.ragged.runs import PLATFORMS, Array, group_of_rows, runs, shape_of, wide
+from support.ragged.runs import PLATFORMS, Array, own_groups, runs, shape_of, wide
 
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
@@ -46,8 +46,8 @@ def unrolled(total: Any, x: Any, gradient: Any, sizes: Any) -> Any:
 
 def reference(total: Array, x: Array, gradient: Array, sizes: Array) -> Array:
     """By definition, in float64."""
-    own = np.stack([group_of_rows(one, ROWS) for one in sizes])[..., None] == np.arange(GROUPS)
-    return total + np.einsum("smk,smn,smg->gkn", wide(x), wide(gradient), own.astype(np.float64))
+    own = own_groups(sizes, ROWS)
+    return total + np.einsum("smk,smn,smg->gkn", wide(x), wide(gradient), own)
 
 
 def arrays(dtype: Any, *, integers: bool = False) -> list[Array]:

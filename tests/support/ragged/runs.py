@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.lax import ragged_dot
 
 from hloom._jax.execution import compile_module, execute
 from hloom.passes.framework.pipeline import Pipeline
@@ -64,6 +66,32 @@ def group_of_rows(sizes: Array, rows: int) -> Array:
     return np.concatenate([groups, np.full(rows - len(groups), len(sizes))])
 
 
+def own_groups(sizes: Array, rows: int) -> Array:
+    """By place, where sizes have any, and row, which group it is of, as ones and zeros."""
+    places = sizes.reshape(-1, sizes.shape[-1])
+    groups = np.stack([group_of_rows(one, rows) for one in places])
+    ones = groups[..., None] == np.arange(sizes.shape[-1])
+    return ones.astype(np.float64).reshape(*sizes.shape[:-1], rows, sizes.shape[-1])
+
+
+def products(x: Any, w: Any, sizes: Any, gradient: Any) -> Any:
+    """A ragged product, or a batch of them, each with sizes of its own, and both gradients."""
+    product = ragged_dot if sizes.ndim == 1 else jax.vmap(ragged_dot)
+    out, pull_back = jax.vjp(lambda x, w: product(x, w, sizes), x, w)
+    return out, *pull_back(gradient)
+
+
+def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
+    """What `products` gives, by definition and in float64."""
+    x, w, gradient = map(wide, (x, w, gradient))
+    own = own_groups(sizes, x.shape[-2])
+    return [
+        np.einsum("...mk,...gkn,...mg->...mn", x, w, own),
+        np.einsum("...mn,...gkn,...mg->...mk", gradient, w, own),
+        np.einsum("...mk,...mn,...mg->...gkn", x, gradient, own),
+    ]
+
+
 def wide(array: Any) -> Array:
     return np.asarray(array).astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
@@ -82,3 +110,9 @@ def random_sizes(draw: np.random.Generator, groups: int, rows: int) -> Array:
     shares = draw.dirichlet(np.full(groups, draw.choice([0.05, 0.3, 2.0])))
     total = draw.choice([rows, int(draw.integers(0, rows + 1))])
     return draw.multinomial(total, shares).astype(np.int32)
+
+
+def sizes_of(draw: np.random.Generator, *places: int, groups: int, rows: int) -> Array:
+    """Such sizes for each place, or without one."""
+    found = [random_sizes(draw, groups, rows) for _ in range(math.prod(places))]
+    return np.stack(found).reshape(*places, groups)
