@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.halves import assert_close
 from support.programs import normal
 from support.programs.libraries import diffrax_neural_ode, equinox_mlp
+from support.results import assert_close
 
 import hloom
 from benchmarks.programs.gpt import Gpt

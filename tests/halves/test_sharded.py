@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.halves import assert_close
 from support.programs import normal
+from support.results import assert_close
 
 import hloom
 from benchmarks.programs.gpt import Gpt

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.halves import assert_close
 from support.programs import normal
+from support.results import assert_close
 
 import hloom
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from support.halves import assert_close
 from support.programs import normal
+from support.results import assert_close
 
 import hloom
 from benchmarks.common.products import executed_products

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-import jax
 import pytest
 from jax.extend.mlir import ir
 from support.devices.cuda_on_cpu import KERNELS
@@ -18,6 +17,8 @@ from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
 from hloom.runtime import cuda_peers, nvrtc
 
+pytestmark = pytest.mark.usefixtures("context")
+
 H100 = (9, 0)
 FOUR = Placement.of_one_process("cuda", 4, H100)
 
@@ -26,12 +27,6 @@ FOUR = Placement.of_one_process("cuda", 4, H100)
 def _no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU of this machine decides anything."""
     monkeypatch.setattr(cuda_peers, "cannot_address", lambda ordinals: None)
-
-
-@pytest.fixture
-def _context() -> Iterator[None]:
-    with jax.jit(lambda x: x).lower(1.0).compiler_ir().context, ir.Location.unknown():
-        yield
 
 
 CALL = """
@@ -110,7 +105,6 @@ module @m {{
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_context")
 def test_marks_become_kernels() -> None:
     found = lowered(FOUR)
     calls = found.calls
@@ -129,7 +123,6 @@ def test_marks_become_kernels() -> None:
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_context")
 def test_the_same_module_has_the_same_bytes() -> None:
     assert str(lowered(FOUR).module) == str(lowered(FOUR).module)
 
@@ -143,7 +136,6 @@ def two_processes() -> Placement:
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize(
     ("placement", "reason"),
     [
@@ -159,7 +151,6 @@ def test_what_serves_without_a_kernel(placement: Placement, reason: str) -> None
     assert set(found.calls) == {"hloom.token.v1", "ragged_all_to_all"}
 
 
-@pytest.mark.usefixtures("_context")
 def test_too_many_ranks_for_the_kernel() -> None:
     many = Placement.of_one_process("cuda", 129, H100)
     found = lowered(many, groups=(tuple(range(129)),))
@@ -167,7 +158,6 @@ def test_too_many_ranks_for_the_kernel() -> None:
     assert found.why(marks.BARRIER) == ALL_REDUCE + reason
 
 
-@pytest.mark.usefixtures("_context")
 def test_devices_without_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -182,7 +172,6 @@ def test_devices_without_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0] == (3, 0)
 
 
-@pytest.mark.usefixtures("_context")
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> nvrtc.Compiler:
         raise nvrtc.CompilerMissingError("no compiler here\nTried:\n  a\n  b")
@@ -194,7 +183,6 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize(
     ("element", "index", "reason"),
     [
@@ -209,7 +197,6 @@ def test_values_that_the_kernel_cannot_move(element: str, index: str, reason: st
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize("element", ["i1", "bf16", "f8E4M3FN", "complex<f32>", "ui64"])
 def test_values_that_the_kernel_moves(element: str) -> None:
     found = lowered(FOUR, element=element, index="i64")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
-import jax
 import pytest
 from jax.extend.mlir import ir
 
@@ -16,14 +15,9 @@ from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir.marks import MarkBuilder
 
+pytestmark = pytest.mark.usefixtures("context")
+
 FOUR = Placement.of_one_process("cpu", 4)
-
-
-@pytest.fixture(autouse=True)
-def _context() -> Iterator[None]:
-    # The context of a module that JAX made: it knows every dialect.
-    with jax.jit(lambda x: x).lower(1.0).compiler_ir().context:
-        yield
 
 
 DECOMPOSITIONS = """

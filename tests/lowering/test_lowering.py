@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
 import pytest
@@ -15,14 +13,9 @@ from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import walk
 
+pytestmark = pytest.mark.usefixtures("context")
+
 ONE_CPU = Placement.of_one_process("cpu", 1)
-
-
-@pytest.fixture
-def context() -> Iterator[ir.Context]:
-    # The context of a module that JAX made: it knows every dialect.
-    with jax.jit(lambda x: x).lower(1.0).compiler_ir().context as context:
-        yield context
 
 
 DOUBLE = """
@@ -56,7 +49,6 @@ def lines(module: ir.Module) -> list[str]:
     return [line.strip() for line in str(module).splitlines()]
 
 
-@pytest.mark.usefixtures("context")
 def test_a_mark_becomes_its_decomposition() -> None:
     module = module_of(mark("%0", "%x") + "\nreturn %0 : tensor<4xf32>", DOUBLE)
     assert lower(module, ONE_CPU).marks == 1
@@ -71,7 +63,6 @@ def test_a_mark_becomes_its_decomposition() -> None:
     ]
 
 
-@pytest.mark.usefixtures("context")
 def test_two_marks_that_share_a_decomposition() -> None:
     body = [mark("%0", "%x"), mark("%1", "%0"), "return %1 : tensor<4xf32>"]
     module = module_of("\n".join(body), DOUBLE)
@@ -91,7 +82,6 @@ TWICE = f"""
 """
 
 
-@pytest.mark.usefixtures("context")
 def test_marks_in_decompositions_with_several_results_and_an_argument_as_a_result() -> None:
     twice = (
         '%0:2 = stablehlo.composite "hloom.twice" %x {decomposition = @twice, version = 1 : i32} '
@@ -115,7 +105,6 @@ def values() -> ir.DenseElementsAttr:
     return ir.DenseElementsAttr.get(np.array([1, 2, 3, 4], np.float32))
 
 
-@pytest.mark.usefixtures("context")
 def test_marks_in_regions_and_in_other_functions() -> None:
     body = f"""
     %p = stablehlo.constant dense<true> : tensor<i1>
@@ -142,7 +131,6 @@ def test_marks_in_regions_and_in_other_functions() -> None:
     assert "@other" in str(module)
 
 
-@pytest.mark.usefixtures("context")
 def test_composites_of_others_stay() -> None:
     foreign = mark("%0", "%x", name="their.double", version="7")
     module = module_of(foreign + "\nreturn %0 : tensor<4xf32>", DOUBLE)
@@ -151,7 +139,6 @@ def test_composites_of_others_stay() -> None:
     assert str(module) == before
 
 
-@pytest.mark.usefixtures("context")
 def test_a_module_without_marks_keeps_its_unused_functions() -> None:
     module = module_of("return %x : tensor<4xf32>", DOUBLE)
     before = str(module)
@@ -159,7 +146,6 @@ def test_a_module_without_marks_keeps_its_unused_functions() -> None:
     assert str(module) == before
 
 
-@pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("version", ["0", "2"])
 def test_an_unknown_version_is_an_error(version: str) -> None:
     text = mark("%0", "%x", version=version) + "\nreturn %0 : tensor<4xf32>"
@@ -171,7 +157,6 @@ def test_an_unknown_version_is_an_error(version: str) -> None:
     )
 
 
-@pytest.mark.usefixtures("context")
 def test_a_decomposition_that_contains_itself_is_an_error() -> None:
     functions = f"""
   func.func private @first(%a: tensor<4xf32>) -> tensor<4xf32> {{
@@ -190,7 +175,6 @@ def test_a_decomposition_that_contains_itself_is_an_error() -> None:
     assert str(caught.value) == "decomposition @first contains itself: @first -> @second -> @first"
 
 
-@pytest.mark.usefixtures("context")
 def test_lowering_is_the_same_every_time() -> None:
     body = [mark("%0", "%x"), mark("%1", "%0"), "return %1 : tensor<4xf32>"]
     texts = set()
@@ -213,17 +197,11 @@ def test_a_program_of_jax_with_a_mark() -> None:
     assert lower(module, ONE_CPU).marks == 1
     assert "composite" not in str(module)
     with module.context:
-        [result] = stablehlo.eval_module(module, [values_of(x)])
+        [result] = stablehlo.eval_module(module, [ir.DenseElementsAttr.get(x)])
     np.testing.assert_array_equal(np.asarray(result), expected)
 
 
-def values_of(x: np.ndarray) -> ir.DenseElementsAttr:
-    return ir.DenseElementsAttr.get(x)
-
-
-def test_functions_are_looked_up_once_for_all_marks(
-    context: ir.Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_are_looked_up_once_for_all_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     body = "\n".join(mark(f"%{n + 1}", f"%{n}" if n else "%x") for n in range(20))
     module = module_of(f"{body}\nreturn %20 : tensor<4xf32>", DOUBLE)
     looked_up = []

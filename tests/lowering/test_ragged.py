@@ -23,6 +23,7 @@ from support.devices.ragged_programs import (
     run,
 )
 from support.devices.ragged_splits import Groups, Split, exchange, gradients, random_split
+from support.results import assert_equal
 
 from hloom.lowering.placement import Placement
 
@@ -263,8 +264,7 @@ def test_gathered_between_processes(slices_each: int, groups: Groups | None) -> 
         results = step(weight, operand, output, *split.arrays())
         expected = [exchange(operand, output, split, groups)]
         expected += gradients(weight, OPERAND_ROWS, split, groups)[: len(results) - 1]
-        for result, wanted in zip(results, expected, strict=True):
-            np.testing.assert_array_equal(result, wanted)
+        assert_equal(results, expected)
 
 
 @pytest.mark.once

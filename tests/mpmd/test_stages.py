@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.results import assert_close
 from support.stages import devices_of_stages
 
 import hloom
@@ -57,16 +58,6 @@ def _batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(RNG.integers(0, VOCABULARY, rows).astype(np.int32) for _ in range(2))  # type: ignore[return-value]
 
 
-def _assert_close(found: Any, wanted: Any, share: float = 2e-6) -> None:
-    jax.tree.map(
-        lambda one, other: np.testing.assert_allclose(
-            one, other, rtol=0, atol=share * float(np.abs(other).max())
-        ),
-        found,
-        wanted,
-    )
-
-
 def _run(step: Any, params: Any, *batch: Any) -> tuple[Any, Any]:
     placed = step.place(params, *batch)
     loss, gradients = step(placed, *batch)
@@ -93,7 +84,7 @@ def test_stages_give_what_one_program_gives(form: str, stages: int, schedule: st
     found, gradients = _run(step, params, *batch)
     wanted, right = jax.value_and_grad(loss)(params, *batch)
     assert float(found) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(gradients, right)
+    assert_close(gradients, right, 2e-6)
     assert step.trace.tasks == list(step.plan.timeline.order)
     assert step.trace.live == list(step.plan.live)
     if schedule == "1f1b":
@@ -137,7 +128,7 @@ def test_stages_of_two_devices_have_half_of_each_microbatch_and_one_all_reduce()
     loss, gradients = _run(step, LISTED, *batch)
     wanted, right = jax.value_and_grad(unrolled)(LISTED, *batch)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(gradients, right)
+    assert_close(gradients, right, 2e-6)
     driver = step._last._driver
     reduces = [sums._totals.as_text().count(" all-reduce(") for sums in driver.sums.values()]
     programs = [each.compiled.as_text() for each in driver.executables.values()]
@@ -166,7 +157,7 @@ def test_an_auxiliary_output_is_stacked_by_parts_of_the_batch_in_order(devices: 
     (loss, aux), gradients = step(placed, *batch)
     (wanted, whole), right = jax.value_and_grad(with_aux, has_aux=True)(LISTED, *batch)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(step.gather(gradients), right)
+    assert_close(step.gather(gradients), right, 2e-6)
     parts = 4 * devices
     assert aux["right"].shape == (parts, 16 // parts)
     np.testing.assert_array_equal(aux["right"].reshape(-1), whole["right"])
@@ -213,7 +204,7 @@ def test_a_pure_callback_runs_on_the_stage_that_has_it() -> None:
     loss, gradients = _run(step, weights, x)
     wanted, right = jax.value_and_grad(calling)(weights, x)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(gradients, right)
+    assert_close(gradients, right, 2e-6)
 
 
 def _encoder_decoder(params: Any, source: Any, target: Any) -> Any:
@@ -235,7 +226,7 @@ def test_a_value_may_cross_to_several_stages() -> None:
     loss, gradients = _run(step, params, *batch)
     wanted, right = jax.value_and_grad(_encoder_decoder)(params, *batch)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(gradients, right)
+    assert_close(gradients, right, 2e-6)
 
 
 def test_a_stacked_parameter_may_be_read_whole_beside_its_layers() -> None:
@@ -250,7 +241,7 @@ def test_a_stacked_parameter_may_be_read_whole_beside_its_layers() -> None:
     loss, gradients = _run(step, weights, x)
     wanted, right = jax.value_and_grad(decayed)(weights, x)
     assert float(loss) == pytest.approx(float(wanted), rel=2e-6)
-    _assert_close(gradients, right)
+    assert_close(gradients, right, 2e-6)
     np.testing.assert_array_equal(step.gather(step.place(weights)), weights)
 
 
@@ -271,7 +262,8 @@ def test_a_key_is_another_one_in_each_microbatch_and_a_sum_stays_a_sum() -> None
         for number, part in enumerate(np.split(x, 4))
     ]
     assert float(loss) == pytest.approx(sum(float(each) for each, _ in parts), rel=2e-6)
-    _assert_close(gradients, jax.tree.map(lambda *each: sum(each), *(each for _, each in parts)))
+    wanted = jax.tree.map(lambda *each: sum(each), *(each for _, each in parts))
+    assert_close(gradients, wanted, 2e-6)
 
 
 def test_narrow_gradients_are_summed_in_float32() -> None:

@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from support import RunPython
 from support.programs import PROGRAMS, normal
+from support.results import assert_equal
 
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
@@ -58,8 +59,7 @@ def test_nested_calls_compute_the_same() -> None:
     assert list(walk.functions(module)) == ["main"]
     assert not [op for op in walk.operations(module.operation) if op.name == "func.call"]
     wanted = interpret(lowered.compiler_ir(), x)
-    for got, want in zip(interpret(module, x), wanted, strict=True):
-        np.testing.assert_array_equal(got, want)
+    assert_equal(interpret(module, x), wanted)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -29,6 +29,7 @@ from support.random_programs import (
     interpretation,
     programs,
 )
+from support.results import assert_allclose
 
 from hloom import targets
 from hloom.passes.framework import registry
@@ -182,5 +183,4 @@ def test_compiled_programs_agree(program: list[Step]) -> None:
         warnings.simplefilter("error")
         got = lowered.compile(compiler_options={"hloom": TABLE[0].spec})(*arguments)
     wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from support.devices import mlps
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 
 from hloom.passes.framework.text import size
 from hloom.xla.collectives import sent_bytes_by_kind
@@ -22,10 +22,7 @@ from hloom_cli import main
 def written(folder: Path, axes: jax.sharding.AxisType, *split: str | None) -> Path:
     """A product over an axis that is split as asked, as a file."""
     mesh = mesh_of(axes, a=8)
-    x, w = (
-        jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, spec))
-        for spec in (PartitionSpec(None, *split), PartitionSpec(*split))
-    )
+    x, w = shaped(mesh, (None, *split), 64, 64), shaped(mesh, split, 64, 64)
 
     def product(x: jax.Array, w: jax.Array) -> jax.Array:
         if axes is jax.sharding.AxisType.Explicit:

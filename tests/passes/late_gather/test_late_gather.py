@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support.devices.planned_for_h100 import AXIS, mesh_of, placed, planned_for_h100
 from support.programs import normal
+from support.results import assert_equal
 
 import hloom
 from hloom.passes.framework.errors import SpecError
@@ -71,8 +72,7 @@ MOVED: dict[str, tuple[Callable[[jax.Array], Any], int]] = {
 def test_work_goes_before_the_gather(name: str) -> None:
     block, after_bytes = MOVED[name]
     [wanted, _], [got, ran] = run(block, "off"), run(block, SPEC)
-    for one, other in zip(wanted, got, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(wanted, got)
     assert facts_of(ran.plan)["gathered now"] == after_bytes
 
 

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from support.devices.meshes import mesh_of
 from support.flows.runs import compiled
 from support.programs import PROGRAMS
+from support.results import assert_allclose
 from support.scan_programs import SCANS
 
 from hloom import targets
@@ -57,8 +58,7 @@ def put_on_host(module: ir.Module, ids: set[str]) -> ir.Module:
 
 def assert_same(changed: ir.Module, module: ir.Module, arguments: Any) -> None:
     leaves = jax.tree.leaves(arguments)
-    for one, other in zip(compiled(changed, leaves), compiled(module, leaves), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-7)
+    assert_allclose(compiled(changed, leaves), compiled(module, leaves), rtol=2e-6, atol=1e-7)
 
 
 def scanned(layers: int = 6, width: int = 16, tokens: int = 8, **scan: Any) -> Any:
@@ -294,5 +294,4 @@ def test_sharded_stacks(spec: P, axes: AxisType) -> None:
     assert facts_of(result.runs[-1].plan)["pinned memory of the host"] == 5 * 6 * 8 * 16 * 4 // 8
     step = jax.jit(function, compiler_options={"hloom": "off"})
     wanted = jax.tree.leaves(step(*arguments))
-    for one, other in zip(compiled(changed, arguments), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-6)
+    assert_allclose(compiled(changed, arguments), wanted, rtol=2e-6, atol=1e-6)

@@ -16,22 +16,14 @@ from jax.sharding import PartitionSpec as P
 from support.devices.planned_for_h100 import AXIS, both_ways, mesh_of, placed
 from support.examples import drawn
 from support.programs import normal
+from support.results import assert_close
 
 from benchmarks.overlap.programs import AXIS as BENCHMARK_AXIS
 from benchmarks.overlap.programs import programs
 
 ALL = "min_bytes=1B min_rows=1"
-TOLERANCE = 1e-6
-"""Of the largest element, in float32."""
-
 OPTIONS = ["", "directions=both", "steps=16 directions=both", "unroll=4", "steps=16 unroll=15"]
 """The last two are loops."""
-
-
-def assert_close(wanted: list[Any], got: list[Any], tolerance: float = TOLERANCE) -> None:
-    for one, other in zip(wanted, got, strict=True):
-        largest = float(np.max(np.abs(one))) or 1.0
-        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * largest)
 
 
 BLOCKS = {
@@ -52,7 +44,7 @@ def test_blocks(name: str) -> None:
         for seed, (shape, spec) in enumerate(zip(program.shapes, program.specs, strict=True))
     )
     wanted, got, run = both_ways(program.function(mesh), arguments, f"overlap{{{ALL}}}")
-    assert_close(wanted, got)
+    assert_close(got, wanted)
     assert run.plan["facts"][1] == {"title": "steps", "kind": "count", "value": BLOCKS[name]}
 
 
@@ -92,7 +84,7 @@ def test_sums_of_several_products(options: str) -> None:
     mapped = jax.shard_map(block, mesh=mesh, in_specs=(split, split, P(AXIS)), out_specs=P(AXIS))
     arguments = placed(x, mesh, split), placed(y, mesh, split), placed(w, mesh, P(AXIS))
     wanted, got, run = both_ways(mapped, arguments, f"overlap{{{ALL} {options}}}")
-    assert_close(wanted, got)
+    assert_close(got, wanted)
     assert run.summary.startswith("1 exchange in")
 
 
@@ -109,7 +101,7 @@ def test_groups_along_an_axis_of_a_larger_mesh() -> None:
     mapped = jax.shard_map(block, mesh=mesh, in_specs=specs, out_specs=specs[0])
     arguments = tuple(placed(each, mesh, spec) for each, spec in zip((x, w, v), specs, strict=True))
     wanted, got, run = both_ways(mapped, arguments, f"overlap{{{ALL}}}")
-    assert_close(wanted, got)
+    assert_close(got, wanted)
     assert run.summary == "2 exchanges in 6 steps beside products"
 
 
@@ -233,5 +225,5 @@ def check_random_block(drawing: dict[str, Any]) -> str:
     with jax.enable_x64(True):
         arguments = tuple(placed(v, mesh, s) for v, s in zip(values, specs, strict=True))
         wanted, got, run = both_ways(program, arguments, f"{late},overlap{{{options}}}")
-    assert_close(wanted, got, 1e-11)
+    assert_close(got, wanted, 1e-11)
     return "none" if run.empty else "rings"

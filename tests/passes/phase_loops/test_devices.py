@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.flows.cuts import best_cut
 from support.flows.runs import compiled, lowered
+from support.results import assert_allclose
 
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 from hloom.passes.phase_loops.write import apply_loops
@@ -91,8 +92,7 @@ def test_each_device_runs_its_own_loop(mesh: Mesh, chunks: int) -> None:
     assert "stablehlo.all_reduce" not in body_of_loop(text)
     # The loss, two gradients, the maximum.
     assert len(re.findall("stablehlo.all_reduce", text)) == 4
-    for one, other in zip(compiled(module, leaves), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    assert_allclose(compiled(module, leaves), wanted, rtol=2e-5, atol=1e-6)
 
 
 def body_of_loop(text: str) -> str:
@@ -113,8 +113,7 @@ def test_what_a_device_has_not_is_left_to_the_partitioner(mesh: Mesh, weights: P
     plan = planned(module, 2)
     assert plan.parts is None
     assert "sdy.manual_computation" not in written(module, plan)
-    for one, other in zip(compiled(module, leaves), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    assert_allclose(compiled(module, leaves), wanted, rtol=2e-5, atol=1e-6)
 
 
 def test_a_constraint_along_the_batch_is_true_on_each_device(mesh: Mesh) -> None:
@@ -128,8 +127,7 @@ def test_a_constraint_along_the_batch_is_true_on_each_device(mesh: Mesh) -> None
     plan = planned(module, 3)
     assert plan.parts is not None
     written(module, plan)
-    for one, other in zip(compiled(module, leaves), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    assert_allclose(compiled(module, leaves), wanted, rtol=2e-5, atol=1e-6)
 
 
 def test_a_constraint_along_another_axis_is_left_to_the_partitioner(mesh: Mesh) -> None:

@@ -26,6 +26,7 @@ from support.ragged.runs import (
     sizes_of,
 )
 from support.random_programs import interpret
+from support.results import assert_allclose
 
 ROWS, WIDTH, OUT, GROUPS = 72, 12, 20, 6
 
@@ -247,5 +248,4 @@ def test_layers_one_behind_the_other_in_a_scan() -> None:
     got = step.lower(weights, x, sizes).compile(
         compiler_options={"hloom": "ragged{loops=all rows=16}"}
     )(weights, x, sizes)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

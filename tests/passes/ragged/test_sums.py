@@ -11,6 +11,7 @@ import pytest
 from jax.extend.mlir import ir
 from jax.lax import ragged_dot
 from support.ragged.runs import PLATFORMS, Array, own_groups, runs, shape_of, wide
+from support.results import assert_allclose
 
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
@@ -182,8 +183,7 @@ def test_additions_that_stay(program: Any) -> None:
     module = rewritten(program, arguments, LOOPS)
     assert additions(module, WHOLE) > 0
     wanted = jax.tree.leaves(jax.jit(program)(*arguments))
-    for got, other in zip(runs(module)(*arguments), wanted, strict=True):
-        np.testing.assert_allclose(got, other, rtol=1e-5, atol=1e-5)
+    assert_allclose(runs(module)(*arguments), wanted, rtol=1e-5, atol=1e-5)
 
 
 DYNAMIC = """

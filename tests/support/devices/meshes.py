@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import jax
 import pytest
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 each_kind_of_axes = pytest.mark.parametrize(
     "axes", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"]
@@ -19,3 +20,9 @@ def mesh_of(axes: AxisType, **sizes: int) -> Mesh:
     devices = jax.devices()[: math.prod(sizes.values())]
     kinds = (axes,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds, devices=devices)
+
+
+def shaped(mesh: Mesh, axes: Sequence[str | None], *shape: int) -> jax.ShapeDtypeStruct:
+    """An array of float32 whose dimensions lie along these axes."""
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)

@@ -16,6 +16,7 @@ from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 from hloom.passes.phase_loops.write import apply_loops
+from support.results import assert_allclose
 
 regions = st.lists(
     st.tuples(*[st.integers(0, 10**6)] * 5),
@@ -83,6 +84,5 @@ def assert_regions_agree(
         for plan in plans:
             apply_loops(plan, "loops", replaced)
     assert module.operation.verify()
-    for one, other in zip(evaluate(module, arguments), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+    assert_allclose(evaluate(module, arguments), wanted, rtol=tolerance, atol=tolerance)
     return sum(len(plan.loops) for plan in plans)

@@ -25,6 +25,7 @@ from hloom.passes.ir.op_facts import Category
 from hloom.passes.phase_loops.plan import plan_loops
 from hloom.passes.phase_loops.write import apply_loops
 from support.random_programs import interpret
+from support.results import assert_allclose
 
 Where = tuple[int, int | AxisLayout]
 """An argument by its number among the leaves, and an axis, the whole of it or a layout."""
@@ -114,5 +115,4 @@ def assert_chunks_agree(
         apply_loops(plan_loops(flow, count, remade_bytes=1), "loops")
     assert module.operation.verify()
     got = evaluate(module, leaves)
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+    assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf
 from support.programs import PROGRAMS, normal, weights
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+from support.results import assert_equal
 from support.scan_programs import SCANS, random_loops
 from support.training_blocks import TrainingBlock, random_lines
 
@@ -123,8 +123,7 @@ def test_any_part_of_a_plan_gives_the_same_results(name: str, spec: str) -> None
     assert divided.ids
     for ids in subsets(divided.ids, 1):
         got = interpret(divided.restricted_to(ids)[0], given_arguments)
-        for one, other in zip(got, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(got, wanted)
 
 
 @settings(
@@ -141,8 +140,7 @@ def test_any_part_of_a_plan_of_a_random_program(program: list[Step], spec: str, 
     wanted = interpret(original, arguments)
     for ids in subsets(divided.ids, 1, seed):
         got = interpret(divided.restricted_to(ids)[0], arguments)
-        for one, other in zip(got, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(got, wanted)
 
 
 def planned(block: TrainingBlock, *windows: tuple[str, str]) -> BlockPlan:

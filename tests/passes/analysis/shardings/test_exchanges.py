@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
 from hloom.passes.framework.target import Speed
@@ -19,11 +19,6 @@ from hloom.passes.ir.clone import clone_module
 from hloom.xla.collectives import collectives, sent_bytes_by_kind
 
 F32 = 4
-
-
-def shaped(mesh: Mesh, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
-    sharding = NamedSharding(mesh, PartitionSpec(*axes))
-    return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
 
 
 def found(function: Any, *arguments: jax.ShapeDtypeStruct) -> tuple[PlacedExchange, ...]:

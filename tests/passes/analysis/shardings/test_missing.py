@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.devices.mlps import lowered
 
 from hloom.passes.analysis.shardings.exchanges import exchanges_of
@@ -42,10 +42,7 @@ def test_a_program_that_has_its_constraints_needs_no_more() -> None:
 @each_kind_of_axes
 def test_replicas_of_work_are_no_remedy(axes: AxisType) -> None:
     mesh = mesh_of(axes, a=8)
-    x, w = (
-        jax.ShapeDtypeStruct((512, 512), "float32", sharding=NamedSharding(mesh, spec))
-        for spec in (PartitionSpec(None, "a"), PartitionSpec("a"))
-    )
+    x, w = shaped(mesh, (None, "a"), 512, 512), shaped(mesh, ("a",), 512, 512)
 
     def summed(x: jax.Array, w: jax.Array) -> jax.Array:
         whole = NamedSharding(mesh, PartitionSpec())
@@ -62,9 +59,7 @@ def test_replicas_of_work_are_no_remedy(axes: AxisType) -> None:
 
 def test_what_a_manual_computation_sends_is_its_own() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
-    x = jax.ShapeDtypeStruct(
-        (512, 512), "float32", sharding=NamedSharding(mesh, PartitionSpec("a"))
-    )
+    x = shaped(mesh, ("a",), 512, 512)
     summed = jax.shard_map(
         lambda x: jax.lax.psum(x * x, "a"),
         mesh=mesh,

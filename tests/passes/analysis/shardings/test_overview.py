@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.devices.mlps import lowered
 
 from hloom.passes.analysis.shardings.overview import Overview
@@ -17,11 +17,6 @@ from hloom.passes.framework.target import Speed
 
 FAST = Speed(link_bytes_per_s=1e9, kernel_s=0.0)
 MIB = 2**20
-
-
-def shaped(mesh: Mesh, rows: int, columns: int, *axes: str | None) -> jax.ShapeDtypeStruct:
-    sharding = NamedSharding(mesh, PartitionSpec(*axes))
-    return jax.ShapeDtypeStruct((rows, columns), "float32", sharding=sharding)
 
 
 def overview(function: Any, *arguments: jax.ShapeDtypeStruct, least_bytes: int = 1) -> Overview:
@@ -38,7 +33,7 @@ def test_a_line_with_what_it_sends(axes: AxisType) -> None:
         explicit = axes is AxisType.Explicit
         return jnp.tanh(jnp.dot(x, w, out_sharding=whole) if explicit else x @ w)
 
-    found = overview(product, shaped(mesh, 512, 64, None, "a"), shaped(mesh, 64, 512, "a"))
+    found = overview(product, shaped(mesh, (None, "a"), 512, 64), shaped(mesh, ("a",), 64, 512))
     [line] = found.lines
     assert "test_overview.py:" in line.line
     assert line.sent_bytes == found.sent_bytes == 2 * 7 * MIB // 8
@@ -58,7 +53,7 @@ def test_what_a_manual_computation_sends_and_has() -> None:
         in_specs=PartitionSpec("a"),
         out_specs=PartitionSpec(),
     )
-    found = overview(summed, shaped(mesh, 512, 512, "a"))
+    found = overview(summed, shaped(mesh, ("a",), 512, 512))
     assert found.sent_by_kind() == {"all-reduce": 2 * 7 * MIB // 8 // 8}
     # Inside, a value has its size on a device.
     assert [each.type for each in found.whole] == ["tensor<64x512xf32>"]
@@ -81,7 +76,9 @@ def test_kinds_of_a_line_stand_under_it() -> None:
 def test_an_argument_that_no_axis_splits_is_named() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
     found = overview(
-        lambda x, table: x + table.sum(0), shaped(mesh, 512, 512, "a"), shaped(mesh, 512, 512)
+        lambda x, table: x + table.sum(0),
+        shaped(mesh, ("a",), 512, 512),
+        shaped(mesh, (), 512, 512),
     )
     assert found.whole[0] == Described("table", found.whole[0].source, "tensor<512x512xf32>", MIB)
     assert found.whole_arguments_bytes == MIB
@@ -90,7 +87,7 @@ def test_an_argument_that_no_axis_splits_is_named() -> None:
 
 def test_little_is_not_listed() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
-    arguments = shaped(mesh, 8, 64, None, "a"), shaped(mesh, 64, 8, "a")
+    arguments = shaped(mesh, (None, "a"), 8, 64), shaped(mesh, ("a",), 64, 8)
     found = overview(lambda x, w: jnp.tanh(x @ w), *arguments, least_bytes=MIB)
     assert found.sent_bytes
     assert found.is_small

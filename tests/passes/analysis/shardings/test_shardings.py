@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
+from support.devices.meshes import shaped
 
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.flops import operation_flops
@@ -33,9 +34,7 @@ CHLO: dict[str, Callable[[Any], Any]] = {
 
 def lowered(function: Callable[[Any], Any], *axes: str | None) -> ir.Module:
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
-    sharding = NamedSharding(mesh, PartitionSpec(*axes))
-    shape = jax.ShapeDtypeStruct((8, 4), "float32", sharding=sharding)
-    module: ir.Module = jax.jit(function).lower(shape).compiler_ir()
+    module: ir.Module = jax.jit(function).lower(shaped(mesh, axes, 8, 4)).compiler_ir()
     return module
 
 
@@ -79,12 +78,7 @@ PRODUCTS = {
 def test_a_device_does_its_share_of_a_product(name: str) -> None:
     rows, weights, devices = PRODUCTS[name]
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
-    operands = [
-        jax.ShapeDtypeStruct(
-            (256, 256), "float32", sharding=NamedSharding(mesh, PartitionSpec(*axes))
-        )
-        for axes in (rows, weights)
-    ]
+    operands = shaped(mesh, rows, 256, 256), shaped(mesh, weights, 256, 256)
     module = jax.jit(jnp.dot).lower(*operands).compiler_ir()
     product = next(
         op for op in walk.operations(module.operation) if op.name == "stablehlo.dot_general"
