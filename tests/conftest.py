@@ -55,6 +55,7 @@ sys.path.append(str(ROOT))
 
 # Fixtures that several files share.
 pytest_plugins = [
+    "support.commands",
     "support.dumps.runs",
     "support.dumps.sample_steps",
     "support.ir_blocks",

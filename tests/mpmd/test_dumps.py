@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.commands import Command
 
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import ModuleReport, gather
-from hloom_cli import main
 
 WIDTH, STAGES, MICROBATCHES = 8, 2, 4
 RNG = np.random.default_rng(0)
@@ -81,14 +81,11 @@ def test_each_program_has_a_folder_with_what_it_reads_and_what_xla_made_of_it(
     assert len(gives) == len(sent)
 
 
-def test_each_program_is_replayed(
-    dumped: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_program_is_replayed(dumped: tuple[Path, Any], command: Command) -> None:
     to, _ = dumped
     for name in PROGRAMS:
-        words = ["replay", str(to / f"{name}-0"), "--repeat", "0", "--interpret"]
-        assert main(words) == 0, name
-        assert "interpreter" in capsys.readouterr().out
+        words = "replay", to / f"{name}-0", "--repeat", 0, "--interpret"
+        assert "interpreter" in command(*words).shown
 
 
 def test_a_report_draws_the_schedule_and_a_run_beside_it(dumped: tuple[Path, Any]) -> None:

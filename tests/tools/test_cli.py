@@ -6,41 +6,28 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import RunPython
+from support.commands import Command
 from support.toy_passes import Toy
 
 import hloom
-import hloom_cli as cli
 from hloom.passes.framework import registry
 from hloom.passes.framework.options import options_of
 
 pytestmark = pytest.mark.wheel
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command in this process; gives its exit status, stdout and stderr."""
+def run(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "100")
-
-    def run_main(*words: str) -> tuple[int, str, str]:
-        try:
-            status = cli.main(words)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run_main
+    return command
 
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
-def test_help_teaches_the_flag_and_the_commands(run: Run, words: tuple[str, ...]) -> None:
+def test_help_teaches_the_flag_and_the_commands(run: Command, words: tuple[str, ...]) -> None:
     status, out, err = run(*words)
     assert (status, err) == (0, "")
     for line in (
@@ -56,7 +43,7 @@ def test_help_teaches_the_flag_and_the_commands(run: Run, words: tuple[str, ...]
         assert line in out
 
 
-def test_version(run: Run) -> None:
+def test_version(run: Command) -> None:
     assert run("--version") == (0, f"hloom {hloom.__version__}\n", "")
 
 
@@ -71,7 +58,7 @@ sys.exit(main({words.split()!r}))
     assert run_python(script).stdout.splitlines()[-1] == "[]"
 
 
-def test_passes_lists_every_pass_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_lists_every_pass_in_a_line(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     status, out, err = run("passes")
     assert (status, err) == (0, "")
@@ -83,7 +70,7 @@ def test_passes_lists_every_pass_in_a_line(run: Run, monkeypatch: pytest.MonkeyP
     assert "\nfit  " not in helpers
 
 
-def test_passes_tells_all_about_one(run: Run) -> None:
+def test_passes_tells_all_about_one(run: Command) -> None:
     with registry.registered(Toy):
         status, out, err = run("passes", Toy.name)
     assert (status, err) == (0, "")
@@ -96,7 +83,7 @@ def test_passes_tells_all_about_one(run: Run) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_what_is_told_of_a_pass_stays_whole_at_80_columns(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+    run: Command, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """No word is cut, and no column is narrower than a sentence needs."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -110,7 +97,7 @@ def test_what_is_told_of_a_pass_stays_whole_at_80_columns(
         assert " ".join(option.doc.split()) in words
 
 
-def test_markdown_is_the_document(run: Run) -> None:
+def test_markdown_is_the_document(run: Command) -> None:
     from hloom.tools import passes_doc
 
     assert run("passes", "--markdown") == (0, passes_doc.markdown(), "")
@@ -143,7 +130,7 @@ def test_markdown_is_the_document(run: Run) -> None:
         (("--vers",), "unrecognized arguments: --vers. `hloom --help` shows how it is used."),
     ],
 )
-def test_mistakes(run: Run, words: tuple[str, ...], said: str) -> None:
+def test_mistakes(run: Command, words: tuple[str, ...], said: str) -> None:
     names = ", ".join(cls.name for cls in registry.all_passes())
     assert run(*words) == (1, "", f"hloom: error: {said}\n".replace("%s", names))
 
@@ -158,7 +145,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return program
 
 
-def test_demo_gets_its_own_arguments(run: Run, demo: types.ModuleType) -> None:
+def test_demo_gets_its_own_arguments(run: Command, demo: types.ModuleType) -> None:
     demo.add_arguments = lambda parser: parser.add_argument("--steps", type=int)  # type: ignore[attr-defined]
     demo.run = lambda arguments: arguments.steps  # type: ignore[attr-defined]
     assert run("demo", "--steps", "7") == (7, "", "")
@@ -168,7 +155,9 @@ def test_demo_gets_its_own_arguments(run: Run, demo: types.ModuleType) -> None:
 
 
 @pytest.mark.parametrize("missing", ["flax", "optax", "matplotlib.pyplot"])
-def test_demo_without_its_extra_says_which(run: Run, demo: types.ModuleType, missing: str) -> None:
+def test_demo_without_its_extra_says_which(
+    run: Command, demo: types.ModuleType, missing: str
+) -> None:
     def add_arguments(_: object) -> None:
         raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
 
@@ -177,7 +166,7 @@ def test_demo_without_its_extra_says_which(run: Run, demo: types.ModuleType, mis
     assert run("demo") == (1, "", f"hloom: error: {said}\n")
 
 
-def test_help_of_the_demo_needs_no_extra(run: Run, demo: types.ModuleType) -> None:
+def test_help_of_the_demo_needs_no_extra(run: Command, demo: types.ModuleType) -> None:
     def add_arguments(_: object) -> None:
         raise ModuleNotFoundError("No module named 'flax'", name="flax")
 
@@ -202,7 +191,7 @@ CAPTURED_FILES: list[tuple[str, bytes | None, str]] = [
 
 @pytest.mark.parametrize(("name", "content", "said"), CAPTURED_FILES)
 def test_capture_tells_bad_files_as_other_commands_do(
-    run: Run, tmp_path: Path, name: str, content: bytes | None, said: str
+    run: Command, tmp_path: Path, name: str, content: bytes | None, said: str
 ) -> None:
     file = tmp_path / name
     if content == b"":
@@ -218,7 +207,7 @@ def test_capture_tells_bad_files_as_other_commands_do(
 
 
 def test_a_bug_in_the_demo_is_not_taken_for_a_missing_extra(
-    run: Run, demo: types.ModuleType
+    run: Command, demo: types.ModuleType
 ) -> None:
     def add_arguments(_: object) -> None:
         raise ModuleNotFoundError("No module named 'typo'", name="typo")

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import pytest
+from support.commands import Command
 
 import hloom
-import hloom_cli as cli
 from hloom import targets
 from hloom._jax.devices import DeviceFacts
 from hloom.tools import doctor
-
-Run = Callable[..., tuple[int, str, str]]
 
 TRAIN = """
 import jax, jax.numpy as jnp
@@ -49,15 +46,10 @@ def nothing(rows):
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def run_main(*words: object) -> tuple[int, str, str]:
-        status = cli.main([*map(str, words)])
-        return status, *capsys.readouterr()
-
-    return run_main
+    return command
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_the_largest_size_for_each_target(run: Run, train: Path, tmp_path: Path) -> None:
+def test_the_largest_size_for_each_target(run: Command, train: Path, tmp_path: Path) -> None:
     out_file = tmp_path / "fits.json"
     words = ("--target", "h100_sxm,v5e", "--most", 96, "--multiple", 32, "--json", out_file)
     status, out, err = run("fits", "sized_train.py:sized", *words)
@@ -84,7 +76,7 @@ def test_the_largest_size_for_each_target(run: Run, train: Path, tmp_path: Path)
     assert [row["as_it_is"]["size"] for row in written["rows"]] == [96, 96]
 
 
-def test_a_function_may_give_a_lowered(run: Run, train: Path) -> None:
+def test_a_function_may_give_a_lowered(run: Command, train: Path) -> None:
     status, out, err = run("fits", "sized_train:lowered", "--target", "h100_sxm", "--most", 8)
     assert (status, err) == (0, "")
     assert "8+" in out
@@ -115,7 +107,7 @@ def test_a_function_may_give_a_lowered(run: Run, train: Path) -> None:
         ("./sized_train:f", "and './sized_train' no .py."),
     ],
 )
-def test_mistakes_are_told_in_a_line(run: Run, train: Path, program: str, said: str) -> None:
+def test_mistakes_are_told_in_a_line(run: Command, train: Path, program: str, said: str) -> None:
     Path("broken.py").write_text("x = 1\ny = x / 0\n")
     Path("syntax.py").write_text("x = (\n")
     status, out, err = run("fits", program, "--target", "h100_sxm", "--most", 4)
@@ -125,7 +117,7 @@ def test_mistakes_are_told_in_a_line(run: Run, train: Path, program: str, said: 
     assert "Traceback" not in err
 
 
-def test_a_multiple_helps_where_a_size_is_impossible(run: Run, train: Path) -> None:
+def test_a_multiple_helps_where_a_size_is_impossible(run: Command, train: Path) -> None:
     words = ("--target", "h100_sxm", "--most", 4, "--multiple", 2)
     assert run("fits", "sized_train.py:even", *words)[0] == 0
 
@@ -140,14 +132,14 @@ def test_a_multiple_helps_where_a_size_is_impossible(run: Run, train: Path) -> N
         ("./", "./: it is a folder: name the file NAME.toml in it"),
     ],
 )
-def test_an_unknown_target_is_told(run: Run, train: Path, target: str, said: str) -> None:
+def test_an_unknown_target_is_told(run: Command, train: Path, target: str, said: str) -> None:
     status, out, err = run("fits", "sized_train.py:sized", "--target", target)
     assert (status, out) == (1, "")
     assert err.startswith(f"hloom fits: error: --target: {said}")
 
 
 @pytest.mark.once
-def test_a_program_reads_none_of_the_words_of_hloom(run: Run, train: Path) -> None:
+def test_a_program_reads_none_of_the_words_of_hloom(run: Command, train: Path) -> None:
     train.write_text(f"import argparse\nargparse.ArgumentParser().parse_args()\n{TRAIN}")
     words = sys.argv
     status, _, err = run("fits", "sized_train.py:lowered", "--target", "h100_sxm", "--most", 4)
@@ -157,7 +149,7 @@ def test_a_program_reads_none_of_the_words_of_hloom(run: Run, train: Path) -> No
 
 @pytest.mark.once
 def test_a_narrow_terminal_loses_nothing_of_a_table(
-    run: Run, train: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, train: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     status, out, err = run("fits", "sized_train.py:lowered", "--target", "h100_sxm", "--most", 4)
@@ -167,7 +159,7 @@ def test_a_narrow_terminal_loses_nothing_of_a_table(
 
 
 @pytest.mark.once
-def test_a_file_that_cannot_be_written_is_told_behind_the_table(run: Run, train: Path) -> None:
+def test_a_file_that_cannot_be_written_is_told_behind_the_table(run: Command, train: Path) -> None:
     words = ("--target", "h100_sxm", "--most", 4, "--json", "none/fits.json")
     status, out, err = run("fits", "sized_train.py:lowered", *words)
     assert status == 1
@@ -180,7 +172,7 @@ def test_a_file_that_cannot_be_written_is_told_behind_the_table(run: Run, train:
 @pytest.mark.once
 @pytest.mark.parametrize("error", [RuntimeError("no platform"), AssertionError()])
 def test_without_a_device_nothing_is_blamed_on_the_program(
-    run: Run, train: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    run: Command, train: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse() -> None:
         raise error
@@ -196,7 +188,7 @@ def test_without_a_device_nothing_is_blamed_on_the_program(
 
 
 @pytest.mark.once
-def test_the_targets_are_listed_in_80_columns(run: Run) -> None:
+def test_the_targets_are_listed_in_80_columns(run: Command) -> None:
     status, out, err = run("targets")
     assert (status, err) == (0, "")
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -205,7 +197,7 @@ def test_the_targets_are_listed_in_80_columns(run: Run) -> None:
 
 
 @pytest.mark.once
-def test_a_target_tells_where_its_figures_are_from(run: Run) -> None:
+def test_a_target_tells_where_its_figures_are_from(run: Command) -> None:
     status, out, _ = run("targets", "a100_sxm_80")
     assert status == 0
     assert out.startswith("a100_sxm_80: NVIDIA A100-SXM4-80GB\n  memory 79.3 GiB, for a step 63.4")
@@ -218,7 +210,7 @@ def test_a_target_tells_where_its_figures_are_from(run: Run) -> None:
 
 @pytest.mark.once
 def test_the_device_here_is_described(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status, _, err = run("targets", "--this")
     assert status == 1
@@ -249,7 +241,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_a_doctor_tells_that_it_is_off_and_what_it_would_do(run: Run, clean: None) -> None:
+def test_a_doctor_tells_that_it_is_off_and_what_it_would_do(run: Command, clean: None) -> None:
     status, out, err = run("doctor")
     assert (status, err) == (0, "")
     for line in (
@@ -275,7 +267,7 @@ def test_a_doctor_tells_that_it_is_off_and_what_it_would_do(run: Run, clean: Non
     ],
 )
 def test_a_mistaken_value_is_told(
-    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+    run: Command, clean: None, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(name, value)
     status, out, err = run("doctor")
@@ -293,7 +285,7 @@ def test_a_mistaken_value_is_told(
     ],
 )
 def test_a_flag_that_fails_each_compile_is_told(
-    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, flag: str, value: str, said: str
+    run: Command, clean: None, monkeypatch: pytest.MonkeyPatch, flag: str, value: str, said: str
 ) -> None:
     # As from the environment, whose values JAX does not check.
     monkeypatch.setattr(type(jax.config), flag, value, raising=False)
@@ -305,7 +297,7 @@ def test_a_flag_that_fails_each_compile_is_told(
 
 @pytest.mark.once
 def test_a_choice_of_programs_is_nothing_wrong_and_nothing_is_dumped(
-    run: Run, clean: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Command, clean: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HLOOM_DUMP_TO", str(tmp_path / "dumps"))
     jax.config.update("jax_hloom_modules", "jit_train*")
@@ -319,7 +311,7 @@ def test_a_choice_of_programs_is_nothing_wrong_and_nothing_is_dumped(
     assert not (tmp_path / "dumps").exists()
 
 
-def test_a_flag_is_told_with_where_it_comes_from(run: Run, clean: None) -> None:
+def test_a_flag_is_told_with_where_it_comes_from(run: Command, clean: None) -> None:
     with hloom.passes("fit{budget=1GiB}"):
         status, out, _ = run("doctor")
     assert status == 0
@@ -328,7 +320,9 @@ def test_a_flag_is_told_with_where_it_comes_from(run: Run, clean: None) -> None:
 
 
 @pytest.mark.once
-def test_what_is_wrong_has_a_remedy(run: Run, clean: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_has_a_remedy(
+    run: Command, clean: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("JAX_HLOM", "HLOOM_LOGG", "HLOOM"):
         monkeypatch.setenv(name, "fit")
     monkeypatch.setenv("HLOOM_LOG", "off")

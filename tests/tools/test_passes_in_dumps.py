@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
+from support.commands import Command
 from support.dumps.samples import capture, execution
 
 from hloom.dumps.read.dump import open_dump
@@ -25,7 +26,6 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
-from hloom_cli import main
 
 pytestmark = pytest.mark.once
 
@@ -79,16 +79,11 @@ def dumped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param, write_step(capture(tmp_path_factory.mktemp("step"), [found])).parent
 
 
-def ran(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    status = main(list(map(str, words)))
-    return status, " ".join("".join(capfd.readouterr()).split())
-
-
-def test_it_is_replayed(dumped: tuple[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_replayed(dumped: tuple[str, Path], command: Command) -> None:
     spec, folder = dumped
-    status, text = ran(capfd, "replay", folder, "--repeat", "0")
+    status, text = command("replay", folder, "--repeat", "0").both
     assert status == 0, text
-    assert f"EQUAL: {spec} and off agree" in text
+    assert f"EQUAL: {spec} and off agree" in " ".join(text.split())
 
 
 def test_it_is_shown(dumped: tuple[str, Path], tmp_path: Path) -> None:
@@ -102,7 +97,7 @@ def test_it_is_shown(dumped: tuple[str, Path], tmp_path: Path) -> None:
 
 
 def test_it_is_found_where_it_is_wrong(
-    dumped: tuple[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    dumped: tuple[str, Path], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, folder = dumped
     name = spec.partition("{")[0]
@@ -125,6 +120,6 @@ def test_it_is_found_where_it_is_wrong(
 
     monkeypatch.setattr(broken, "plan", plan)
     monkeypatch.setattr(broken, "apply", apply)
-    status, text = ran(capfd, "bisect", folder)
+    status, text = command("bisect", folder).both
     assert status == 1, text
-    assert f"It is '{name}'" in text
+    assert f"It is '{name}'" in " ".join(text.split())

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.commands import Command
 from support.devices import mlps
 from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 
 from hloom.passes.framework.text import size
 from hloom.xla.collectives import sent_bytes_by_kind
-from hloom_cli import main
 
 
 def written(folder: Path, axes: jax.sharding.AxisType, *split: str | None) -> Path:
@@ -40,11 +40,10 @@ def as_file(folder: Path, step: Any) -> Path:
 
 @each_kind_of_axes
 def test_what_is_sent_is_told_by_line(
-    axes: jax.sharding.AxisType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    axes: jax.sharding.AxisType, tmp_path: Path, command: Command
 ) -> None:
     file = str(written(tmp_path, axes, "a"))
-    assert main(["shardings", file, "--min-size", "1KiB"]) == 0
-    sent = capsys.readouterr().out.partition("Whole")[0]
+    sent = command("shardings", file, "--min-size", "1KiB").shown.partition("Whole")[0]
     first, *_, line, rest = sent.strip().splitlines()
     assert first.startswith("Each device sends 28.0 KiB in a step, ")
     assert first.endswith(" of h100_sxm.")
@@ -53,10 +52,9 @@ def test_what_is_sent_is_told_by_line(
     assert f"{line.strip()} {rest.strip()}".endswith("all-reduce over a f32[64,64]")
 
 
-def test_little_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_little_is_told_in_a_line(tmp_path: Path, command: Command) -> None:
     file = written(tmp_path, jax.sharding.AxisType.Auto, "a")
-    assert main(["shardings", str(file)]) == 0
-    [line] = capsys.readouterr().out.splitlines()
+    [line] = command("shardings", file).shown.splitlines()
     assert line.startswith("Each device sends 28.0 KiB in a step")
 
 
@@ -70,12 +68,11 @@ def sent_by_xla(step: Any) -> int:
 
 
 def test_the_missing_constraint_is_named_with_its_line_and_bytes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command, capfd: pytest.CaptureFixture[str]
 ) -> None:
     step, mended = mlps.lowered(constrained=False), mlps.lowered(constrained=True)
     numbers = tmp_path / "numbers.json"
-    assert main(["shardings", str(as_file(tmp_path, step)), "--json", str(numbers)]) == 0
-    printed = capfd.readouterr().out
+    printed = command("shardings", as_file(tmp_path, step), "--json", numbers).shown
     assert max(map(len, printed.splitlines())) <= 80
     sent, told, code = printed.splitlines()[:3]
     lines = inspect.getsource(mlps).splitlines()
@@ -96,23 +93,19 @@ def test_the_missing_constraint_is_named_with_its_line_and_bytes(
     assert missing["saved_bytes"] > 0.7 * before
     assert size(found["sent_bytes"]) in sent
 
-    assert main(["shardings", str(as_file(tmp_path, mended))]) == 0
-    assert "with_sharding_constraint" not in capfd.readouterr().out
+    assert "with_sharding_constraint" not in command("shardings", as_file(tmp_path, mended)).shown
 
 
-def test_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shardings", str(written(tmp_path, jax.sharding.AxisType.Auto, None))]) == 0
-    assert capsys.readouterr().out.startswith("Nothing is sent")
+def test_nothing_is_sent(tmp_path: Path, command: Command) -> None:
+    file = written(tmp_path, jax.sharding.AxisType.Auto, None)
+    assert command("shardings", file).shown.startswith("Nothing is sent")
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(tmp_path: Path, command: Command) -> None:
     (tmp_path / "step.mlir").write_text("func.func @main(")
-    assert main(["shardings", str(tmp_path / "step.mlir")]) == 1
-    assert "step.mlir:" in capsys.readouterr().err
-    assert main(["shardings", str(tmp_path / "none")]) == 1
-    assert "hloom shardings: " in capsys.readouterr().err
+    assert "step.mlir:" in command("shardings", tmp_path / "step.mlir").complaint
+    assert "hloom shardings: " in command("shardings", tmp_path / "none").complaint
     file = str(written(tmp_path, jax.sharding.AxisType.Auto, "a"))
-    assert main(["shardings", file, "--min-size", "much"]) == 1
-    assert "--min-size: wanted a size" in capsys.readouterr().err
-    assert main(["shardings", file, "--json", str(tmp_path / "none" / "numbers.json")]) == 1
-    assert "hloom shardings: " in capsys.readouterr().err
+    assert "--min-size: wanted a size" in command("shardings", file, "--min-size", "much").complaint
+    nowhere = tmp_path / "none" / "numbers.json"
+    assert "hloom shardings: " in command("shardings", file, "--json", nowhere).complaint

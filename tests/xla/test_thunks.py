@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.commands import Command
 
 from hloom.xla.coverage import Coverage, coverage
 from hloom.xla.instructions import HloInstructions
 from hloom.xla.thunk_dump import read_sequence, thunk_dump
 from hloom.xla.thunks import parse_names, parse_sequence, walk
-from hloom_cli import main
 
 LOOP = """\
 000: kCommandBuffer [source       | next=003 (1)] \n\
@@ -237,19 +237,14 @@ def test_a_folder_of_hloom_s_own_is_gone_afterwards() -> None:
     assert not folder.exists()
 
 
-def test_the_command_line_shows_a_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_a_dump(tmp_path: Path, command: Command) -> None:
     write_dump(tmp_path, with_graphs=True)
-    assert main(["capture", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    shown = command("capture", tmp_path).shown
     assert "21.4%" in shown
     assert "model.py:36" in shown
     assert "a host callback" in shown
 
 
-def test_the_command_line_tells_of_mistakes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["capture", str(tmp_path)]) == 1
-    assert "no *.thunk_sequence.txt in it" in capsys.readouterr().err
-    assert main(["capture", str(tmp_path / "nothing.mlir")]) == 1
-    assert "No such file" in capsys.readouterr().err
+def test_the_command_line_tells_of_mistakes(tmp_path: Path, command: Command) -> None:
+    assert "no *.thunk_sequence.txt in it" in command("capture", tmp_path).complaint
+    assert "No such file" in command("capture", tmp_path / "nothing.mlir").complaint

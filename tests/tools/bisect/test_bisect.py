@@ -16,6 +16,7 @@ import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from support import registering
+from support.commands import Command
 from support.dumps.samples import capture, execution, write_sample
 from support.toy_passes import Fail, ReplaceTwo, Touch
 
@@ -31,7 +32,6 @@ from hloom.tools.replay import ReplayError
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.program import ReplayProgram, Runnable
-from hloom_cli import main
 
 Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]
@@ -123,33 +123,23 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample(tmp_path_factory.mktemp("scanned"))
 
 
-def bisect(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
-    status = main(["bisect", str(folder), *words])
-    out, err = capfd.readouterr()
-    return status, out + err
-
-
-def repeated(capfd: pytest.CaptureFixture[str], text: str) -> tuple[int, str]:
+def repeated(command: Command, text: str) -> tuple[int, str]:
     """The command that the text ends with, run."""
-    words = shlex.split(text.strip().splitlines()[-1])
-    assert words[0] == "hloom"
-    status = main(words[1:])
-    out, err = capfd.readouterr()
-    return status, out + err
+    hloom, *words = shlex.split(text.strip().splitlines()[-1])
+    assert hloom == "hloom"
+    return command(*words).both
 
 
-def test_right_passes_are_told_so(scanned: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, text = bisect(capfd, scanned)
+def test_right_passes_are_told_so(scanned: Path, command: Command) -> None:
+    status, text = command("bisect", scanned).both
     assert status == 0, text
     assert "The passes change no result." in text
     assert "Note" not in text
 
 
-def test_a_wrong_pass_is_found(
-    straight: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_pass_is_found(straight: Path, tmp_path: Path, command: Command) -> None:
     spec = "cse,touch,replace-two{by=5.0},remat{min_bytes=0}"
-    status, text = bisect(capfd, straight, "-p", spec, "--write", str(tmp_path / "found"))
+    status, text = command("bisect", straight, "-p", spec, "--write", str(tmp_path / "found")).both
     assert status == 1, text
     assert re.search(r"It is 'replace-two': result.* differs in \d+ of \d+", text), text
     assert "Its plan cannot be divided." in text
@@ -157,13 +147,13 @@ def test_a_wrong_pass_is_found(
     assert "dense<2.0" in without
     assert "dense<2.0" not in with_it
     assert "dense<5.0" in with_it
-    status, text = repeated(capfd, text)
+    status, text = repeated(command, text)
     assert status == 1, text
     assert "replace-two" in text
 
 
 def test_a_wrong_preparation_is_found(
-    straight: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    straight: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def apply(self: Touch, plan: Any) -> None:
         for function in plan.operations:
@@ -171,18 +161,18 @@ def test_a_wrong_preparation_is_found(
         ReplaceTwo(by=7.0).apply(ReplaceTwo().plan(plan.module, Target()))
 
     monkeypatch.setattr(Touch, "apply", apply)
-    status, text = bisect(capfd, straight, "-p", "touch")
+    status, text = command("bisect", straight, "-p", "touch").both
     assert status == 1, text
     assert "It is 'touch'" in text
 
 
 def test_a_wrong_clone_in_a_scan_is_found(
     scanned: Path,
-    capfd: pytest.CaptureFixture[str],
+    command: Command,
     spoil_clones: Callable[[str, Spoil], None],
 ) -> None:
     spoil_clones("stablehlo.sine", negated)
-    status, text = bisect(capfd, scanned)
+    status, text = command("bisect", scanned).both
     assert status == 1, text
     assert "It is 'remat': result" in text
     found = re.search(r"Decision \d+ of \d+: (.*) is computed again before (.*)\.\n", text)
@@ -190,18 +180,18 @@ def test_a_wrong_clone_in_a_scan_is_found(
     assert re.search(r"/sin \(.*samples\.py:\d+\) of a scan$", found[1])
     assert re.search(r"transpose.*samples\.py:\d+\)$", found[2])
     assert re.search(r"with the \d+ before it: the same results", text)
-    status, again = repeated(capfd, text)
+    status, again = repeated(command, text)
     assert status == 1, again
     assert "/sin (" in again
 
 
 def test_a_wrong_clone_in_a_straight_line_is_found(
     straight: Path,
-    capfd: pytest.CaptureFixture[str],
+    command: Command,
     spoil_clones: Callable[[str, Spoil], None],
 ) -> None:
     spoil_clones("stablehlo.tanh", negated)
-    status, text = bisect(capfd, straight)
+    status, text = command("bisect", straight).both
     assert status == 1, text
     assert re.search(r"Decision \d+ of \d+: \S*/tanh \(.*test_bisect\.py:\d+\) is computed", text)
     assert re.search(r"--decision 05-remat/block-\d+/window-\d+/clone-\d+", text)
@@ -213,7 +203,7 @@ def test_a_wrong_clone_in_a_straight_line_is_found(
 
 def test_a_clone_that_does_not_verify_is_found(
     straight: Path,
-    capfd: pytest.CaptureFixture[str],
+    command: Command,
     spoil_clones: Callable[[str, Spoil], None],
 ) -> None:
     def of_another_type(value: ir.Value) -> ir.Value:
@@ -222,7 +212,7 @@ def test_a_clone_that_does_not_verify_is_found(
         return stablehlo.ConvertOp(half, value).result
 
     spoil_clones("stablehlo.tanh", of_another_type)
-    status, text = bisect(capfd, straight)
+    status, text = command("bisect", straight).both
     assert status == 1, text
     assert "It is 'remat'" in text
     assert re.search(r"Decision \d+ of \d+: \S*/tanh", text), text
@@ -230,38 +220,36 @@ def test_a_clone_that_does_not_verify_is_found(
 
 def test_a_decision_that_raises_the_peak_is_found(
     scanned: Path,
-    capfd: pytest.CaptureFixture[str],
+    command: Command,
     spoil_clones: Callable[[str, Spoil], None],
 ) -> None:
-    status, text = bisect(capfd, scanned, "--peak")
+    status, text = command("bisect", scanned, "--peak").both
     assert status == 0, text
     assert "No pass raises the temporary memory by more than 1 %." in text
     spoil_clones("stablehlo.sine", sorted_of_many)
-    status, text = bisect(capfd, scanned, "--peak")
+    status, text = command("bisect", scanned, "--peak").both
     assert status == 1, text
     assert re.search(r"It is 'remat': [\d.]+ MiB", text), text
     assert re.search(r"Decision \d+ of \d+: \S*/sin \(", text), text
-    status, again = repeated(capfd, text)
+    status, again = repeated(command, text)
     assert status == 1, again
 
 
-def test_a_decision_by_an_unknown_name(scanned: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, text = bisect(capfd, scanned, "--decision", "05-remat/scan-0/pair-0/clone-999")
+def test_a_decision_by_an_unknown_name(scanned: Path, command: Command) -> None:
+    status, text = command("bisect", scanned, "--decision", "05-remat/scan-0/pair-0/clone-999").both
     assert status == 1
     assert "--decision 05-remat/scan-0/pair-0/clone-999: 'remat' has " in text
     assert "none of that name. Did you mean" in text
 
 
-def test_results_for_a_target_that_is_not_here(
-    scanned: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, text = bisect(capfd, scanned, "--target", "h100_sxm")
+def test_results_for_a_target_that_is_not_here(scanned: Path, command: Command) -> None:
+    status, text = command("bisect", scanned, "--target", "h100_sxm").both
     assert status == 1
     assert "there are no results to compare: add --peak" in text
 
 
-def test_a_module_without_passes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, text = bisect(capfd, write_sample(tmp_path, spec="off"))
+def test_a_module_without_passes(tmp_path: Path, command: Command) -> None:
+    status, text = command("bisect", write_sample(tmp_path, spec="off")).both
     assert status == 1
     assert "no pass ran on this module, or the dump does not say which: name some" in text
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from support.commands import Command
 
 import hloom
-import hloom_cli as cli
 from hloom.budgets.estimating import frontier_of
 from hloom.dumps.read.dump import open_dump
 from hloom.passes.framework.options import Budget
@@ -22,8 +22,6 @@ from hloom.targets import load
 from hloom.tools.budgets.dumped import compiled_plans
 
 pytestmark = pytest.mark.once
-
-Run = Callable[..., tuple[int, str, str]]
 
 LAYERS, ROWS, WIDTH = 12, 512, 64
 
@@ -43,15 +41,9 @@ def module() -> Any:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("COLUMNS", "100")
-
-    def run_main(*words: object) -> tuple[int, str, str]:
-        status = cli.main(["budgets", *map(str, words)])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run_main
+    return functools.partial(command, "budgets")
 
 
 @pytest.fixture
@@ -61,7 +53,9 @@ def file(module: Any, tmp_path: Path) -> Path:
     return written
 
 
-def test_a_file_as_text_and_as_bytecode(run: Run, module: Any, file: Path, tmp_path: Path) -> None:
+def test_a_file_as_text_and_as_bytecode(
+    run: Command, module: Any, file: Path, tmp_path: Path
+) -> None:
     status, out, err = run(file, "--budget", "50%", "--budget", "min")
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -81,7 +75,7 @@ def test_a_file_as_text_and_as_bytecode(run: Run, module: Any, file: Path, tmp_p
     assert "test_command.py:" in of_bytecode.partition(peak)[2]
 
 
-def test_everything_is_written(run: Run, module: Any, file: Path, tmp_path: Path) -> None:
+def test_everything_is_written(run: Command, module: Any, file: Path, tmp_path: Path) -> None:
     outs = {kind: tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")}
     options = [word for kind, out in outs.items() for word in (f"--{kind}", out)]
     status, out, err = run(file, "--target", "cpu", "--budget", "60%", *options)
@@ -107,7 +101,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_file_is_told_in_a_line(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_broken_file_is_told_in_a_line(run: Command, tmp_path: Path, kind: str) -> None:
     content, said = BROKEN[kind]
     broken = tmp_path / "broken.mlir"
     broken.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -130,7 +124,7 @@ def test_a_broken_file_is_told_in_a_line(run: Run, tmp_path: Path, kind: str) ->
     ],
 )
 def test_a_mistake_is_told_in_a_line(
-    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+    run: Command, file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
 ) -> None:
     monkeypatch.chdir(file.parent)
     status, _, err = run(*words)
@@ -140,7 +134,7 @@ def test_a_mistake_is_told_in_a_line(
     assert err.count("\n") == 1
 
 
-def test_a_module_without_an_entry_says_so(run: Run, tmp_path: Path) -> None:
+def test_a_module_without_an_entry_says_so(run: Command, tmp_path: Path) -> None:
     library = tmp_path / "library.mlir"
     library.write_text("module {\n  func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32>\n}\n")
     status, out, err = run(library)
@@ -204,7 +198,7 @@ def dump(module: Any, tmp_path: Path) -> Path:
     return folder
 
 
-def temp_bytes(run: Run, tmp_path: Path, *words: object) -> list[int]:
+def temp_bytes(run: Command, tmp_path: Path, *words: object) -> list[int]:
     out = tmp_path / "out.json"
     status, _, err = run(*words, "--budget", "100%", "--json", out)
     assert (status, err) == (0, "")
@@ -214,7 +208,7 @@ def temp_bytes(run: Run, tmp_path: Path, *words: object) -> list[int]:
 
 
 def test_a_dump_has_its_target_and_the_figures_that_correct_the_model(
-    run: Run, dump: Path, file: Path, tmp_path: Path
+    run: Command, dump: Path, file: Path, tmp_path: Path
 ) -> None:
     by_model = temp_bytes(run, tmp_path, file)
     corrected = temp_bytes(run, tmp_path, dump.parent)
@@ -240,7 +234,7 @@ DAMAGE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_figures_are_left_out(run: Run, dump: Path, kind: str) -> None:
+def test_damaged_figures_are_left_out(run: Command, dump: Path, kind: str) -> None:
     name, content = DAMAGE[kind]
     (dump / name).write_text(content)
     status, out, err = run(dump, "--budget", "50%")
@@ -248,7 +242,7 @@ def test_damaged_figures_are_left_out(run: Run, dump: Path, kind: str) -> None:
     assert "fit{budget=50%}" in out
 
 
-def test_without_a_target_it_is_asked_for(run: Run, dump: Path) -> None:
+def test_without_a_target_it_is_asked_for(run: Command, dump: Path) -> None:
     manifest = json.loads((dump / "manifest.json").read_text())
     (dump / "manifest.json").write_text(json.dumps({**manifest, "target": {"name": 3}}))
     status, _, err = run(dump)
@@ -257,7 +251,7 @@ def test_without_a_target_it_is_asked_for(run: Run, dump: Path) -> None:
     assert run(dump, "--target", "cpu", "--budget", "50%")[0] == 0
 
 
-def test_without_its_input_a_dump_is_of_no_use(run: Run, dump: Path) -> None:
+def test_without_its_input_a_dump_is_of_no_use(run: Command, dump: Path) -> None:
     # A dump that did not want the input has other states alone.
     (dump / "00-input.mlir").rename(dump / "05-after-remat.mlir")
     status, _, err = run(dump)
@@ -269,7 +263,7 @@ def test_without_its_input_a_dump_is_of_no_use(run: Run, dump: Path) -> None:
 
 
 def test_a_dump_of_fit_corrects_the_model_by_its_attempts(
-    run: Run, fit_dump: tuple[Path, hloom.CompileRecord], tmp_path: Path
+    run: Command, fit_dump: tuple[Path, hloom.CompileRecord], tmp_path: Path
 ) -> None:
     folder, record = fit_dump
     compiled = list(compiled_plans(open_dump(folder).modules[0]))

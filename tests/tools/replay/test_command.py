@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from support.commands import Command
 from support.dumps.samples import capture, execution
 from support.toy_passes import ReplaceTwo
 
@@ -19,7 +20,6 @@ from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.write.writer import write_step
 from hloom.passes.framework import registry
 from hloom.tools.replay import interpreter
-from hloom_cli import main
 
 Replay = Callable[..., tuple[int, str, str]]
 
@@ -36,17 +36,12 @@ def small_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def replay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Replay:
+def replay(command: Command, monkeypatch: pytest.MonkeyPatch) -> Replay:
     """Runs the command in this process, untimed; gives its exit status, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "120")
 
     def run(*words: object, repeat: int = 0) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            status = main(["replay", "--repeat", str(repeat), *map(str, words)])
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
+        status, out, err = command("replay", "--repeat", repeat, *words)
         return status, " ".join(out.split()), err
 
     return run

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
+from support.commands import Command
 
 import hloom
 from hloom.dumps.read.dump import open_dump
@@ -19,15 +20,8 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.recompute.scan import rewrite
 from hloom.tools.replay.decisions import recorded_attempts
-from hloom_cli import main
 
 FitDump = tuple[Path, hloom.CompileRecord]
-
-
-def ran(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    status = main(list(map(str, words)))
-    out, err = capfd.readouterr()
-    return status, out + err
 
 
 def test_the_attempts_before_the_plan_are_those_of_the_run(fit_dump: FitDump) -> None:
@@ -41,17 +35,15 @@ def test_the_attempts_before_the_plan_are_those_of_the_run(fit_dump: FitDump) ->
     assert found[0].record.candidate is None
 
 
-def test_it_is_planned_as_it_was_and_changes_nothing(
-    fit_dump: FitDump, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, text = ran(capfd, "bisect", fit_dump[0])
+def test_it_is_planned_as_it_was_and_changes_nothing(fit_dump: FitDump, command: Command) -> None:
+    status, text = command("bisect", fit_dump[0]).both
     assert status == 0, text
     assert "The passes change no result." in text
     assert "Note" not in text
 
 
 def test_a_wrong_clone_is_found(
-    fit_dump: FitDump, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fit_dump: FitDump, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = rewrite.clone_before
 
@@ -63,7 +55,7 @@ def test_a_wrong_clone_is_found(
         return made
 
     monkeypatch.setattr(rewrite, "clone_before", clone_before)
-    status, text = ran(capfd, "bisect", fit_dump[0])
+    status, text = command("bisect", fit_dump[0]).both
     assert status == 1, text
     assert "It is 'fit': result" in text
     assert re.search(r"Decision \d+ of \d+: \S*/sub \(.*fit_dump\.py:\d+\) of a scan is", text)
@@ -71,7 +63,7 @@ def test_a_wrong_clone_is_found(
 
 
 def test_a_wrong_move_is_found(
-    fit_dump: FitDump, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fit_dump: FitDump, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_, apply_ = Chunk.plan, Chunk.apply
     planned: list[ir.Module] = []
@@ -88,7 +80,7 @@ def test_a_wrong_move_is_found(
 
     monkeypatch.setattr(Chunk, "plan", plan)
     monkeypatch.setattr(Chunk, "apply", apply)
-    status, text = ran(capfd, "bisect", fit_dump[0])
+    status, text = command("bisect", fit_dump[0]).both
     assert status == 1, text
     assert "It is 'fit': result" in text
     assert "--decision 05-fit/chunk/region-0" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from support.commands import Command
 
 import hloom
 from hloom.dumps.read.dump import open_dump
@@ -16,7 +17,6 @@ from hloom.tools.report.cost import Cost
 from hloom.tools.report.gather import ModuleReport, gather
 from hloom.tools.report.plots import figures_of
 from hloom.tools.report.sources import by_line
-from hloom_cli import main
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,8 @@ def test_a_damaged_curve_of_the_program_as_it_was_is_missing(dump: Path) -> None
     file.write_text(whole, encoding="utf-8")
 
 
-def test_text_tells_the_same(
-    dump: Path, module: ModuleReport, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--text", str(dump)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+def test_text_tells_the_same(dump: Path, module: ModuleReport, command: Command) -> None:
+    out = " ".join(command("report", "--text", dump).shown.split())
     assert module.cost is not None
     assert f"Cost of a step: {module.cost.figure} {module.cost.remark}" in out
     assert f"Done: {module.cost.effects[0]}" in out

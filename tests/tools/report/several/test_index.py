@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support.commands import Command
 from support.dumps.report_dumps import HOSTILE, edit_manifest
 
 from hloom.dumps.read.dump import DumpError, dumps_in
 from hloom.tools.report.several import index as index_module
 from hloom.tools.report.several.index import MOST_PAGES, index
-from hloom_cli import main
 
 pytestmark = pytest.mark.once
 
@@ -91,11 +91,8 @@ def test_a_dump_that_cannot_be_read_has_a_row_that_says_why(run: Path) -> None:
     assert run / "step-2" not in found.to_write
 
 
-def test_the_command_writes_the_index_and_the_reports(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", str(run)]) == 0
-    out = capsys.readouterr().out
+def test_the_command_writes_the_index_and_the_reports(run: Path, command: Command) -> None:
+    out = command("report", run).shown
     written = [*(run / f"step-{n}" / "report.html" for n in (1, 2, 3)), run / "report.html"]
     assert out.splitlines() == [f"wrote {file}" for file in written]
     page = (run / "report.html").read_text(encoding="utf-8")
@@ -103,9 +100,7 @@ def test_the_command_writes_the_index_and_the_reports(
     assert all(f'href="step-{n}/report.html"' in page for n in (1, 2, 3))
     assert "programs as in step-1" in page
     assert "<script" not in page
-    assert main(["report", str(run), "--text"]) == 0
-    shown = capsys.readouterr().out
+    shown = command("report", run, "--text").shown
     assert all(f"step-{n}" in shown for n in (1, 2, 3))
     assert "step-2 (1 failed)" in shown
-    assert main(["report", str(run), "--png"]) == 1
-    assert "--png draws the plots of one dump" in capsys.readouterr().err
+    assert "--png draws the plots of one dump" in command("report", run, "--png").complaint

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.commands import Command
 from support.dumps.report_dumps import edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report.gather import gather
 from hloom.tools.report.several.pair import ModulePair, TwoDumps, compare, same_program
-from hloom_cli import main
 
 pytestmark = pytest.mark.once
 
@@ -110,20 +110,15 @@ def test_a_dump_against_itself_has_no_difference(dumps: tuple[Path, Path]) -> No
     assert same.pairs[0].settings == ()
 
 
-def test_the_command_writes_a_page_and_text(
-    dumps: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["report", *map(str, dumps)]
-    assert main(words) == 0
+def test_the_command_writes_a_page_and_text(dumps: tuple[Path, Path], command: Command) -> None:
+    words = ["report", *dumps]
     file = dumps[1] / "comparison.html"
-    assert capsys.readouterr().out == f"wrote {file}\n"
+    assert command(*words).shown == f"wrote {file}\n"
     page = file.read_text(encoding="utf-8")
     assert "step-3 against step-7" in page
     assert "<script" not in page
     assert "the same program in both" in page
-    assert main([*words, "--text"]) == 0
-    shown = capsys.readouterr().out
+    shown = command(*words, "--text").shown
     for expected in ("temporaries", "+100 %", "Settings that differ", "9.9.9", "only in A"):
         assert expected in shown
-    assert main([*words, str(dumps[0])]) == 1
-    assert "one dump is shown, or two are compared; got 3" in capsys.readouterr().err
+    assert "one dump is shown, or two are compared; got 3" in command(*words, dumps[0]).complaint
