@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,16 +15,11 @@ import pytest
 from jax.extend.mlir import ir
 from support import registering
 from support import toy_passes as toy
+from support.compiles import FakeExecutable, compiled_by
 
 import hloom
 from hloom import policy
 from hloom._jax.executables import MemoryFigures
-from hloom.compiling.compile import compile_program
-from hloom.compiling.cross_process import Agreement
-from hloom.compiling.request import CompileRequest
-from hloom.lowering.placement import Placement
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
 from hloom.record import Options
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
@@ -260,21 +254,6 @@ def test_the_original_is_not_compiled_twice(
     assert record.compiles == 1
 
 
-class FakeExecutable:
-    """Takes so many bytes of temp."""
-
-    def __init__(self, temp_bytes: int) -> None:
-        self._temp_bytes = temp_bytes
-
-    def get_compiled_memory_stats(self) -> Any:
-        return SimpleNamespace(
-            temp_size_in_bytes=self._temp_bytes,
-            argument_size_in_bytes=0,
-            output_size_in_bytes=0,
-            alias_size_in_bytes=0,
-        )
-
-
 @pytest.mark.usefixtures("lenient")
 def test_only_the_best_executable_is_kept() -> None:
     made: list[weakref.ref[FakeExecutable]] = []
@@ -283,21 +262,13 @@ def test_only_the_best_executable_is_kept() -> None:
     def compile_(_: ir.Module, options: Options) -> FakeExecutable:
         assert not options
         alive.append([each() is not None for each in made])
-        executable = FakeExecutable([30, 10, 20, 5][len(made)])
+        executable = FakeExecutable(temp=[30, 10, 20, 5][len(made)])
         made.append(weakref.ref(executable))
         return executable
 
     module = jax.jit(step).lower(X).compiler_ir()
-    request = CompileRequest(
-        module=module,
-        pipeline=Pipeline.parse("drop-products{budget=1 compiles=4}"),
-        target=Target(),
-        placement=Placement.of_one_process("cpu", 1),
-        compile=compile_,
-        agreement=Agreement(module),
-    )
     with pytest.warns(hloom.HloomWarning):
-        best = compile_program(request).executable
+        best = compiled_by(compile_, module, "drop-products{budget=1 compiles=4}").executable
     assert alive == [[], [True], [False, True], [False, True, False]]
     assert best is made[3]()
     assert made[1]() is None

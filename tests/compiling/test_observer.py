@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,14 +11,12 @@ import pytest
 from jax.extend.mlir import ir
 from support import registering
 from support import toy_passes as toy
+from support.compiles import FakeExecutable, compiled_by
 
 import hloom
 from hloom import policy
-from hloom.compiling.compile import compile_program
-from hloom.compiling.cross_process import Agreement
 from hloom.compiling.observer import CompileObserver, Observers
-from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
-from hloom.lowering.placement import Placement
+from hloom.compiling.request import CompileResult, RefusedError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import Options
@@ -58,32 +55,23 @@ def step(x: jax.Array) -> jax.Array:
 MODULE = jax.jit(step).lower(np.ones((4, 4), np.float32)).compiler_ir()
 
 
+class Executable(FakeExecutable):
+    def __init__(self, module: str, **bytes_: int) -> None:
+        super().__init__(**bytes_)
+        self.module = module
+
+
 def executable(module: ir.Module, options: Options) -> Any:
     """As XLA's, without figures; it refuses a kernel that there is not."""
     if "no_such_kernel" in str(module):
         raise RuntimeError("no_such_kernel is not known")
     which = "original" if module is MODULE else "candidate"
-    figures = dict.fromkeys(("temp", "argument", "output", "alias"), 3)
-    figures["temp"] = 100 - 10 * str(module).count("dot_general")
-    sizes = {f"{name}_size_in_bytes": size for name, size in figures.items()}
-    return SimpleNamespace(module=which, get_compiled_memory_stats=lambda: SimpleNamespace(**sizes))
+    taken = 100 - 10 * str(module).count("dot_general")
+    return Executable(which, temp=taken, argument=3, output=3, alias=3)
 
 
-def compiled(
-    spec: str, observer: CompileObserver | None = None, *, falls_back: bool = True
-) -> CompileResult:
-    return compile_program(
-        CompileRequest(
-            module=MODULE,
-            pipeline=Pipeline.parse(spec),
-            target=Target(),
-            placement=Placement.of_one_process("cpu", 1),
-            compile=executable,
-            agreement=Agreement(MODULE),
-            observer=observer or CompileObserver(),
-            falls_back=falls_back,
-        )
-    )
+def compiled(spec: str, observer: CompileObserver | None = None, **more: Any) -> CompileResult:
+    return compiled_by(executable, MODULE, spec, observer=observer or CompileObserver(), **more)
 
 
 def test_without_an_observer_nothing_is_dumped() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,20 +17,16 @@ import pytest
 from jax.extend.mlir import ir
 from support import registering
 from support import toy_passes as toy
+from support.compiles import FakeExecutable, compiled_by
 
 import hloom
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom.compiling import graphs
-from hloom.compiling.compile import compile_program
-from hloom.compiling.cross_process import Agreement
 from hloom.compiling.observer import CompileObserver
-from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
+from hloom.compiling.request import CompileResult, RefusedError
 from hloom.dumps.read.dump import open_dump
-from hloom.lowering.placement import Placement
 from hloom.passes.fit import Fit
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
 from hloom.record import Options
 from hloom.show import units
 from hloom.tools.budgets.dumped import compiled_plans
@@ -74,30 +69,19 @@ class FakeCompiler:
         self.compiled.append(products)
         if products * GIB > self.limit_bytes:
             raise out_of_memory(products * GIB, self.limit_bytes)
-        sizes = dict.fromkeys(("temp", "argument", "output", "alias"), 0) | {"temp": products * GIB}
-        figures = {f"{name}_size_in_bytes": size for name, size in sizes.items()}
-        return SimpleNamespace(
-            products=products, get_compiled_memory_stats=lambda: SimpleNamespace(**figures)
-        )
+        made: Any = FakeExecutable(temp=products * GIB)
+        made.products = products
+        return made
 
 
 def compiled(
-    spec: str, compiler: Callable[[ir.Module, Options], Any], **options: Any
+    spec: str,
+    compiler: Callable[[ir.Module, Options], Any],
+    *,
+    module: ir.Module = MODULE,
+    **more: Any,
 ) -> CompileResult:
-    module = options.pop("module", MODULE)
-    return compile_program(
-        CompileRequest(
-            **{
-                "module": module,
-                "pipeline": Pipeline.parse(spec),
-                "target": Target(),
-                "placement": Placement.of_one_process("cpu", 1),
-                "compile": compiler,
-                "agreement": Agreement(module),
-            }
-            | options
-        )
-    )
+    return compiled_by(compiler, module, spec, **more)
 
 
 def test_a_refused_attempt_is_measured_and_another_follows() -> None:
