@@ -16,7 +16,6 @@ from support.programs import PROGRAMS
 
 import hloom
 from hloom.passes.analysis.shardings.implied import constraints_of
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
@@ -134,8 +133,3 @@ def test_a_program_without_a_mesh_is_not_looked_at(monkeypatch: pytest.MonkeyPat
     module, result = dropped(jax.jit(lambda x: jnp.sin(x) + 1).lower(jnp.ones(4)))
     assert result.runs[-1].empty
     assert not [op for op in walk.operations(module.operation) if op.name == CONSTRAINT]
-
-
-def test_it_has_no_options() -> None:
-    with pytest.raises(SpecError, match="drop-constraints"):
-        Pipeline.parse("drop-constraints{all=true}")

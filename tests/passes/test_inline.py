@@ -15,7 +15,6 @@ from support import RunPython
 from support.programs import PROGRAMS, normal
 from support.results import assert_equal
 
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
@@ -128,12 +127,3 @@ def test_the_plan_counts_calls() -> None:
 def test_inlining_alone_is_no_reason_to_change_a_program() -> None:
     _, result = inlined(jax.jit(nested_calls).lower(normal(3, 4)))
     assert not result.changed
-
-
-def test_it_takes_no_option() -> None:
-    with pytest.raises(SpecError) as caught:
-        Pipeline.parse("inline{deep=1}")
-    assert str(caught.value) == (
-        "spec='inline{deep=1}': pass 'inline' has no option 'deep' (at character 8). "
-        "It has no options."
-    )

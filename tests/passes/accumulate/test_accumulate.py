@@ -37,7 +37,7 @@ from support.programs.libraries import (
 import hloom
 from hloom import policy
 from hloom.passes.accumulate import Accumulate
-from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
@@ -281,41 +281,6 @@ def test_the_plan_is_one_decision() -> None:
     assert without.empty
     assert without.decisions() == ()
     assert module.operation.verify()
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("spec", "printed"),
-    [
-        ("accumulate{microbatches=8}", None),
-        ("accumulate{microbatches=8 args=batch['x'];y:1;7 dtype=keep phases=3}", None),
-        ("accumulate{budget=60GiB compiles=2}", None),
-        ("accumulate{args=x:0 microbatches=2}", "accumulate{microbatches=2 args=x}"),
-    ],
-)
-def test_specs(spec: str, printed: str | None) -> None:
-    assert str(Pipeline.parse(spec)) == (printed or spec)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("accumulate{microbatches=2 budget=min}", "wants microbatches or a budget; got both"),
-        ("accumulate,remat{budget=1GiB}", "'remat' has something to hold, and so has 'accumul"),
-        ("accumulate{microbatches=0}", "wants a whole number, at least 1, got '0'"),
-        ("accumulate{microbatches=2 dtype=f16}", "wants one of f32, keep, got 'f16'"),
-        ("accumulate{microbatches=2 args=;x}", "Several are parted by ';'."),
-        (
-            "accumulate{budget=1GiB},remat{budget=1GiB}",
-            "'remat' has something to hold, and so has 'accumulate' (at character 25). One pass",
-        ),
-    ],
-)  # fmt: skip
-def test_mistaken_specs(spec: str, said: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        Pipeline.parse(spec)
-    assert said in str(caught.value)
 
 
 @pytest.mark.once

@@ -18,7 +18,6 @@ from support.flows.runs import compiled, evaluated
 
 import hloom
 from hloom.passes.accumulate_in_place import AccumulateInPlace
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
@@ -285,13 +284,3 @@ def test_nothing_to_add() -> None:
     _, _, run = rewritten(lambda x: (x @ x) + x, x)
     assert run.runs[-1].empty
     assert run.runs[-1].summary == "0 products added in place"
-
-
-def test_it_has_no_options() -> None:
-    assert str(AccumulateInPlace()) == AccumulateInPlace.example == SPEC
-    with pytest.raises(SpecError) as caught:
-        Pipeline.parse("accumulate-in-place{dtype=f32}")
-    assert str(caught.value) == (
-        "spec='accumulate-in-place{dtype=f32}': pass 'accumulate-in-place' has no option 'dtype' "
-        "(at character 21). It has no options."
-    )

@@ -15,8 +15,6 @@ from jax.extend.mlir import ir
 
 import hloom
 from hloom import targets
-from hloom.passes.capture import Capture
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
@@ -215,11 +213,3 @@ def test_the_plan_names_what_is_left_out() -> None:
     assert value.operation == "stablehlo.convolution"
     assert value.name == "jit(function)/conv_general_dilated"
     assert left_out["why"] == "a library call that XLA does not capture"
-
-
-def test_bad_options_are_told() -> None:
-    with pytest.raises(SpecError) as error:
-        Capture(min_ops=0)
-    assert str(error.value) == (
-        "Capture: option 'min_ops' of pass 'capture' wants a whole number, at least 1, got 0."
-    )

@@ -263,14 +263,6 @@ def test_a_share_is_held_end_to_end() -> None:
     assert others
 
 
-def test_mistaken_options() -> None:
-    with pytest.raises(hloom.SpecError, match=r"chunks"):
-        Pipeline.parse("chunk{chunks=1}")
-    with pytest.raises(hloom.SpecError, match=r"once|twice"):
-        Pipeline.parse("chunk,chunk")
-    assert str(Chunk(chunks=8)) == Chunk.example
-
-
 def test_a_program_that_chunk_leaves_is_the_program() -> None:
     with hloom.strict():
         jax.jit(lambda x: jnp.sin(x @ W.T).sum(), compiler_options={"hloom": "chunk"})(X)

@@ -15,10 +15,7 @@ from support.programs import normal
 from support.results import assert_equal
 
 import hloom
-from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import facts_of, rows_of
-from hloom.passes.late_gather import LateGather
 
 SPEC = "late-gather{min_bytes=1B}"
 TOKENS, WIDTH = 64, 32
@@ -159,10 +156,3 @@ def test_small_gathers_stay() -> None:
 def test_twice_is_once() -> None:
     _, ran = run(MOVED["fp8"][0], f"{SPEC},{SPEC}")
     assert ran.empty
-
-
-def test_the_spec_gives_the_pass_back_and_a_mistaken_option_is_an_error() -> None:
-    [step] = Pipeline.parse(LateGather.example).passes
-    assert str(step) == LateGather.example
-    with pytest.raises(SpecError, match=r"Did you mean 'min_bytes'\?"):
-        Pipeline.parse("late-gather{min_byte=1MiB}")

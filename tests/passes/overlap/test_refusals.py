@@ -17,7 +17,6 @@ from support.devices.planned_for_h100 import AXIS, mesh_of
 
 from benchmarks.overlap.programs import programs
 from hloom import targets
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
@@ -235,12 +234,3 @@ def test_each_exchange_is_a_decision() -> None:
         Overlap().apply(one)
     assert module.operation.verify()
     assert str(module).count("stablehlo.all_gather") == 1
-
-
-def test_the_spec_gives_the_pass_back_and_a_mistaken_option_is_an_error() -> None:
-    [step] = Pipeline.parse(Overlap.example).passes
-    assert str(step) == Overlap.example
-    with pytest.raises(SpecError, match=r"Did you mean 'directions'\?"):
-        Pipeline.parse("overlap{direction=both}")
-    with pytest.raises(SpecError, match="wants one of one, both"):
-        Pipeline.parse("overlap{directions=two}")

@@ -345,23 +345,3 @@ def test_branches_are_refused_beside_axes_that_xla_divides() -> None:
     assert "test_plan.py:" in told
     run, _ = run_of(branching, gradient=False, stage=2)
     assert not run.empty
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("pipeline{microbatches=1}", "wants a whole number, at least 2, got '1'"),
-        ("pipeline{repeats=0}", "wants a whole number, at least 1, got '0'"),
-        ("pipeline{axis=}", "wants the name of an axis of the mesh, such as stage, got nothing"),
-        ("pipeline{stages=4}", "no option 'stages'"),
-    ],
-)
-def test_mistaken_options(spec: str, message: str) -> None:
-    with pytest.raises(hloom.SpecError) as told:
-        Pipeline.parse(spec)
-    assert message in str(told.value)
-
-
-def test_the_spec_gives_the_pass_back() -> None:
-    spec = "pipeline{axis=pipe microbatches=16 repeats=2 dtype=keep}"
-    assert str(Pipeline.parse(spec).passes[-1]) == spec

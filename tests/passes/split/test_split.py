@@ -15,13 +15,13 @@ from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
 from support.results import assert_equal
 
-from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import COTANGENT, DONE_AGAIN, Split
+from hloom.passes.split import COTANGENT, DONE_AGAIN
 
 LAYERS = 3
 ARGUMENTS = normal(ROWS, WIDTH), weights(1, WIDTH)[0], normal(ROWS, WIDTH, seed=2)
@@ -138,11 +138,3 @@ def test_a_callback_is_named_with_its_line() -> None:
         PassError, match=r"a callback to Python is in the step: .*test_split\.py:\d+"
     ):
         split(joint(with_print))
-
-
-def test_options() -> None:
-    assert str(Split(2**30)) == "split{residuals=1GiB}"
-    with pytest.raises(SpecError, match="residuals"):
-        Pipeline.parse("split{residuals=much}")
-    with pytest.raises(SpecError, match="twice"):
-        Pipeline.parse("split,split")

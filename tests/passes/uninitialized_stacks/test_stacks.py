@@ -14,7 +14,6 @@ from support.programs import normal
 from hloom import targets
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, attempts
 from hloom.passes.framework.options import Bytes
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
@@ -160,16 +159,3 @@ def test_decisions_are_stacks() -> None:
     UninitializedStacks().apply(rest)
     assert str(module).count('composite "hloom.uninitialized"') == 1
     assert plan.restricted_to(()).empty
-
-
-def test_a_mistaken_option() -> None:
-    with pytest.raises(SpecError, match="option 'compiles' of pass 'uninitialized-stacks' wants"):
-        Pipeline.parse("uninitialized-stacks{compiles=0}")
-    with pytest.raises(SpecError, match=r"Did you mean 'min_bytes'\?"):
-        Pipeline.parse("uninitialized-stacks{min_byte=1}")
-    with pytest.raises(SpecError):
-        Pipeline.parse("uninitialized-stacks,uninitialized-stacks")
-
-
-def test_the_spec_gives_the_pass_back() -> None:
-    assert str(UninitializedStacks(min_bytes=Bytes(2**20))) == UninitializedStacks.example
