@@ -15,7 +15,6 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support.devices.meshes import mesh_of
 
-import hloom
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Speed, Target
@@ -88,12 +87,6 @@ def test_facts_and_tables_of_a_plan() -> None:
     assert picture[3] == ". . . 0 1 2 3 4 5 6 7"
     assert text.count("sdy.manual_computation") == 2
     assert text.count("stablehlo.collective_permute") == 2
-
-
-def test_twice_is_once() -> None:
-    """What is a pipeline already has no loop over layers on the axis any more."""
-    with pytest.raises(hloom.SpecError, match="pipeline"):
-        Pipeline.parse("pipeline,pipeline")
 
 
 def test_microbatches_by_default_are_twice_the_devices_or_as_many_as_there_are() -> None:
