@@ -22,7 +22,6 @@ class Site:
 
     Attributes:
       mark: the composite.
-      module: the module that it is in.
       is_manual: whether XLA's partitioner leaves the code around the mark as it is: inside a manual
         computation of all mesh axes, or with one partition. Elsewhere the partitioner will split
         values, and does not know custom calls: it replicates their operands, and refuses those with

@@ -132,7 +132,6 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
       percent: the budget as a share of the program's temporary memory; None if it is a bound on the
         memory of the step.
       least_bytes: the least memory that was reached.
-      budget_bytes: the budget in bytes.
     """
     what, bound = "the memory of the step", size(budget_bytes)
     if percent is not None:

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
@@ -186,14 +185,12 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     once: ClassVar[bool] = True
     record_type: ClassVar[type[StacksRecord]] = StacksRecord
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "cuda": "",
-            "cpu": "XLA has no uninitialised buffers there",
-            "tpu": "XLA leaves such stacks unfilled itself",
-            OTHERS: "whether XLA has uninitialised buffers there is not known to hloom",
-        }
-    )
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cuda": "",
+        "cpu": "XLA has no uninitialised buffers there",
+        "tpu": "XLA leaves such stacks unfilled itself",
+        OTHERS: "whether XLA has uninitialised buffers there is not known to hloom",
+    }
 
     min_bytes: Bytes = option(
         Bytes(64 * 1024), doc="stacks smaller than this start filled", minimum=1

@@ -84,7 +84,6 @@ class Nvrtc:
         """Compiles a source to machine code (CUBIN).
 
         Args:
-          source: the source.
           architecture: of the device, e.g. "sm_90" or "sm_90a".
           options: further options of NVRTC.
 

@@ -17,15 +17,9 @@ from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import (
-    ADDED_SECONDS,
-    BEFORE,
-    COTANGENT,
-    CROSSING,
-    DONE_AGAIN,
-    Split,
-    SplitError,
-)
+from hloom.passes.split import BEFORE, Split
+from hloom.passes.split.boundary import COTANGENT, SplitError
+from hloom.passes.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
 from hloom.show.terminal import PlainConsole
 from hloom.show.units import size
 

@@ -45,7 +45,6 @@ class SizedStep:
     """What a step of one size is predicted to take of a device of a target.
 
     Attributes:
-      size: the size.
       target: the device's name.
       limit_bytes: what a step may take of it.
       step_bytes: arguments, results and temporaries of the step as it is.

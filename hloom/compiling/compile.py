@@ -302,7 +302,6 @@ def _allowed_bytes(
     """What the budget of the measured pass allows a step.
 
     Args:
-      request: the compile.
       whole_temp_bytes: XLA's temporaries of the program as it is, of which a share is.
       figures: XLA's of what is used.
     """

@@ -59,7 +59,6 @@ class PlannedCall:
     Attributes:
       convention: how values are given back.
       cotangents: what the step gives, and so what its cotangent looks like.
-      program: the programs.
       gradients: the trees of the gradients of each argument.
       results: the tree of outputs and auxiliary outputs.
       outputs: their shapes.

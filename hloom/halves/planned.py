@@ -20,7 +20,7 @@ from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import DONE_AGAIN
+from hloom.passes.split.plan import DONE_AGAIN
 from hloom.policy import is_strict, warn
 from hloom.record import CompileRecord, add_record
 from hloom.targets.devices import target_of
@@ -41,7 +41,6 @@ def planned(
 
     Args:
       module: the step with its gradients, marked for the last pass; not edited.
-      backend, devices: what it is for.
       pipelines: the last pass of each is the one that divides the step, as `split`.
       asked: what the caller called, for messages.
     """

@@ -16,16 +16,14 @@ from hloom.halves.planned import planned
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import (
+from hloom.passes.split.boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT
+from hloom.passes.split.rewrite import (
     BACKWARD,
-    COTANGENT,
     FORWARD,
-    GRADIENT,
     OF_INPUTS,
     OF_WEIGHTS,
     PLACED,
     RESIDUAL,
-    WEIGHT_GRADIENT,
 )
 
 Leaves = Sequence[Any]
@@ -143,7 +141,6 @@ class Joint:
     Attributes:
       module: of (arguments, cotangents): (outputs, gradients); the last of both are marked.
       gradients: the shapes of the gradients.
-      backend, devices: what it is for.
       callbacks: those of its custom calls, as `callbacks_of` has them.
     """
 

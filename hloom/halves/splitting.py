@@ -22,7 +22,8 @@ from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Bytes, SpellingError, parse_bytes
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
-from hloom.passes.split import BEFORE, Split, SplitError
+from hloom.passes.split import BEFORE, Split
+from hloom.passes.split.boundary import SplitError
 from hloom.plugin import flag_value
 
 

@@ -22,9 +22,10 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import Table
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.passes.split import SplitError
-from hloom.passes.stages import PARAMETER, StagesPlan
+from hloom.passes.split.boundary import SplitError
 from hloom.passes.stages import Stages as StagesPass
+from hloom.passes.stages.joint import PARAMETER
+from hloom.passes.stages.plan import StagesPlan
 from hloom.passes.stages.programs import Stages
 
 
@@ -34,7 +35,6 @@ class Call:
 
     Attributes:
       f: the loss, of parameters and a batch.
-      name: its name.
       leaves: the arguments' leaves, those of parameters first.
       tree: their tree, ((params, *batch), kwargs).
       paths: the names of the leaves.

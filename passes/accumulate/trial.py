@@ -185,7 +185,6 @@ class CutTrial:
     """A dimension, and what the loops over it would do.
 
     Attributes:
-      flow: the flow of it.
       sums_products: whether products in loops are summed for what comes after all loops.
       sums_gradients: whether in a step these are gradients, which are mostly sums.
       whole_share: the share of all products' FLOPs that would be done on the whole of it, or that

@@ -46,9 +46,6 @@ class Node:
     """An operation, its values by number.
 
     Attributes:
-      op: the operation.
-      name: its name.
-      category: what it is.
       operands: what it reads itself; of an operation with a combiner that reads values from
         outside, also these.
       results: what it makes.
@@ -124,7 +121,6 @@ class Program:
     the producer FROM_OUTSIDE.
 
     Attributes:
-      block: the block.
       device: what gives sizes on one device.
       ops: the operations in the order of the text, the terminator included.
       names: their names.

@@ -59,7 +59,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -83,12 +82,10 @@ class Barriers(Pass):
     example: ClassVar[str] = "barriers{timeout=60s}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
     once: ClassVar[bool] = True
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "tpu": "XLA:TPU starts the collectives of a program in one order, the same on every "
-            "device, and kernels there wait for their peers by semaphores of their own"
-        }
-    )
+    not_on: ClassVar[Mapping[str, str]] = {
+        "tpu": "XLA:TPU starts the collectives of a program in one order, the same on every "
+        "device, and kernels there wait for their peers by semaphores of their own"
+    }
 
     entry: bool = option(True, doc="put barriers before kernels that need one")
     exit: bool = option(True, doc="put barriers behind kernels that need one")

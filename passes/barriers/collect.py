@@ -104,7 +104,6 @@ class SyncSequence:
     """The synchronizing operations of a block, in order.
 
     Attributes:
-      block: the block.
       function: the symbol of the function that contains the block.
       members: its synchronizing operations; empty if there are none.
     """

@@ -43,7 +43,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -69,13 +68,11 @@ class Capture(Pass):
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
     once: ClassVar[bool] = True
     hides_operations: ClassVar[bool] = True
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "cuda": "",
-            "tpu": "it has no CUDA graphs, and runs a whole program from one launch without them",
-            OTHERS: "it has no CUDA graphs",
-        }
-    )
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cuda": "",
+        "tpu": "it has no CUDA graphs, and runs a whole program from one launch without them",
+        OTHERS: "it has no CUDA graphs",
+    }
 
     min_ops: int = option(
         5,

@@ -36,7 +36,6 @@ class GraphBreak:
     """An operation that no graph can contain.
 
     Attributes:
-      op: the operation.
       obstacle: the reason.
       slot: the phase that its gap follows, or BEFORE_ALL.
       is_last: whether no work depends on it.
@@ -53,7 +52,6 @@ class BlockSchedule:
     """The order of a block's operations.
 
     Attributes:
-      block: the block.
       free: constants and the like, which make no kernel and come first.
       phases: by phase, its work.
       gaps: the other operations, among them those on tokens; `gaps[0]` comes before phase 0, and
@@ -105,7 +103,6 @@ class _Row:
     """An operation of a block while the order is computed.
 
     Attributes:
-      op: the operation.
       obstacle: the reason why it is a graph break; None for work and for operations on tokens.
       makers: the rows of its operands' producers.
       is_free: whether it makes no kernel and has no operand.

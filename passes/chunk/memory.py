@@ -37,7 +37,6 @@ class LiveValue:
     """A value that is in memory at the peak.
 
     Attributes:
-      block: its block.
       number: its number there.
       bytes: its bytes on one device.
     """

@@ -66,8 +66,6 @@ class ChunkedRegion:
 
     Attributes:
       id: tells it from the plan's others.
-      region: the region.
-      loops: its loop.
       value_bytes: of the value that it is around, on one device.
       before_bytes: what is in temporary memory of its block at the peak without the loop.
       after_bytes: what is while the loop runs.

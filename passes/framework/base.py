@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from jax.extend.mlir import ir
@@ -220,7 +219,7 @@ class Pass(ABC):
     """What it makes hides operations in calls, where an analysis of memory does not see them."""
     takes_whole_loops: ClassVar[bool] = False
     """What divides a loop over layers leaves it nothing to do."""
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    not_on: ClassVar[Mapping[str, str]] = {}
     """Why it does nothing on a platform, by the platform's name in JAX: in half a sentence.
 
     `OTHERS` stands for platforms that are not named; one with an empty reason is none of them. On

@@ -193,7 +193,6 @@ class MarkBuilder:
           token: orders the barrier after what the token depends on.
           passed: tensors that stay in their buffers and are returned.
           kept: tensors whose buffers are not reused until all have arrived.
-          where: the rendezvous.
           kind: its purpose.
         """
         operands = [token, *passed, *kept]

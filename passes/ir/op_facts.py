@@ -131,12 +131,10 @@ class OpFacts:
     """One row of the table. The defaults are those of an operation that nothing is known of.
 
     Attributes:
-      category: what it is.
       kind: whether it may be recomputed.
       use: what of it is in memory.
       traffic: which bytes it moves.
       flops: FLOPs for each element of its first result; None where `analysis/flops` counts them.
-      regions: what its regions are.
       fuses_operands: XLA may make its operands inside its kernel, although they count as being in
         memory by ``use``.
       light: it costs nothing inside the kernel of each of its readers.

@@ -27,7 +27,6 @@ class Origin:
     """What makes a value.
 
     Attributes:
-      op: the operation.
       stacked: how many of its results a loop stacks in the value; 1 where none does.
     """
 

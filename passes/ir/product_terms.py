@@ -35,7 +35,6 @@ class ProductTerm:
     """A term that is a product.
 
     Attributes:
-      product: the product.
       between: what makes the term of it, the first one first.
       wider: the element type that the product is to be made in.
     """

@@ -74,6 +74,12 @@ def element_bits(element: ir.Type) -> int | None:
     return _BOOLEAN_BITS if width == 1 else 1 << (width - 1).bit_length()
 
 
+def sum_element(element: ir.Type) -> ir.Type:
+    """Float32 for narrower floats: a sum of many terms would lose bits between them."""
+    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
+    return ir.F32Type.get(element.context) if narrow else element
+
+
 def tensor_bytes(type_: ir.Type) -> int | None:
     """Bytes of a value of this type on one device; None where it has no static size.
 

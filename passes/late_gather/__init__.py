@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -53,7 +52,7 @@ class LateGather(Pass):
     summary: ClassVar[str] = "gather values after quantisation, not before"
     example: ClassVar[str] = "late-gather{min_bytes=16MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType({"cpu": "its devices share one memory"})
+    not_on: ClassVar[Mapping[str, str]] = {"cpu": "its devices share one memory"}
 
     min_bytes: Bytes = option(
         Bytes(2**20), doc="gathers that give less on a device stay", minimum=1

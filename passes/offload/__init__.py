@@ -55,7 +55,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -66,24 +65,9 @@ from ..framework.base import OTHERS, Pass
 from ..framework.options import Bytes, option
 from ..framework.target import Target
 from ..free_constants import FreeConstants
-from .candidates import (
-    Offloadable,
-    OffloadCandidate,
-    exposed_seconds,
-    offloadable,
-)
+from .candidates import offloadable
 from .plan import OffloadPlan, choose_hidden, plan_offload
 from .rewrite import apply_offload
-
-__all__ = [
-    "Offload",
-    "OffloadCandidate",
-    "OffloadPlan",
-    "Offloadable",
-    "exposed_seconds",
-    "offloadable",
-    "plan_offload",
-]
 
 
 @dataclass(frozen=True)
@@ -95,15 +79,13 @@ class Offload(Pass):
     example: ClassVar[str] = "offload{min_bytes=256MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     saves_memory: ClassVar[bool] = True
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "cuda": "",
-            "cpu": "its memory is the host's",
-            "tpu": "what copies to the host cost there is not known to hloom; the offloading "
-            "policies of jax.checkpoint work",
-            OTHERS: "what copies to the host cost there is not known to hloom",
-        }
-    )
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cuda": "",
+        "cpu": "its memory is the host's",
+        "tpu": "what copies to the host cost there is not known to hloom; the offloading "
+        "policies of jax.checkpoint work",
+        OTHERS: "what copies to the host cost there is not known to hloom",
+    }
 
     min_bytes: Bytes = option(
         Bytes(64 * 2**20), doc="stacks that take less on a device stay there", minimum=1

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -58,14 +57,12 @@ class Overlap(Pass):
     summary: ClassVar[str] = "exchange in steps, beside the matrix products"
     example: ClassVar[str] = "overlap{min_bytes=16MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, LateGather)
-    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "cuda": "",
-            "cpu": "its devices share one memory, and XLA:CPU runs nothing beside an exchange",
-            "tpu": "XLA does this for TPUs by itself",
-            OTHERS: "it is not known whether exchanges run beside products there",
-        }
-    )
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cuda": "",
+        "cpu": "its devices share one memory, and XLA:CPU runs nothing beside an exchange",
+        "tpu": "XLA does this for TPUs by itself",
+        OTHERS: "it is not known whether exchanges run beside products there",
+    }
 
     min_bytes: Bytes = option(
         Bytes(32 * 2**20), doc="values that take less on a device are exchanged whole", minimum=1

@@ -231,7 +231,6 @@ def compute_by_parts(
     """Writes a manual computation.
 
     Args:
-      parts: the devices.
       operands: what it reads, each with the axis that is divided over the devices, or None.
       results: the types of what it makes, with the same.
       body: writes a device's computation on its parts, and gives its parts of the results.

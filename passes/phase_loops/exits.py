@@ -24,7 +24,7 @@ from ..analysis.reach import reached
 from ..analysis.signatures.signature import Combine
 from ..framework.errors import NotPossibleError
 from ..ir.build import zeros
-from ..ir.types import element_bits
+from ..ir.types import element_bits, sum_element
 from ..ir.values import element_of
 from .device_terms import DeviceTerms
 from .program import LoopProgram
@@ -50,8 +50,6 @@ class LoopExit:
 
     Attributes:
       number: the value, by number.
-      value: the value.
-      type: its type.
       flow: what it is in the loop.
       leaves: how it leaves it.
       element: the element type that it has in the loop's carry.
@@ -92,9 +90,7 @@ def own_type(value: ir.Value) -> ir.Type:
 
 def widened(value: ir.Value) -> ir.Type:
     """Terms of floating-point types narrower than float32 are added up in float32."""
-    element = element_of(value)
-    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
-    return ir.F32Type.get(element.context) if narrow else element
+    return sum_element(element_of(value))
 
 
 def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExit:

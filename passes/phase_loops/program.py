@@ -22,7 +22,6 @@ class LoopProgram:
     """See the module.
 
     Attributes:
-      flow: the flow.
       program: the program, or the part of one, that it goes through.
       inner: the values of code inside of operations.
       seeds: where the dimension is given, in values that operations make.

@@ -48,7 +48,6 @@ def apply_loops(
     """Writes the loops, and erases what they replace.
 
     Args:
-      plan: the loops.
       scope: the name-stack component of the operations that are added.
       replaced: values of the program that others took the place of, for several plans of one block;
         what this one replaces is added.
@@ -312,7 +311,6 @@ class ChunkWriter:
     """Writes the operations of one chunk at the current insertion point.
 
     Args:
-      program: the program.
       copies: what the loop holds.
       chunk: the chunk; None of what is made of no chunk.
       outside: the values that are known outside, by number.

@@ -98,7 +98,6 @@ def batch_of(
     """The dimension to cut a loop along. Raises NotPossibleError where there is none.
 
     Args:
-      found: the loop.
       program: its block.
       shardings: of the module.
       axis: the axis of the mesh that the layers are on.

@@ -94,14 +94,12 @@ class PipelinedLoop:
 
     Attributes:
       id: tells it from the others of the plan.
-      found: the loop.
       batch: the dimension that is cut.
       plan: one loop over the microbatches, which has the loop over layers in it.
       schedule: devices and ticks.
       axes: the axes of the mesh, beside the pipeline's, on which each device runs its own part of
         the batch; the others are left to XLA's partitioner.
       parts: the devices along these.
-      carries: what it carries.
       read: where the batch is in the stacks that it reads, in their order; None where it is not.
       written: the stacks that it writes.
       cut: what else it reads a chunk of, by number, and where the batch is in that.

@@ -42,9 +42,7 @@ class LayerLoop:
     """A loop over layers.
 
     Attributes:
-      loop: the loop.
       node: the same in the program of its block.
-      read: the stacks that it reads.
       slope: 1 where iteration i is about layer i, -1 where it is about the i-th from the end.
       everywhere: carries that it never changes, of which it reads all in an iteration, by number.
       carried: those that it changes, stacks that it writes and its counter left out.

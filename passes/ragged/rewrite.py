@@ -38,7 +38,7 @@ from ..ir.build import (
     zeros,
 )
 from ..ir.erase import erase
-from ..ir.types import element_bits, float_format
+from ..ir.types import float_format, sum_element
 from ..ir.values import defining_op, element_of, shape_of
 from .plan import Tiles
 from .product import Factor, RaggedMode, RaggedProduct
@@ -62,7 +62,6 @@ class _Tile:
 
     Attributes:
       places: where it is along the axes of the product's prefix.
-      group: the group that it is of.
       start: its first row; the last tiles begin so early that they end with the rows.
       low, high: which of its rows are the group's and not done by another tile.
       is_first: whether the group has no tile before it.
@@ -238,7 +237,6 @@ class TileTable:
 
     Attributes:
       places: where it is along each axis that the sizes have before that of the groups.
-      groups: the group that it is of.
       starts: its first row.
       lows, highs: which of its rows, counted from its first one, are its own: from low on, below
         high. In a tile that is not needed high is no more than low.
@@ -390,12 +388,6 @@ def destination_of(product: RaggedProduct) -> Destination:
     if not start.type == addition.results[0].type == found.type or not _is_known_at(start, op):
         return found
     return Destination((*found.ops, addition), found.axes, start)
-
-
-def sum_element(element: ir.Type) -> ir.Type:
-    """Float32 for narrower floats: a sum of many tiles would lose bits between them."""
-    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
-    return ir.F32Type.get() if narrow else element
 
 
 def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Operation | None:

@@ -80,37 +80,10 @@ from ..framework.options import Bytes, option
 from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
-from .boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT, Marks, SplitError
+from .boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT, Marks, marked
 from .choose import Step
-from .plan import ADDED_SECONDS, CROSSING, DONE_AGAIN, SplitPlan
-from .rewrite import (
-    BACKWARD,
-    FORWARD,
-    OF_INPUTS,
-    OF_WEIGHTS,
-    PLACED,
-    RESIDUAL,
-    apply_split,
-)
-
-__all__ = [
-    "ADDED_SECONDS",
-    "BACKWARD",
-    "BEFORE",
-    "COTANGENT",
-    "CROSSING",
-    "DONE_AGAIN",
-    "FORWARD",
-    "GRADIENT",
-    "OF_INPUTS",
-    "OF_WEIGHTS",
-    "PLACED",
-    "RESIDUAL",
-    "WEIGHT_GRADIENT",
-    "Split",
-    "SplitError",
-    "SplitPlan",
-]
+from .plan import SplitPlan
+from .rewrite import apply_split
 
 BEFORE = ("remat", "off")
 """Passes before this one where nobody names any: ``remat`` decides what scans stack, and where the
@@ -140,14 +113,14 @@ class Split(Pass):
             function = walk.entry_function(module)
         except walk.NoEntryError as error:
             return SplitPlan(refusal=str(error))
-        cotangents = _with(function, "arg_attrs", COTANGENT)
+        cotangents = marked(function, "arg_attrs", COTANGENT)
         if not cotangents:
             return SplitPlan(
                 refusal=f"no argument of the program carries {COTANGENT}, so that no part of it "
                 "is known to be the backward pass"
             )
-        weights = _with(function, "res_attrs", WEIGHT_GRADIENT)
-        gradients = sorted({*_with(function, "res_attrs", GRADIENT), *weights})
+        weights = marked(function, "res_attrs", WEIGHT_GRADIENT)
+        gradients = sorted({*marked(function, "res_attrs", GRADIENT), *weights})
         step = Step(module, target, Marks(cotangents, gradients, weights))
         if self.residuals is None:
             return step.cheapest()
@@ -155,11 +128,3 @@ class Split(Pass):
 
     def apply(self, plan: SplitPlan) -> None:
         apply_split(plan)
-
-
-def _with(function: ir.Operation, of: str, name: str) -> list[int]:
-    """The numbers of a function's arguments, or results, that carry an attribute."""
-    described = walk.readable_attributes(function).get(of)
-    if not isinstance(described, ir.ArrayAttr):
-        return []
-    return [number for number, each in enumerate(described) if name in ir.DictAttr(each)]

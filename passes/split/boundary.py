@@ -47,6 +47,14 @@ class SplitError(ValueError):
         self.floor_bytes = floor_bytes
 
 
+def marked(function: ir.Operation, of: str, name: str) -> tuple[int, ...]:
+    """The numbers of a function's arguments, or results, that carry an attribute."""
+    described = walk.readable_attributes(function).get(of)
+    if not isinstance(described, ir.ArrayAttr):
+        return ()
+    return tuple(number for number, each in enumerate(described) if name in ir.DictAttr(each))
+
+
 @dataclass(frozen=True)
 class Marks:
     """What attributes say of a step's arguments and results, by their numbers.
@@ -153,7 +161,6 @@ class Boundary:
     """What crosses from the forward program to the backward program.
 
     Attributes:
-      halves: what is of which.
       residuals: the values that cross, in the order in which they are made.
       forward: the positions of the operations of the forward program, in order.
       backward: those of the backward program, in order; what it makes again of the forward

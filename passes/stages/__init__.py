@@ -70,15 +70,12 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from ..ir.clone import replace_body
-from ..split import COTANGENT
-from .balance import EVEN, StageCut, StageCuts, StageError
+from ..split.boundary import COTANGENT
+from .balance import EVEN, StageCut, StageCuts
 from .joint import PARAMETER, Signature
-from .plan import BALANCE, CROSSING, StagesPlan
+from .plan import StagesPlan
 from .programs import Stages as Programs
 from .write import stages_of
-
-__all__ = ["BALANCE", "CROSSING", "PARAMETER", "StageError", "Stages", "StagesPlan"]
-
 
 _MOST_CORRECTIONS = 2
 """How often an uneven step is cut again, which takes as long as the first time."""

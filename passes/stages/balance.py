@@ -24,8 +24,7 @@ from ..framework.tables import Described
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir.op_facts import Kind
-from ..split import SplitError
-from ..split.boundary import Halves, Marks
+from ..split.boundary import Halves, Marks, SplitError
 from .flow import StageFlow
 from .joint import Joint, made_of_parameters
 from .trips import LayerLoop, layer_groups

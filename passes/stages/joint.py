@@ -17,7 +17,7 @@ from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.erase import erase
 from ..ir.op_facts import Kind
-from ..split import COTANGENT, GRADIENT
+from ..split.boundary import COTANGENT, GRADIENT, marked
 from .programs import Batch, Cotangent, Parameter, Source
 from .rows import parameter_rows
 from .terms import terms_of
@@ -33,7 +33,6 @@ class Signature:
 
     Attributes:
       parameters: the arguments that are differentiated.
-      cotangents: those that are cotangents.
       gradients: the results that are gradients, one for each parameter.
       outputs: all other results.
     """
@@ -47,10 +46,10 @@ class Signature:
     def of(cls, function: ir.Operation) -> Signature:
         """That of a module's entry function."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        gradients = _with(function, "res_attrs", GRADIENT)
+        gradients = marked(function, "res_attrs", GRADIENT)
         outputs = [number for number in range(len(type_.results)) if number not in gradients]
         return cls(
-            _with(function, "arg_attrs", PARAMETER), _with(function, "arg_attrs", COTANGENT),
+            marked(function, "arg_attrs", PARAMETER), marked(function, "arg_attrs", COTANGENT),
             gradients, tuple(outputs),
         )  # fmt: skip
 
@@ -61,14 +60,6 @@ class Signature:
         if argument in self.cotangents:
             return Cotangent(self.cotangents.index(argument))
         return Batch(argument)
-
-
-def _with(function: ir.Operation, of: str, name: str) -> tuple[int, ...]:
-    """The numbers of a function's arguments, or results, that carry an attribute."""
-    described = walk.readable_attributes(function).get(of)
-    if not isinstance(described, ir.ArrayAttr):
-        return ()
-    return tuple(number for number, each in enumerate(described) if name in ir.DictAttr(each))
 
 
 @dataclass(frozen=True)

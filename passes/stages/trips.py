@@ -37,7 +37,6 @@ class LayerLoop:
     """A loop of a group that is cut at the same slices.
 
     Attributes:
-      loop: the loop.
       slices: by operand that it reads slice by slice whether the index goes up.
       reversed_: whether its iterations go against those of the group's first loop.
     """

@@ -30,7 +30,6 @@ class UndoCheckpointPlan(PlanBase):
     """A module, and what it becomes.
 
     Attributes:
-      module: the module as it is.
       undone: a copy in which nothing is computed again; None where there is nothing to undo.
       merged: the operations, by name, that straight-line code computed again.
       loops: the backward loops that read what they computed again.

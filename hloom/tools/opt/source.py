@@ -35,7 +35,6 @@ class Source:
 
     Attributes:
       name: the file's name as the user gave it, "<stdin>" for standard input.
-      data: all its bytes.
     """
 
     name: str

@@ -34,7 +34,6 @@ class PhaseEnd:
     """Why a phase ends before all is done: a value that a later phase needs is finished.
 
     Attributes:
-      value: the value.
       flow: what it is in the loop.
       reader: the operation that reads the whole of it.
       culprit: of a loop or another operation with code in it the operation in there that does.
@@ -94,7 +93,6 @@ class FlowExit:
     """A value that a loop makes in chunks or terms, and that is needed in full after it.
 
     Attributes:
-      value: the value.
       flow: what it is in the loop.
       readers: the operations that need it.
       returned: whether the program returns it.
@@ -160,7 +158,6 @@ class DimensionFlow:
     """The flow of one dimension through a program.
 
     Attributes:
-      program: the program.
       seeds: where the dimension was given.
       flows: by number the values that the dimension reaches; all others are invariant.
       fits: by number the operations that the dimension reaches: which operands they read whole,

@@ -35,7 +35,6 @@ def dimension_flow(
     TooManyPhasesError, early, where there are more phases than asked for.
 
     Args:
-      program: the program.
       seeds: where the dimension is.
       most_phases: where more are of no use.
     """

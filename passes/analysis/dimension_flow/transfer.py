@@ -16,7 +16,6 @@ class FlowFit:
     """The flows that an operation gives, and what it needs for that.
 
     Attributes:
-      results: the flow of each result.
       finished: operands that it reads whole although they are split or partial.
       cuts: whole operands of which it reads a chunk.
       captured: values from outside, by number, that its code reads whole although they are not.

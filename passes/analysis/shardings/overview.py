@@ -73,7 +73,6 @@ class Overview:
         """That of a module; pure. Empty for a program of one device.
 
         Args:
-          module: the module.
           speed: of a device and its links.
           least_bytes: what is less is not listed.
 

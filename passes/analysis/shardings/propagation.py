@@ -103,7 +103,6 @@ def propagate(
     """The placements that propagation gives a module; pure. Run once for a module and its clones.
 
     Args:
-      module: the module.
       without: the results of sharding constraints that are left out.
       as_xla_reads: whether the module is first made what XLA makes of it (`readings`).
     """

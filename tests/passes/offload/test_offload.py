@@ -26,8 +26,8 @@ from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.offload import exposed_seconds, offloadable, plan_offload
-from hloom.passes.offload.candidates import exposed_s
+from hloom.passes.offload.candidates import exposed_s, exposed_seconds, offloadable
+from hloom.passes.offload.plan import plan_offload
 from hloom.passes.offload.rewrite import apply_offload
 
 H100 = targets.load("h100_sxm")

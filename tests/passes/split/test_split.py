@@ -21,7 +21,8 @@ from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import COTANGENT, DONE_AGAIN
+from hloom.passes.split.boundary import COTANGENT
+from hloom.passes.split.plan import DONE_AGAIN
 
 LAYERS = 3
 ARGUMENTS = normal(ROWS, WIDTH), weights(1, WIDTH)[0], normal(ROWS, WIDTH, seed=2)

@@ -22,7 +22,8 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.split import COTANGENT, GRADIENT, WEIGHT_GRADIENT, SplitPlan
+from hloom.passes.split.boundary import COTANGENT, GRADIENT, WEIGHT_GRADIENT
+from hloom.passes.split.plan import SplitPlan
 
 LAYERS = 4
 STACKED = 0.3 * normal(LAYERS, WIDTH, WIDTH)

@@ -25,10 +25,11 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Speed, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.split import COTANGENT, GRADIENT
-from hloom.passes.stages import PARAMETER, Stages
+from hloom.passes.split.boundary import COTANGENT, GRADIENT
+from hloom.passes.stages import Stages
 from hloom.passes.stages import programs as seam
 from hloom.passes.stages.balance import EVEN, StageCuts
+from hloom.passes.stages.joint import PARAMETER
 from hloom.passes.stages.programs import Direction, Gradient, Output, Parameter, Value
 from hloom.passes.stages.write import stages_of as stages_of_cut
 
