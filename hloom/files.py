@@ -87,14 +87,14 @@ def size_of(folder: Path, name: str) -> int:
     return _place(folder, name).lstat().st_size
 
 
-def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+def read_given(file: Path) -> bytes:
     """The content of a file that the user named, links in its path, the user's own, included.
 
     Raises as `read_bytes` does.
     """
     place = file.resolve()
     with _opened(place.parent, place.name) as stream:
-        return _content(stream, file.name, most_bytes)
+        return _content(stream, file.name, MOST_TEXT_BYTES)
 
 
 def as_text(content: bytes, name: str) -> str:

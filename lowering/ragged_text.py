@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.marks import Groups
+from hloom.passes.ir.marks import Groups, dense
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,5 @@ def _every(operand: Tensor, devices: int) -> Tensor:
 
 
 def _meeting(groups: Groups) -> str:
-    rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
-    return (
-        "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, "
-        f"replica_groups = dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
-    )
+    channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+    return f"{channel}, replica_groups = {dense(groups)}"

@@ -27,13 +27,13 @@ def abstract(value: Any) -> Any:
     return core.shaped_abstractify(value)
 
 
-def abstract_of_type(type_: ir.Type, sharding: Any = None) -> Any:
+def abstract_of_type(type_: ir.Type) -> Any:
     """The abstract value of a tensor type of MLIR, which has a static shape."""
     from jax._src import core
 
     tensor = ir.RankedTensorType(type_)
     dtype = _dtypes()[str(tensor.element_type)]
-    return core.ShapedArray(tuple(tensor.shape), dtype, sharding=sharding)
+    return core.ShapedArray(tuple(tensor.shape), dtype)
 
 
 def trace_state() -> Any:

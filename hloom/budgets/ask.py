@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 from hloom._jax import devices as jax_devices
@@ -13,7 +13,6 @@ from hloom.budgets.estimating import check_program, frontier_of, lowered_for, pa
 from hloom.budgets.frontier import Frontier
 from hloom.budgets.sizes import (
     MOST,
-    LargestSize,
     Program,
     SizedProgram,
     SizesError,
@@ -137,9 +136,8 @@ def fits_of(
     *,
     multiple: int = 1,
     most: int = MOST,
-    found: Callable[[LargestSize], None] = lambda _: None,
 ) -> Fits:
-    """The same of a program that is made for each size; `found` is told of each row at once."""
+    """The same of a program that is made for each size."""
     multiple, most = _whole(multiple, "multiple"), _whole(most, "most")
     if most < multiple:
         raise SizesError(f"most is a multiple or more: of {multiple} there is none up to {most}.")
@@ -148,11 +146,8 @@ def fits_of(
         "largest size."
     )
     sized = SizedProgram(program, multiple, remedy)
-    rows = []
-    for target in targets_named(names):
-        rows.append(sized.largest(target, most))
-        found(rows[-1])
-    return Fits(tuple(rows), sized.note)
+    rows = tuple(sized.largest(target, most) for target in targets_named(names))
+    return Fits(rows, sized.note)
 
 
 def _sizes(

@@ -42,12 +42,7 @@ _SPELLING = next(option for option in options_of(Fit) if option.name == "budget"
 
 
 def lowered_for(
-    jitted: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    platform: str | None,
-    *,
-    source: str = "hloom.estimate",
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None
 ) -> tuple[Any, str]:
     """The program lowered for a platform, or as it is here where that is None.
 
@@ -55,9 +50,9 @@ def lowered_for(
     """
     if isinstance(jitted, jax.stages.Lowered):
         if args or kwargs:
-            raise TypeError(f"{source}: a Lowered has its arguments: give no others.")
+            raise TypeError("hloom.estimate: a Lowered has its arguments: give no others.")
         return jitted, ""
-    check_program(jitted, source)
+    check_program(jitted, "hloom.estimate")
     if platform is None or not hasattr(jitted, "trace"):  # that of jax.pmap has none
         return jitted.lower(*args, **kwargs), ""
     traced = jitted.trace(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,19 +17,19 @@ from hloom.show.units import size
 _YES, _NO = "yes", "no"
 
 
-class _Shown:
+class _Shown(ABC):
     """Rows that print themselves."""
 
     note: str
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """What it is of, in a line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def table(self) -> Table:
         """The rows as a table of rich."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         with io.StringIO() as file:

@@ -146,14 +146,9 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 def written(code: bytes, options: Mapping[str, str | int], told: Told) -> bytes:
     """A plan as bytes: a line of JSON, then the module's bytecode; none for the program itself."""
-    body = json.dumps({"options": dict(options), "told": dataclasses.asdict(told)}, default=_bare)
+    body = json.dumps({"options": dict(options), "told": dataclasses.asdict(told)}, default=str)
     content = body.encode() + b"\n" + code
     return f"hloom {_FORMAT} {hashlib.sha256(content).hexdigest()}\n".encode() + content
-
-
-def _bare(value: object) -> object:
-    """JSON for what a plan's own JSON may hold: enumerations and paths by their text."""
-    return str(value)
 
 
 def read(value: bytes, program: ir.Module) -> KeptPlan:

@@ -51,7 +51,9 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
     Raises ValueError where a text is not what XLA writes, or the two are of different modules.
     """
     count = len(re.findall(r"^    \d+:\S+$", ranges, re.MULTILINE))
-    sizes, values = _read_values(assignment, _read_ranges(ranges))
+    found = _RANGE.findall(ranges)
+    lives = {(name, index): (int(start), int(end)) for name, index, start, end in found}
+    sizes, values = _read_values(assignment, lives)
     if not sizes or (count and not values):
         raise ValueError("the buffer assignment names no allocation of this module's values")
     values = [each for each in values if each.kind not in (_LOCAL, _HOST) and each.bytes]
@@ -101,11 +103,6 @@ _VALUE = re.compile(
 )
 _COLOR = re.compile(r", color (\d+)")
 _LAYOUT = re.compile(r"\{[^}]*\}|/\*.*?\*/")
-
-
-def _read_ranges(text: str) -> dict[tuple[str, str], tuple[int, int]]:
-    rows = _RANGE.findall(text)
-    return {(name, index): (int(start), int(end)) for name, index, start, end in rows}
 
 
 def _read_values(

@@ -42,24 +42,20 @@ def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
     A loop counts its trip count times, or once where that is dynamic; of a conditional the branch
     of most cost counts. ``sizes`` saves time where many operations are looked up.
     """
-    sizes = sizes or TensorSizes()
-    return Cost(all_flops(op, sizes), _all_traffic_bytes(op, sizes))
+    known = sizes or TensorSizes()
+    return Cost(all_flops(op, known), _in_all(op, lambda op: _traffic_bytes(op, known)))
 
 
 def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     """The FLOPs of `operation_cost` alone, which are quicker to compute."""
-    if not facts_of(op.name).holds_code:
-        return operation_flops(op, sizes)
-    by_region = [sum(all_flops(inner, sizes) for inner in _operations(r)) for r in op.regions]
-    return _of_regions(op, by_region)
+    return _in_all(op, lambda op: operation_flops(op, sizes))
 
 
-def _all_traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
+def _in_all(op: ir.Operation, own: Callable[[ir.Operation], float]) -> float:
+    """What an operation takes, or what those take that its regions run."""
     if not facts_of(op.name).holds_code:
-        return float(_traffic_bytes(op, sizes))
-    by_region = [
-        sum(_all_traffic_bytes(inner, sizes) for inner in _operations(r)) for r in op.regions
-    ]
+        return own(op)
+    by_region = [sum(_in_all(inner, own) for inner in _operations(r)) for r in op.regions]
     return _of_regions(op, by_region)
 
 

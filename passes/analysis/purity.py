@@ -28,7 +28,7 @@ def kind_of(op: ir.Operation) -> Kind:
     kind = facts_of(op.name).kind
     if kind is Kind.REDUCTION and not _is_plain_reduction(op):
         kind = Kind.EXPENSIVE
-    return Kind.OPAQUE if kind is Kind.EXPENSIVE and not _is_pure_inside(op) else kind
+    return Kind.OPAQUE if kind is Kind.EXPENSIVE and not _all_inside(op, is_pure) else kind
 
 
 CHEAP_KINDS = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
@@ -74,11 +74,6 @@ def erase_unread(
         erase(op)
 
 
-def _is_pure_inside(op: ir.Operation) -> bool:
-    """Whether everything in the operation's regions may be recomputed."""
-    return _all_inside(op, is_pure)
-
-
 def _all_inside(op: ir.Operation, holds: Callable[[ir.Operation], bool]) -> bool:
     """Whether something holds for everything in the operation's regions."""
     return all(
@@ -99,12 +94,8 @@ def is_table(op: ir.Operation) -> bool:
     try:
         elements = op.attributes["value"]
     except TypeError:  # the bindings cannot read dense elements of complex type
-        return not _is_scalar(op)
+        return ir.RankedTensorType(op.results[0].type).rank > 0
     return not (isinstance(elements, ir.DenseElementsAttr) and elements.is_splat)
-
-
-def _is_scalar(op: ir.Operation) -> bool:
-    return ir.RankedTensorType(op.results[0].type).rank == 0
 
 
 def _is_plain_reduction(op: ir.Operation) -> bool:

@@ -174,11 +174,6 @@ def rebuild_computation(op: ir.Operation, token: ir.Value, after: ir.Value) -> i
     return _rebuild(op, [*op.operands, token], after.type)
 
 
-def rebuild_call(call: ir.Operation, token: ir.Value) -> ir.Value:
-    """Appends an operand and a result to a call, as in its function; returns the result."""
-    return _rebuild(call, [*call.operands, token], token.type)
-
-
 def extend_function(function: ir.Operation, after: ir.Value) -> None:
     """Appends a result to a function, and updates its type and attributes for new arguments."""
     block = function.regions[0].blocks[0]
@@ -330,7 +325,7 @@ class _Threader:
             return self._loop(op, sequences, token)
         if op.name == "func.call":
             self._extend_function(sequences[0], token.type)
-            return rebuild_call(op, token)
+            return _rebuild(op, [*op.operands, token], token.type)
         if op.name == "sdy.manual_computation":
             inside = sequences[0].block.add_argument(token.type, op.location)
             return rebuild_computation(op, token, self._thread(sequences[0], inside))

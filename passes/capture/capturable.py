@@ -83,7 +83,8 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
     for value in (*read, *op.results):
         if not _can_pass(value.type):
             return f"a value of type {value.type}"
-    if any(_is_dynamic(result.type) for result in op.results):
+    types = [r.type for r in op.results if isinstance(r.type, ir.RankedTensorType)]
+    if not all(type_.has_static_shape for type_ in types):
         return "a dynamic shape"
     return None
 
@@ -106,7 +107,3 @@ def _reason_of_custom_call(op: ir.Operation, target: str) -> str | None:
     if not is_typed_ffi(op):
         return f"a legacy custom call, @{target}"
     return f"a custom call that is not known to have the command-buffer trait, @{target}"
-
-
-def _is_dynamic(type_: ir.Type) -> bool:
-    return isinstance(type_, ir.RankedTensorType) and not type_.has_static_shape

@@ -201,7 +201,7 @@ class _Region:
             raise NotPossibleError(f"{named(op)} needs all of it")
         if facts.category is Category.REDUCTION:
             reads_outside = any(value not in op.operands for value in walk.values_read(op))
-            if reads_outside or not _is_extreme(op):
+            if reads_outside or combine_of(OpSite(op, (), ())) not in EXTREMES:
                 raise NotPossibleError(f"{named(op)} would round a sum otherwise")
         for number, value in enumerate(op.operands):
             if value in self.axes:
@@ -293,11 +293,6 @@ class _Region:
     def _gathered_bytes(self, value: ir.Value) -> int:
         taken = tensor_bytes(value.type) or 0
         return taken * self.groups.size if value in self.maxima else taken
-
-
-def _is_extreme(reduction: ir.Operation) -> bool:
-    """Whether a reduction gives a maximum or a minimum."""
-    return combine_of(OpSite(reduction, (), ())) in EXTREMES
 
 
 def _first(op: ir.Operation) -> ir.Value:

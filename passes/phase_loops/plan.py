@@ -281,7 +281,9 @@ class _Planner:
         program = self._program
         for node in program.nodes:
             if node.effects or not node.results:
-                self._check_effects(node)
+                if program.phase_of(node):
+                    why = "it has side effects, which a loop would repeat"
+                    raise NotPossibleError(why, node.op)
                 self._kept.add(node.number)
                 self._waiting += node.reads()
         self._waiting += program.program.root.returned
@@ -310,10 +312,6 @@ class _Planner:
             if node.number not in self._kept
             and (program.phase_of(node) or self._live.isdisjoint(node.results))
         )
-
-    def _check_effects(self, node: Node) -> None:
-        if self._program.phase_of(node):
-            raise NotPossibleError("it has side effects, which a loop would repeat", node.op)
 
     def _need(self, value: int) -> None:
         self._waiting.append(value)

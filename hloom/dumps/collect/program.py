@@ -33,13 +33,9 @@ from hloom.policy import guarded
 from hloom.record import CompileRecord
 
 if TYPE_CHECKING:
-    from jax.extend.mlir import ir
-
-    from hloom.dumps.select.settings import Settings
     from hloom.passes.framework.base import Pass, Plan
     from hloom.passes.framework.pipeline import Pipeline
     from hloom.passes.framework.target import Target
-    from hloom.record import CompileRecord
 
 
 class ProgramDump(CompileObserver):

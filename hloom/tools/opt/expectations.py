@@ -105,7 +105,8 @@ def check(
         elif close:
             wrong.append(_wrong_severity(said, close[0]))
         else:
-            wrong.append(_unexpected(said))
+            message = f"unexpected {said.severity.value}: {said.message}"
+            wrong.append(Diagnostic(Severity.ERROR, said.position, message))
     return (*wrong, *(_missing(each) for each in expectations if each not in met))
 
 
@@ -157,12 +158,6 @@ def _wrong_severity(said: Diagnostic, expectation: Expectation) -> Diagnostic:
     got, wanted = said.severity.value, expectation.severity.value
     message = f"'{got}' diagnostic emitted when expecting a '{wanted}'"
     return Diagnostic(Severity.ERROR, expectation.position, message)
-
-
-def _unexpected(said: Diagnostic) -> Diagnostic:
-    return Diagnostic(
-        Severity.ERROR, said.position, f"unexpected {said.severity.value}: {said.message}"
-    )
 
 
 def _missing(expectation: Expectation) -> Diagnostic:

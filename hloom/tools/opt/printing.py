@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -101,10 +101,6 @@ def timing_table(parse_s: float, result: PipelineResult, print_s: float) -> str:
     lines = ["// hloom-opt timing, wall milliseconds", head]
     for name, seconds, *phases in rows:
         share = 100 * seconds / total_s if total_s else 0.0
-        in_phases = _milliseconds(phases) if name in names else ""
+        in_phases = " ".join(f"{each * 1e3:9.3f}" for each in phases) if name in names else ""
         lines.append(f"{name:<{width}}  {seconds * 1e3:9.3f} {share:6.1f}  {in_phases}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def _milliseconds(phases_s: Sequence[float]) -> str:
-    return " ".join(f"{seconds * 1e3:9.3f}" for seconds in phases_s)

@@ -124,11 +124,8 @@ def parse(chunk: SourceChunk, context: ir.Context) -> ir.Module:
     except ir.MLIRError as error:
         said = [convert(each, file=name) for each in error.error_diagnostics]
         raise InputError(*said) if said else _error(name, error.message) from error
-    return _from_portable(module, chunk) if _is_portable(module) else module
-
-
-def _is_portable(module: ir.Module) -> bool:
-    return any(each.operation.name.startswith("vhlo.") for each in module.body.operations)
+    is_portable = any(each.operation.name.startswith("vhlo.") for each in module.body.operations)
+    return _from_portable(module, chunk) if is_portable else module
 
 
 def _from_portable(module: ir.Module, chunk: SourceChunk) -> ir.Module:

@@ -176,13 +176,10 @@ class FlowState:
         return any(value in flows for value in values)
 
     def put(self, value: int, flow: Flow) -> None:
-        if flow == self._unreached(value):
+        if flow == (ZERO if value in self._zeros else WHOLE):
             self.flows.pop(value, None)
         else:
             self.flows[value] = flow
-
-    def _unreached(self, value: int) -> Flow:
-        return ZERO if value in self._zeros else WHOLE
 
     def forget(self, values: Iterable[int]) -> None:
         for value in values:

@@ -42,9 +42,9 @@ class OpSite:
         """The type of an operand's elements."""
         return ir.RankedTensorType(self.op.operands[operand].type).element_type
 
-    def made_element(self, result: int = 0) -> ir.Type:
-        """The type of a result's elements."""
-        return ir.RankedTensorType(self.op.results[result].type).element_type
+    def made_element(self) -> ir.Type:
+        """The type of the first result's elements."""
+        return ir.RankedTensorType(self.op.results[0].type).element_type
 
 
 Rule = Callable[[OpSite], Signature | None]

@@ -126,10 +126,10 @@ class Signature:
         """The factors that are in results."""
         return frozenset(factor for axes in self.results for axis in axes for factor in axis)
 
-    def kept_axes(self, operand: int = 0, result: int = 0) -> dict[int, int]:
-        """The axes of an operand that are axes of a result, element by element: by number."""
-        made = {axis: number for number, axis in enumerate(self.results[result])}
-        axes = enumerate(self.operands[operand])
+    def kept_axes(self) -> dict[int, int]:
+        """The axes of the first operand that are axes of the first result: by number."""
+        made = {axis: number for number, axis in enumerate(self.results[0])}
+        axes = enumerate(self.operands[0])
         return {number: made[axis] for number, axis in axes if axis and axis in made}
 
     def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
