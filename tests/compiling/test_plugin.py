@@ -24,27 +24,6 @@ _toys = registering(toy.ReplaceTwo, toy.Touch)
 # The forms of the flag.
 
 
-def test_nothing_set() -> None:
-    assert factor(fresh_jit()(X)) == 2
-
-
-def test_form_jit_option() -> None:
-    assert factor(fresh_jit(**with_option("replace-two"))(X)) == 3
-
-
-def test_form_context_manager() -> None:
-    with hloom.passes("replace-two"):
-        assert factor(fresh_jit()(X)) == 3
-
-
-def test_form_config() -> None:
-    jax.config.update("jax_hloom", "replace-two")
-    try:
-        assert factor(fresh_jit()(X)) == 3
-    finally:
-        jax.config.update("jax_hloom", None)
-
-
 def test_form_ahead_of_time() -> None:
     lowered = fresh_jit().lower(X)
     assert factor(lowered.compile(**with_option("replace-two"))(X)) == 3
@@ -64,13 +43,6 @@ def test_form_environment(run_python: RunPython) -> None:
     assert run_python(SCRIPT, JAX_HLOOM="replace-two{by=5}").stdout == "5.0\n"
     assert run_python(SCRIPT, JAX_HLOOM="").stdout == "2.0\n"
     assert run_python(SCRIPT, JAX_HLOOM="off").stdout == "2.0\n"
-
-
-def test_context_manager_around_an_ahead_of_time_compile() -> None:
-    lowered = fresh_jit().lower(X)
-    with hloom.passes("replace-two"):
-        assert factor(lowered.compile()(X)) == 3
-    assert factor(lowered.compile()(X)) == 2
 
 
 def test_an_ahead_of_time_compile_decides_nothing_for_the_jit(new_records: NewRecords) -> None:

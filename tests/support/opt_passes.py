@@ -69,6 +69,19 @@ class BreakTypes(Explode):
 
 
 @dataclasses.dataclass(frozen=True)
+class TargetPlan(ToyPlan):
+    """The target that the pass was given."""
+
+    target: Target = dataclasses.field(default_factory=Target)
+
+    def summary(self) -> str:
+        return f"for {self.target.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"target": self.target.name}
+
+
+@dataclasses.dataclass(frozen=True)
 class TellTarget(Pass):
     """Writes down what it is to plan for."""
 
@@ -77,29 +90,11 @@ class TellTarget(Pass):
     example: ClassVar[str] = "tell-target"
 
     def plan(self, module: ir.Module, target: Target) -> TargetPlan:
-        return TargetPlan(module, target)
+        return TargetPlan(module, (module.operation,), target)
 
     def apply(self, plan: TargetPlan) -> None:
         text = f"{plan.target.platform} {plan.target.name} {plan.target.memory_bytes}"
         plan.module.operation.attributes["test.target"] = ir.StringAttr.get(text)
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetPlan:
-    """The module and the target that the pass was given."""
-
-    module: ir.Module
-    target: Target
-
-    @property
-    def empty(self) -> bool:
-        return False
-
-    def summary(self) -> str:
-        return f"for {self.target.name}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"target": self.target.name}
 
 
 OPT_PASSES = (BreakTypes, Complain, Explode, TellTarget)

@@ -29,6 +29,7 @@ from hloom.passes.framework.base import Pass
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks, walk
 from hloom.runtime import registration
+from support.toy_passes import ToyPlan
 
 AXIS = "ranks"
 SPLIT = PartitionSpec(AXIS)
@@ -92,24 +93,6 @@ def parse() -> Arguments:
 
 
 @dataclass(frozen=True)
-class CutPlan:
-    """The marks that take a token."""
-
-    module: ir.Module
-    ordered: tuple[ir.Operation, ...]
-
-    @property
-    def empty(self) -> bool:
-        return not self.ordered
-
-    def summary(self) -> str:
-        return f"{len(self.ordered)} marks lose their order"
-
-    def to_json(self) -> dict[str, object]:
-        return {"marks": len(self.ordered)}
-
-
-@dataclass(frozen=True)
 class CutTokens(Pass):
     """Takes the order out of a module: every mark gets a token of its own."""
 
@@ -117,14 +100,14 @@ class CutTokens(Pass):
     summary: ClassVar[str] = "take the order out of the marks"
     example: ClassVar[str] = "barriers,cut-tokens"
 
-    def plan(self, module: ir.Module, target: Target) -> CutPlan:
+    def plan(self, module: ir.Module, target: Target) -> ToyPlan:
         operations = walk.operations(module.operation)
         found = [op for op in operations if marks.mark_name(op) not in (None, marks.TOKEN)]
-        return CutPlan(module, tuple(found))
+        return ToyPlan(module, tuple(found))
 
-    def apply(self, plan: CutPlan) -> None:
+    def apply(self, plan: ToyPlan) -> None:
         builder = marks.MarkBuilder(plan.module)
-        for mark in plan.ordered:
+        for mark in plan.operations:
             with ir.InsertionPoint(mark):
                 mark.operands[0] = builder.token()
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from support.dumps.report_dumps import edit_manifest
 
@@ -85,20 +86,17 @@ def fifo(name: str) -> Edit:
 
 
 def large(name: str) -> Edit:
-    def edit(folder: Path, _: Path) -> None:
-        os.truncate(folder / name, 2**41)
-
-    return edit
+    return lambda folder, _: os.truncate(folder / name, 2**41)
 
 
-def replaced(old: str, new: str) -> Edit:
-    """The module with another text in it."""
+def replaced(old: str, new: str, times: int = 1) -> Edit:
+    """The module with another text in it; -1 is everywhere."""
 
     def edit(folder: Path, _: Path) -> None:
         file = folder / "00-input.mlir"
         text = file.read_text()
         assert old in text
-        file.write_text(text.replace(old, new, 1))
+        file.write_text(text.replace(old, new, times))
 
     return edit
 
@@ -127,23 +125,16 @@ def shards_link(folder: Path, outside: Path) -> None:
     file.symlink_to(outside / "secret")
 
 
-def huge_array(folder: Path, _: Path) -> None:
-    file = folder / "arguments" / "arrays.json"
-    told = json.loads(file.read_text())
-    told["arrays"][0]["shape"] = [2**40]
-    file.write_text(json.dumps(told))
+def first_array(change: Callable[[dict[str, Any]], None]) -> Edit:
+    """What the dump tells of its first array, changed."""
 
+    def edit(folder: Path, _: Path) -> None:
+        file = folder / "arguments" / "arrays.json"
+        told = json.loads(file.read_text())
+        change(told["arrays"][0])
+        file.write_text(json.dumps(told))
 
-def array_outside(folder: Path, _: Path) -> None:
-    file = folder / "arguments" / "arrays.json"
-    told = json.loads(file.read_text())
-    told["arrays"][0]["shards"][0] |= {"start": [0], "stop": [2**40]}
-    file.write_text(json.dumps(told))
-
-
-def huge_argument(folder: Path, _: Path) -> None:
-    file = folder / "00-input.mlir"
-    file.write_text(file.read_text().replace("tensor<3xf32>", "tensor<3000000x1000000xf32>"))
+    return edit
 
 
 BOTH = ("report --text", "report")
@@ -218,7 +209,9 @@ HOSTILE: dict[str, Hostile] = {
         said="mhlo.num_partitions is ",
     ),
     "huge_argument": Hostile(
-        huge_argument, words=("--arguments", "random"), said="its arguments are 10.9 TiB"
+        replaced("tensor<3xf32>", "tensor<3000000x1000000xf32>", -1),
+        words=("--arguments", "random"),
+        said="its arguments are 10.9 TiB",
     ),
     "a_billion_processes": Hostile(
         lambda folder, _: edit_manifest(folder.parent.parent, processes=10**9),
@@ -340,8 +333,13 @@ HOSTILE: dict[str, Hostile] = {
     "report_is_a_fifo": Hostile(fifo("report.html"), ("report",), "report.html: it is a FIFO"),
     # Arrays.
     "shards_are_a_link": Hostile(shards_link, said="it is a link"),
-    "huge_array": Hostile(huge_array, said="tells of arrays of"),
-    "array_outside": Hostile(array_outside, said="is no part of"),
+    "huge_array": Hostile(
+        first_array(lambda array: array.update(shape=[2**40])), said="tells of arrays of"
+    ),
+    "array_outside": Hostile(
+        first_array(lambda array: array["shards"][0].update(start=[0], stop=[2**40])),
+        said="is no part of",
+    ),
     "arrays_are_a_fifo": Hostile(fifo("arguments/arrays.json"), said="it is a FIFO"),
     "arrays_are_a_link": Hostile(linked("arguments", ""), status=0),
 }

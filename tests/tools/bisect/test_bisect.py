@@ -35,13 +35,14 @@ from hloom.tools.replay.program import ReplayProgram, Runnable
 
 Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]
+SpoilClones = Callable[[str, Spoil], None]
 
 
 _toys = registering(ReplaceTwo, Touch, Fail)
 
 
 @pytest.fixture
-def spoil_clones(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Spoil], None]:
+def spoil_clones(monkeypatch: pytest.MonkeyPatch) -> SpoilClones:
     """Makes `remat` put something else in the place of each clone of an operation."""
 
     def spoil(operation: str, by: Spoil) -> None:
@@ -167,9 +168,7 @@ def test_a_wrong_preparation_is_found(
 
 
 def test_a_wrong_clone_in_a_scan_is_found(
-    scanned: Path,
-    command: Command,
-    spoil_clones: Callable[[str, Spoil], None],
+    scanned: Path, command: Command, spoil_clones: SpoilClones
 ) -> None:
     spoil_clones("stablehlo.sine", negated)
     status, text = command("bisect", scanned).both
@@ -186,9 +185,7 @@ def test_a_wrong_clone_in_a_scan_is_found(
 
 
 def test_a_wrong_clone_in_a_straight_line_is_found(
-    straight: Path,
-    command: Command,
-    spoil_clones: Callable[[str, Spoil], None],
+    straight: Path, command: Command, spoil_clones: SpoilClones
 ) -> None:
     spoil_clones("stablehlo.tanh", negated)
     status, text = command("bisect", straight).both
@@ -202,9 +199,7 @@ def test_a_wrong_clone_in_a_straight_line_is_found(
 
 
 def test_a_clone_that_does_not_verify_is_found(
-    straight: Path,
-    command: Command,
-    spoil_clones: Callable[[str, Spoil], None],
+    straight: Path, command: Command, spoil_clones: SpoilClones
 ) -> None:
     def of_another_type(value: ir.Value) -> ir.Value:
         type_ = ir.RankedTensorType(value.type)
@@ -219,9 +214,7 @@ def test_a_clone_that_does_not_verify_is_found(
 
 
 def test_a_decision_that_raises_the_peak_is_found(
-    scanned: Path,
-    command: Command,
-    spoil_clones: Callable[[str, Spoil], None],
+    scanned: Path, command: Command, spoil_clones: SpoilClones
 ) -> None:
     status, text = command("bisect", scanned, "--peak").both
     assert status == 0, text

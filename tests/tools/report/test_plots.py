@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
-from hloom.show.pictures import COLORS, DARK, PictureError
+from hloom.show.pictures import PictureError
 from hloom.tools.report import plots
 from hloom.tools.report.drawing import Width, for_page
 
@@ -170,25 +170,6 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PictureError, match=re.escape("pip install 'hloom[report]'")):
         PLOTS["memory"]("wide").svg()
-
-
-@pytest.mark.parametrize("colors", [COLORS, DARK], ids=["light", "dark"])
-def test_colours_can_be_told_from_the_ground(colors: dict[str, str]) -> None:
-    """By the contrast of the Web Content Accessibility Guidelines: 4.5 for text, 3 for lines."""
-    for name, least in (("text", 7), ("muted", 4.5), ("before", 4.5), ("after", 4.5),
-                        ("budget", 4.5)):  # fmt: skip
-        assert contrast(colors[name], colors["surface"]) >= least, name
-
-
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted(map(luminance, (one, other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_what_is_no_svg_is_refused() -> None:
