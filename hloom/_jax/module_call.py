@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.clone import bytecode_of, remap_operands
 from hloom.passes.ir.custom_calls import TYPED_ATTRIBUTES, is_python_callback, target_of
 
 
@@ -68,10 +67,8 @@ def module_function(
       name: of the function.
       callbacks: those of the program that the module is from, as `callbacks_of` has them.
     """
-    content = io.BytesIO()
-    module.operation.write_bytecode(content)
     calls_python = any(_calls_python(op) for op in walk.operations(module.operation))
-    code = _Code(content.getvalue(), *(callbacks if calls_python else ((), None)))
+    code = _Code(bytecode_of(module), *(callbacks if calls_python else ((), None)))
     avals = tuple(results)
 
     def function(*args: Any) -> list[jax.Array]:

@@ -10,13 +10,13 @@ from jax.extend.mlir import ir
 
 from hloom.compiling.candidates import Candidates, ModuleCandidate
 from hloom.compiling.compiler import Compiled, Compiler, Refused
-from hloom.compiling.kept import bytecode
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import pluralize
+from hloom.passes.ir.clone import bytecode_of
 from hloom.record import CompileAttempt
 from hloom.show.units import size
 
@@ -181,4 +181,4 @@ def _candidate_of(made: Compiled | Refused) -> ModuleCandidate:
 
 
 def _digest(module: ir.Module) -> bytes:
-    return hashlib.sha256(bytecode(module)).digest()
+    return hashlib.sha256(bytecode_of(module)).digest()

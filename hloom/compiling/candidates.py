@@ -11,7 +11,7 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.devices import ffi_targets
-from hloom.compiling.kept import KeptPlan, bytecode
+from hloom.compiling.kept import KeptPlan
 from hloom.compiling.modelled import ChangeObserver, ModelledChange
 from hloom.compiling.request import CompileRequest
 from hloom.lowering import capture, copies
@@ -21,7 +21,7 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner, temp_limit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import PassRun, Pipeline, PipelineResult
-from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.runtime import register
 
 
@@ -121,7 +121,7 @@ class Candidates:
         if changed:
             options = capture.compile_options(module, platform)
             options |= copies.compile_options(module, platform)
-        code = bytecode(module) if rewritten and self._are_kept else b""
+        code = bytecode_of(module) if rewritten and self._are_kept else b""
         if rewritten and _lower(module, self._request.placement).marks:
             self._request.observer.lowered(len(runs), module)
         return ModuleCandidate(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import types
 import typing
@@ -99,13 +98,6 @@ class KeptPlan:
     module: ir.Module | None
     options: Mapping[str, str | int]
     told: Told
-
-
-def bytecode(module: ir.Module) -> bytes:
-    """A module, its locations included, as bytes."""
-    written = io.BytesIO()
-    module.operation.write_bytecode(written)
-    return written.getvalue()
 
 
 def is_of_hloom(pipeline: Pipeline) -> bool:

@@ -1,8 +1,9 @@
-"""Copies: of modules, for passes to change and to try things on, and of operations elsewhere."""
+"""Copies: of modules, to change, to try things on, and as bytes; and of operations elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,13 @@ def clone_module(module: ir.Module) -> ir.Module:
             # ip=False: no matter what a caller further up is building, insert nothing there.
             clone.body.append(operation.operation.clone(ip=False))
     return clone
+
+
+def bytecode_of(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode, locations included."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
 
 
 def replace_body(module: ir.Module, other: ir.Module) -> None:

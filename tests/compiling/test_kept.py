@@ -14,13 +14,14 @@ from jax.extend.mlir import ir
 from support import RunPython, toy_passes, xla_flags
 
 from hloom._jax.cache import CacheEntry
-from hloom.compiling.kept import DamagedError, Told, bytecode, inputs_of, is_of_hloom, read, written
+from hloom.compiling.kept import DamagedError, Told, inputs_of, is_of_hloom, read, written
 from hloom.passes.analysis import kernels
 from hloom.passes.framework import registry
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import collectives
+from hloom.passes.ir.clone import bytecode_of
 from hloom.passes.ir.collectives import SyncRequirement
 from hloom.record import CompileAttempt
 
@@ -202,7 +203,7 @@ def _module() -> ir.Module:
 @pytest.mark.once
 def test_what_is_kept_is_read_again() -> None:
     module = _module()
-    found = read(written(bytecode(module), {"o": 1}, _told()), module)
+    found = read(written(bytecode_of(module), {"o": 1}, _told()), module)
     assert (found.told, found.options) == (_told(), {"o": 1})
     assert found.module is not None
     assert str(found.module) == str(module)
@@ -229,7 +230,7 @@ def _resealed(value: bytes) -> bytes:
 )
 def test_damage_is_refused_in_words(old: bytes, new: bytes, reason: str) -> None:
     module = _module()
-    value = written(bytecode(module), {}, _told())
+    value = written(bytecode_of(module), {}, _told())
     assert old in value
     damaged = value.replace(old, new)
     if not old.startswith(b"hloom"):
@@ -242,7 +243,7 @@ def test_damage_is_refused_in_words(old: bytes, new: bytes, reason: str) -> None
 def test_a_plan_of_another_program_is_refused() -> None:
     other: ir.Module = jax.jit(lambda x: x @ x).lower(jax.numpy.ones((3, 3))).compiler_ir()
     with pytest.raises(DamagedError, match=r"tensor<3x3xf32>.* not of .*tensor<2x2xf32>"):
-        read(written(bytecode(other), {}, _told()), _module())
+        read(written(bytecode_of(other), {}, _told()), _module())
 
 
 @pytest.mark.once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from hloom.dumps.entry import entry_values, main_of
 from hloom.dumps.read.module import INPUT, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
+from hloom.passes.ir.clone import bytecode_of
 from hloom.policy import guarded
 from hloom.record import CompileRecord
 
@@ -377,16 +377,9 @@ class DumpObserver:
         self._changed_since = False
         with guarded("keeping a state of a module for a dump"):
             as_text = self._settings is None or self._settings.steps is None
-            self.files[file_name] = module_text(module) if as_text else module_bytecode(module)
+            self.files[file_name] = module_text(module) if as_text else bytecode_of(module)
 
 
 def module_text(module: ir.Module) -> str:
     """The module as text that reads back the same, locations included."""
     return str(module.operation.get_asm(enable_debug_info=True)) + "\n"
-
-
-def module_bytecode(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, locations included."""
-    bytecode = io.BytesIO()
-    module.operation.write_bytecode(bytecode)
-    return bytecode.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Progress, attempts
 from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.passes.ir.mesh import partition_count
 from hloom.tools.opt import expectations, printing, source
 from hloom.tools.opt.arguments import Arguments
@@ -163,9 +162,7 @@ class Job:
     def _print(self, module: ir.Module) -> bytes:
         if not self.arguments.emit_bytecode:
             return printing.assembly(module, debug_info=self.arguments.debug_info)
-        bytecode = io.BytesIO()
-        module.operation.write_bytecode(bytecode)
-        return bytecode.getvalue()
+        return bytecode_of(module)
 
 
 def show(diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], given: source.Source) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import faulthandler
-import io
 import os
 import re
 import resource
@@ -20,6 +19,7 @@ from typing import NoReturn
 from jax.extend.mlir import deserialize_portable_artifact, ir
 
 from hloom._jax.modules import make_context
+from hloom.passes.ir.clone import bytecode_of
 from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, convert
 
 _BYTECODE_MAGIC = b"ML\xefR"
@@ -131,11 +131,7 @@ def parse(chunk: SourceChunk, context: ir.Context) -> ir.Module:
 def _from_portable(module: ir.Module, chunk: SourceChunk) -> ir.Module:
     """StableHLO of a module in its versioned form, VHLO."""
     # jaxlib 0.12.0 dies here on bytes that do not parse, so it only ever sees what parsed.
-    data = chunk.data
-    if not chunk.source.is_bytecode:
-        bytecode = io.BytesIO()
-        module.operation.write_bytecode(bytecode)
-        data = bytecode.getvalue()
+    data = chunk.data if chunk.source.is_bytecode else bytecode_of(module)
     try:
         stablehlo: ir.Module = deserialize_portable_artifact(data, module.context)
     except (RuntimeError, ValueError) as error:

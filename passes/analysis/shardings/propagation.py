@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from jax.extend.mlir.dialects import func, sdy
 from jax.extend.mlir.passmanager import PassManager
 
 from ...ir import mesh, walk
-from ...ir.clone import clone_module
+from ...ir.clone import bytecode_of, clone_module
 from ...ir.erase import erase
 from ...ir.shardings import (
     CONSTRAINT,
@@ -85,9 +84,7 @@ class Remembered(Generic[_T]):
 
 
 def _digest(module: ir.Module) -> bytes:
-    written = io.BytesIO()
-    module.operation.write_bytecode(written)
-    return hashlib.sha256(written.getvalue()).digest()
+    return hashlib.sha256(bytecode_of(module)).digest()
 
 
 _PROPAGATED: Remembered[Propagated] = Remembered()

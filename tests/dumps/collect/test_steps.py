@@ -235,7 +235,7 @@ def test_a_state_that_cannot_be_kept_changes_nothing(
     def broken(_: object) -> bytes:
         raise RuntimeError("no bytecode")
 
-    monkeypatch.setattr("hloom.dumps.collect.program.module_bytecode", broken)
+    monkeypatch.setattr("hloom.dumps.collect.program.bytecode_of", broken)
     message = "keeping a state of a module for a dump failed: RuntimeError: no bytecode"
     with (
         hloom.dump(to=tmp_path, steps=1),
