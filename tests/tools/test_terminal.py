@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
+from support.log_streams import FakeTerminal
 
 from hloom.show.terminal import Breakable, PlainConsole, complain
 from hloom.show.visible import in_columns, visible
@@ -76,20 +77,13 @@ def test_errors_are_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "hloom x: error: \\x1b[31m\n"
 
 
-class Person(io.StringIO):
-    """A terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 LONG = "f" * 100
 SENTENCE = f"one two three four five six seven eight nine {LONG} ten"
 
 
 def test_a_person_reads_errors_in_lines_of_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    for stream, lines in ((Person(), 5), (io.StringIO(), 1)):
+    for stream, lines in ((FakeTerminal(), 5), (io.StringIO(), 1)):
         monkeypatch.setattr(sys, "stderr", stream)
         assert complain("hloom x", SENTENCE) == 1
         told = stream.getvalue().splitlines()
