@@ -66,8 +66,9 @@ class BlockDecisions:
         }
         leaves = {leaf for window in windows for group in window.groups for leaf in group.leaves}
         index = self._graph.index.__getitem__
-        new = frozenset(map(index, leaves)) - saved
-        return forward.weigh(frozenset(map(index, cloned - left))), forward.weigh(new)
+        kept = frozenset(map(index, leaves))
+        freed = saved & frozenset(map(index, cloned - left)) - kept
+        return forward.weigh(freed), forward.weigh(kept - saved)
 
 
 class _Window:
