@@ -94,14 +94,6 @@ _ON_H100: dict[tuple[str, str, str], str] = {
 }
 
 _ON_V5P: dict[tuple[str, str, str], str] = {
-    ("gpt_scanned", "fit", "nothing_saveable"): (
-        "the plan of the floor does the product of the loss head, 103 GFLOP, once more than the "
-        "policy: by the model that saves memory, by XLA the peak is the same"
-    ),
-    ("llama", "fit", "dots_saveable"): (
-        "the plan that repeats no product takes 24 MiB more; the next one repeats one of 17 GFLOP"
-    ),
-    ("llama", "fit", "nothing_saveable"): "no product more; elementwise work fuses",
     ("mixture_of_experts", "fit", "dots_saveable"): (
         "the plan that repeats no product takes .9 MiB more"
     ),
