@@ -113,5 +113,21 @@ _ON_8_H100S: dict[tuple[str, str, str], str] = {
     ),
 }
 
-REASONS = {"h100_sxm": _ON_H100, "v5p": _ON_V5P, "h100_sxmx8": _ON_8_H100S}
+_ON_4_V5PS: dict[tuple[str, str, str], str] = {
+    ("experts", "fit", "dots_saveable"): (
+        "the policy gathers again, and sends 372 MiB; the plan of that memory sends 324, as the "
+        "program does, and repeats products, 52 us by the model"
+    ),
+    ("experts", "fit", "nothing_saveable"): (
+        "the plan of the floor repeats what the policy does and sends 412 MiB for 410; what takes "
+        "16 MiB more there was not found"
+    ),
+}
+
+REASONS = {
+    "h100_sxm": _ON_H100,
+    "v5p": _ON_V5P,
+    "h100_sxmx8": _ON_8_H100S,
+    "v5px4": _ON_4_V5PS,
+}
 """By name of the yardstick."""
