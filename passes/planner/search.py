@@ -133,7 +133,8 @@ class Search:
 
     def _is_beaten(self, one: Variant, fits: Callable[[Estimate], bool], by: Variant) -> bool:
         """Whether another variant takes no more time and less memory, as it is and with the plans
-        that are known: whatever is recomputed in this one, the other has to recompute less."""
+        that are known, so that it most likely has to recompute less. What was found at the prices
+        of the grid is refined all the same: between two of them that need not be so."""
         whole_bytes = self._search(one).estimate(None).temp_bytes
         return (
             by.added_seconds <= one.added_seconds
@@ -386,7 +387,7 @@ def uniform_plans(
     prices = _deciding(model)
     candidates = [dataclasses.replace(each, price=price) for each in columns for price in prices]
     seconds = {candidate: model.seconds(candidate) for candidate in candidates}
-    # As few iterations as may be take longer, all others as long as the fastest plan.
+    # The slower plan runs the fewest iterations that a part may have, the fastest the others.
     others = group.trip_count - LEAST_TRIPS
     longest_s = (most_seconds * group.trip_count - min(seconds.values()) * others) / LEAST_TRIPS
     return [

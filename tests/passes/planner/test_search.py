@@ -260,7 +260,7 @@ def test_steps_are_tried_wherever_they_promise_less_time() -> None:
 
 def of_column(candidate: Candidate | None, moves: str) -> TypeGuard[Candidate]:
     """Whether a candidate has these moves, and decides by its price alone."""
-    return candidate == Candidate(0, getattr(candidate, "price", 0), moves=moves)
+    return candidate is not None and candidate == Candidate(0, candidate.price, moves=moves)
 
 
 def last_at_grid(search: Search, variants: Variants, limit: float) -> Iterator[tuple[Variant, int]]:
