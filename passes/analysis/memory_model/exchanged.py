@@ -60,7 +60,8 @@ def hold_exchanged(graph: Program, trace: OpTrace) -> None:
         return
     reader = _Reader(graph, trace)
     is_inner = any(facts_of(parent.name).branches for parent in walk.ancestors(graph.block))
-    trace.is_overlapped = not is_inner and reader.has_exchanges
+    hides_latency = graph.device.rules.hides_latency
+    trace.is_overlapped = hides_latency and not is_inner and reader.has_exchanges
     gathers, scatters = list(reader.gathered()), list(reader.scattered())
     for combined in _combined(gathers):
         first = min(held.first for held in combined)

@@ -40,8 +40,9 @@ class MemoryRules:
     bfloat16, and keeps what takes longer, as erf; compiled with jax 0.10.2 and 0.12.0.1,
     2026-11-25. Of other tanhs the model keeps the result, or what it is made of: as many bytes."""
 
-    holds_exchanged = True
-    """Whether what a device gathers from its peers, and what it sums for them, is modelled."""
+    hides_latency = True
+    """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
+    whatever memory that takes (`schedulers.latency_hiding_order`). XLA:TPU orders within memory."""
 
     makes_zeros_early = False
     """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it

@@ -36,6 +36,7 @@ from ..program import FROM_OUTSIDE, Program
 from .fusion import INLINED, Kernels
 from .layouts import transposed_stacks
 from .memory_rules import MemoryRules
+from .narrowed import for_products, narrow_for_products, narrow_stacks
 from .tiles import LANES, tiled_bytes
 from .trace import OpTrace
 
@@ -66,9 +67,8 @@ class TpuRules(MemoryRules):
     transposes_products = False
     has_shifts = False
     repeats_tanh = False
+    hides_latency = False
     makes_zeros_early = True
-    holds_exchanged = False
-    # XLA:TPU gathers inside of products' kernels, a part at a time: nothing of it was measured.
 
     def bytes_of(self, type_: ir.Type) -> int | None:
         return self.part_bytes(type_, {})
@@ -98,11 +98,15 @@ def refine(graph: Program, trace: OpTrace) -> None:
         if name == "stablehlo.dot_general":
             trace.uses[position] = _use_of_product(graph.ops[position])
         elif name == "stablehlo.gather":
-            trace.inner[position] = _gathered_bytes(graph, trace, position)
+            _hold_gathered(graph, trace, position)
         elif name == "stablehlo.scatter":
             _refine_scatter(graph, trace, position)
+        elif name == "stablehlo.transpose" and trace.makes[position][0] in trace.returned:
+            # What it reads is made in the order of the result.
+            trace.uses[position] = BufferUse.VIEW
     _lay_out_channels(graph, trace)
-    _narrow_for_products(graph, trace)
+    narrow_for_products(graph, trace)
+    narrow_stacks(graph, trace)
     _put_transposed_slices_in_memory(graph, trace)
     _keep_what_follows_from_several(graph, trace)
 
@@ -118,13 +122,24 @@ def _use_of_product(op: ir.Operation) -> BufferUse:
     return BufferUse.REDUCTION if has_vector else BufferUse.PRODUCT
 
 
-def _gathered_bytes(graph: Program, trace: OpTrace, position: int) -> int:
-    """Bytes of what a gather reads, where that is made for it alone."""
+def _hold_gathered(graph: Program, trace: OpTrace, position: int) -> None:
+    """Adds the bytes of what a gather reads, where that is made for it alone.
+
+    A product that it follows from alone writes it beside its own result, and XLA gathers at once.
+    """
     operand = trace.reads[position][0]
     producer = graph.producers[operand]
     if producer == FROM_OUTSIDE or graph.constant_derived[operand]:
-        return 0
-    return trace.sizes[operand] if trace.uses[producer] in INLINED else 0
+        return
+    if trace.uses[producer] not in INLINED:
+        return
+    held_bytes = trace.sizes[operand]
+    while trace.uses[producer] in INLINED and len(trace.reads[producer]) == 1:
+        [operand] = trace.reads[producer]
+        if (producer := graph.producers[operand]) == FROM_OUTSIDE:
+            break
+    is_product = producer != FROM_OUTSIDE and graph.names[producer] == "stablehlo.dot_general"
+    trace.inner[producer if is_product else position] += held_bytes
 
 
 def _refine_scatter(graph: Program, trace: OpTrace, position: int) -> None:
@@ -159,45 +174,6 @@ def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
             trace.sizes[number] = padded.get(value.type, trace.sizes[number])
 
 
-_MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
-
-
-def _narrow_for_products(graph: Program, trace: OpTrace) -> None:
-    """Halves float32 that products alone read: they take 16 bits of it."""
-    for value, is_for_products in enumerate(_for_products(graph)):
-        if (
-            is_for_products
-            and graph.producers[value] != FROM_OUTSIDE
-            and _element(graph.values[value]) == "f32"
-        ):
-            trace.sizes[value] //= 2
-
-
-def _for_products(graph: Program) -> list[bool]:
-    """By value, whether products alone read it, at the default precision."""
-    found = [False] * len(graph.users)
-    for value in range(len(graph.users) - 1, -1, -1):
-        users = graph.users[value]
-        found[value] = bool(users) and all(
-            _rounds(graph.ops[user])
-            or (graph.names[user] in _MOVES and found[graph.results[user][0]])
-            for user in users
-        )
-    return found
-
-
-def _rounds(op: ir.Operation) -> bool:
-    if op.name != "stablehlo.dot_general":
-        return False
-    precision = str(op.attributes.get("precision_config", ""))
-    return "HIGH" not in precision
-
-
-def _element(value: ir.Value) -> str:
-    type_ = value.type
-    return str(type_.element_type) if isinstance(type_, ir.RankedTensorType) else ""
-
-
 def _put_transposed_slices_in_memory(graph: Program, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
@@ -218,7 +194,7 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
     kernels, sizes = Kernels(trace), trace.sizes
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
     slow, divided = [False] * len(sizes), [False] * len(sizes)
-    for_products = _for_products(graph)
+    is_for_products = for_products(graph)
     end_of = {
         makes[0]: _first_branch(graph, kernels, makes[0])
         for use, makes in zip(trace.uses, trace.makes, strict=True)
@@ -247,9 +223,9 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
         is_kept = (
             len(large) > 2
             or (len(large) == 2 and (slow[made] or is_end))
-            or (is_end and for_products[made] and not slow[made])
+            or (is_end and is_for_products[made] and not slow[made])
             or (
-                for_products[made]
+                is_for_products[made]
                 and len(large) == 1
                 and _is_kept_whole(graph, made, read - large, is_divided=divided[made])
             )

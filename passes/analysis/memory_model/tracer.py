@@ -119,8 +119,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         trace.donations = tuple(_donated_results(graph))
     refine(graph, trace)
     _tell_constants_apart(graph, trace)
-    if rules.holds_exchanged:
-        hold_exchanged(graph, trace)
+    hold_exchanged(graph, trace)
     return trace
 
 

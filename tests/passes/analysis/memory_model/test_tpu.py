@@ -177,7 +177,30 @@ def attention(x: jax.Array) -> jax.Array:
     return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores).astype(x.dtype), x).sum()
 
 
+def checkpointed(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """A scan that keeps what it carries alone, and converts its weights to its type."""
+
+    @jax.checkpoint
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(x @ w.astype(x.dtype)), None
+
+    out, _ = jax.lax.scan(layer, x, weights)
+    return out.astype("float32").sum()
+
+
+def transposed(weights: jax.Array, x: jax.Array) -> jax.Array:
+    return checkpointed(jnp.swapaxes(weights, 0, 1), x)
+
+
+def head(weights: jax.Array, x: jax.Array, labels: jax.Array) -> jax.Array:
+    """A loss after a scan, whose stacks are there while the loss is made."""
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)
+    found = jax.nn.log_softmax((x @ weights.reshape(-1, 1024).T).astype("float32"))
+    return -jnp.take_along_axis(found, labels[:, None], axis=-1).mean()
+
+
 SCANNED = array(12, 1024, 1024, type_="bfloat16"), array(8192, 1024, type_="bfloat16")
+FEW_ROWS = array(2048, 2048, type_="bfloat16")
 
 PROGRAMS = {
     "perceptron": (
@@ -185,6 +208,13 @@ PROGRAMS = {
         (array(8192, 1024), array(1024, 4096), array(4096, 1024)),
     ),
     "scanned": (jax.grad(scanned), SCANNED),
+    "converted weights": (jax.grad(checkpointed), (array(12, 2048, 2048), FEW_ROWS)),
+    "transposed weights": (jax.grad(transposed), (array(2048, 12, 2048), FEW_ROWS)),
+    "a stack for products": (
+        jax.grad(checkpointed),
+        (array(4, 1024, 1024), array(16384, 1024)),
+    ),
+    "head": (jax.grad(head), (*SCANNED, array(8192, type_="int32"))),
     "attention": (jax.grad(attention), (array(16, 2048, 256, type_="bfloat16"),)),
 }
 
