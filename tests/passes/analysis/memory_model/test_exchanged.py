@@ -12,6 +12,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of
 
 from hloom.passes.analysis.device import DeviceView
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.shardings.exchanged import Exchanged
@@ -27,22 +29,25 @@ def shaped(mesh: Mesh, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDt
     )
 
 
-def held(function: Any, *arguments: jax.ShapeDtypeStruct) -> dict[str, list[int]]:
+def held(
+    function: Any, *arguments: jax.ShapeDtypeStruct, rules: MemoryRules = PACKED
+) -> dict[str, list[int]]:
     """By name the bytes that are held while operations of the main block run."""
     module = jax.jit(function).lower(*arguments).compiler_ir()
-    program = Program.of(module, DeviceView.of(module))
+    program = Program.of(module, DeviceView.of(module, rules))
     by_name: dict[str, list[int]] = {}
     for op, inner in zip(program.ops, trace_block(program).inner, strict=False):
         by_name.setdefault(op.name.partition(".")[2], []).append(inner)
     return by_name
 
 
-def test_weights_are_gathered_together_and_held_to_their_last_readers() -> None:
+@pytest.mark.parametrize("rules", [PACKED, XLA_TPU])
+def test_weights_are_gathered_together_and_held_to_their_last_readers(rules: MemoryRules) -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
     x = shaped(mesh, ("a", None), 512, 64)
     up, down = shaped(mesh, ("a", None), 64, 128), shaped(mesh, ("a", None), 128, 64)
-    found = held(lambda x, up, down: jnp.tanh(jnp.tanh(x @ up) @ down), x, up, down)
-    assert found["dot_general"] == [64 * KIBI, 32 * KIBI]
+    layers = held(lambda x, up, down: jnp.tanh(jnp.tanh(x @ up) @ down), x, up, down, rules=rules)
+    assert layers["dot_general"] == [64 * KIBI, 32 * KIBI]
 
 
 @each_kind_of_axes
@@ -78,15 +83,18 @@ def test_blocks_with_exchanges_are_ordered_once_more() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
     x, w = shaped(mesh, ("a", None), 512, 64), shaped(mesh, (), 64, 64)
 
-    def is_overlapped(function: Any, *arguments: jax.ShapeDtypeStruct) -> list[bool]:
+    def is_overlapped(
+        function: Any, *arguments: jax.ShapeDtypeStruct, rules: MemoryRules = PACKED
+    ) -> list[bool]:
         module = jax.jit(function).lower(*arguments).compiler_ir()
-        device = DeviceView.of(module)
+        device = DeviceView.of(module, rules)
         [main] = walk.functions(module)["main"].regions[0].blocks
         bodies = [op.regions[1].blocks[0] for op in main.operations if "while" in op.name]
         return [trace_block(Program(block, device)).is_overlapped for block in (main, *bodies)]
 
     assert is_overlapped(lambda x, w: x @ w, x, w) == [False]
     assert is_overlapped(lambda x, w: (x.T @ x) @ w, x, w) == [True]
+    assert is_overlapped(lambda x, w: (x.T @ x) @ w, x, w, rules=XLA_TPU) == [False]
     looped = is_overlapped(
         lambda x, w: jax.lax.fori_loop(0, 3, lambda _, w: jnp.tanh(x.T @ x @ w), w), x, w
     )

@@ -199,6 +199,11 @@ def head(weights: jax.Array, x: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(found, labels[:, None], axis=-1).mean()
 
 
+def read_wide(weights: jax.Array) -> jax.Array:
+    total, _ = jax.lax.scan(lambda total, w: (total + w.sum(), None), jnp.zeros(()), weights)
+    return total
+
+
 SCANNED = array(12, 1024, 1024, type_="bfloat16"), array(8192, 1024, type_="bfloat16")
 FEW_ROWS = array(2048, 2048, type_="bfloat16")
 
@@ -234,3 +239,14 @@ def test_predictions_are_near_xlas_figures(name: str) -> None:
         f"predicted {predicted.temp_bytes / MEBI:.0f} MiB, "
         f"XLA takes {(found.temp_bytes or 0) / MEBI:.0f}"
     )
+
+
+def test_of_float32_weights_that_a_loop_converts_there_is_a_copy() -> None:
+    x, shape = array(64, 1024, type_="bfloat16"), (12, 1024, 1024)
+    without = temp_bytes(checkpointed, array(*shape, type_="bfloat16"), x)
+    copied = temp_bytes(checkpointed, array(*shape), x)
+    assert copied - without == pytest.approx(2 * 12 * 1024 * 1024, rel=0.1)
+    # What is read in 32 bits as well is not narrowed.
+    reads_both = temp_bytes(lambda w, x: checkpointed(w, x) + read_wide(w), array(*shape), x)
+    assert reads_both == pytest.approx(copied, rel=0.1)
+    assert temp_bytes(lambda w, x: read_wide(w), array(*shape), x) < MEBI
