@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from ...ir.op_facts import BufferUse
 from .trace import OpTrace
@@ -77,6 +78,12 @@ class Kernels:
         """
         trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
+        readers: dict[int, set[int]] = {
+            value: set()
+            for use, makes in zip(trace.uses, trace.makes, strict=True)
+            if use is BufferUse.PRODUCT
+            for value in makes
+        }
         for value in trace.returned:
             in_memory[value] = True
             kernel[value] = _RETURNED
@@ -103,7 +110,9 @@ class Kernels:
                         in_memory[reads[0]] = True
             elif use is BufferUse.PRODUCT:
                 end = kernel[makes[0]]
-                if in_memory[makes[0]] or not self._may_end(end):
+                if not in_memory[makes[0]] and self._has_several_ends(makes[0], readers):
+                    self._ends.update(readers[makes[0]])
+                elif in_memory[makes[0]] or not self._may_end(end):
                     in_memory[makes[0]] = True
                 else:
                     self._ends.add(end)
@@ -117,6 +126,8 @@ class Kernels:
                         if use is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
+                if readers and value in readers:
+                    readers[value].add(reader)
                 known = kernel[value]
                 if known == reader:
                     continue
@@ -129,6 +140,18 @@ class Kernels:
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
         return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
+
+    def _has_several_ends(self, value: int, readers: Mapping[int, set[int]]) -> bool:
+        """Whether a product's kernel writes several elementwise values of its size instead."""
+        trace, ends = self.trace, readers[value]
+        return len(ends) > 1 and all(
+            end >= 0
+            and end not in self._ends
+            and trace.uses[end] in INLINED
+            and self.in_memory[trace.makes[end][0]]
+            and trace.sizes[trace.makes[end][0]] == trace.sizes[value]
+            for end in ends
+        )
 
     def _products_beside(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
