@@ -55,6 +55,8 @@ class Kernels:
         self.branches: set[int] = set()
         self._ends: set[int] = set()
         """Positions of the operations that products' kernels end with."""
+        self._several_ends: set[int] = set()
+        """Of those that end a kernel with others. They are not written over what they read."""
         self._find_values_in_memory()
         self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
@@ -111,7 +113,7 @@ class Kernels:
             elif use is BufferUse.PRODUCT:
                 end = kernel[makes[0]]
                 if not in_memory[makes[0]] and self._has_several_ends(makes[0], readers):
-                    self._ends.update(readers[makes[0]])
+                    self._several_ends.update(readers[makes[0]])
                 elif in_memory[makes[0]] or not self._may_end(end):
                     in_memory[makes[0]] = True
                 else:
@@ -139,7 +141,8 @@ class Kernels:
 
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
-        return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
+        is_free = end not in self._ends and end not in self._several_ends
+        return end >= 0 and is_free and self.trace.uses[end] in _ENDS
 
     def _has_several_ends(self, value: int, readers: Mapping[int, set[int]]) -> bool:
         """Whether a product's kernel writes several elementwise values of its size instead."""
@@ -147,6 +150,7 @@ class Kernels:
         return len(ends) > 1 and all(
             end >= 0
             and end not in self._ends
+            and end not in self._several_ends
             and trace.uses[end] in INLINED
             and self.in_memory[trace.makes[end][0]]
             and trace.sizes[trace.makes[end][0]] == trace.sizes[value]
