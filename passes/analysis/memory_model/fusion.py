@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from ...ir.op_facts import BufferUse
 from .trace import OpTrace
@@ -54,6 +55,8 @@ class Kernels:
         self.branches: set[int] = set()
         self._ends: set[int] = set()
         """Positions of the operations that products' kernels end with."""
+        self._several_ends: set[int] = set()
+        """Of those that end a kernel with others. They are not written over what they read."""
         self._find_values_in_memory()
         self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
@@ -77,6 +80,12 @@ class Kernels:
         """
         trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
+        readers: dict[int, set[int]] = {
+            value: set()
+            for use, makes in zip(trace.uses, trace.makes, strict=True)
+            if use is BufferUse.PRODUCT
+            for value in makes
+        }
         for value in trace.returned:
             in_memory[value] = True
             kernel[value] = _RETURNED
@@ -103,7 +112,9 @@ class Kernels:
                         in_memory[reads[0]] = True
             elif use is BufferUse.PRODUCT:
                 end = kernel[makes[0]]
-                if in_memory[makes[0]] or not self._may_end(end):
+                if not in_memory[makes[0]] and self._has_several_ends(makes[0], readers):
+                    self._several_ends.update(readers[makes[0]])
+                elif in_memory[makes[0]] or not self._may_end(end):
                     in_memory[makes[0]] = True
                 else:
                     self._ends.add(end)
@@ -117,6 +128,8 @@ class Kernels:
                         if use is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
+                if readers and value in readers:
+                    readers[value].add(reader)
                 known = kernel[value]
                 if known == reader:
                     continue
@@ -128,7 +141,21 @@ class Kernels:
 
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
-        return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
+        is_free = end not in self._ends and end not in self._several_ends
+        return end >= 0 and is_free and self.trace.uses[end] in _ENDS
+
+    def _has_several_ends(self, value: int, readers: Mapping[int, set[int]]) -> bool:
+        """Whether a product's kernel writes several elementwise values of its size instead."""
+        trace, ends = self.trace, readers[value]
+        return len(ends) > 1 and all(
+            end >= 0
+            and end not in self._ends
+            and end not in self._several_ends
+            and trace.uses[end] in INLINED
+            and self.in_memory[trace.makes[end][0]]
+            and trace.sizes[trace.makes[end][0]] == trace.sizes[value]
+            for end in ends
+        )
 
     def _products_beside(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from jax.extend.mlir import ir
 
 from ...ir import walk
+from ...ir.op_facts import BufferUse
 from ...ir.ops import BARRIER
 from ...ir.shardings import CONSTRAINT
 from ...ir.types import element_bits
@@ -30,13 +31,13 @@ _NARROW_BITS = 16
 
 
 def narrow_for_products(graph: Program, trace: OpTrace) -> None:
-    """Halves float32 that products alone read."""
+    """Halves float32 that products alone read, and sums that are converted to 16 bits alone."""
     for value, is_for_products in enumerate(for_products(graph)):
-        if (
-            is_for_products
-            and graph.producers[value] != FROM_OUTSIDE
-            and _is_float32(graph.values[value])
-        ):
+        producer = graph.producers[value]
+        if producer == FROM_OUTSIDE or not _is_float32(graph.values[value]):
+            continue
+        is_sum = producer < len(trace.uses) and trace.uses[producer] is BufferUse.REDUCTION
+        if is_for_products or (is_sum and _is_narrowed(graph.values[value])):
             trace.sizes[value] //= 2
 
 

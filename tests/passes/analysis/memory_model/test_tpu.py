@@ -80,6 +80,19 @@ def test_a_product_ends_with_what_alone_reads_it() -> None:
     assert written(lambda x, w: jnp.tanh(h := x @ w) @ w + h, x, x) == ["dot_general", "add"]
 
 
+def test_a_product_ends_with_several_values_of_its_size() -> None:
+    x, w, g = array(512, 256), array(256, 512), array(512, 512)
+    assert written(two_ends, x, w, g, g) == ["multiply", "multiply"]
+    # One of them is not in memory.
+    narrow = written(lambda *given: [each.sum() for each in two_ends(*given)], x, w, g, g)
+    assert narrow == ["dot_general", "reduce", "reduce"]
+
+
+def two_ends(x: jax.Array, w: jax.Array, g: jax.Array, h: jax.Array) -> tuple[jax.Array, ...]:
+    product = x @ w
+    return product * g, product * h
+
+
 def test_a_sum_of_two_values_is_kept_for_two_products() -> None:
     x = array(1024, 1024)
     several = written(lambda x, y, w: ((z := jnp.exp(x) + y) @ w, z.T @ w), x, x, x)
@@ -204,6 +217,11 @@ def read_wide(weights: jax.Array) -> jax.Array:
     return total
 
 
+def rounded_sum(x: jax.Array, w: jax.Array) -> jax.Array:
+    total = x.astype("float32").sum(0).astype("bfloat16")
+    return (total @ w).sum() + (total.T @ total).sum()
+
+
 SCANNED = array(12, 1024, 1024, type_="bfloat16"), array(8192, 1024, type_="bfloat16")
 FEW_ROWS = array(2048, 2048, type_="bfloat16")
 
@@ -218,6 +236,11 @@ PROGRAMS = {
     "a stack for products": (
         jax.grad(checkpointed),
         (array(4, 1024, 1024), array(16384, 1024)),
+    ),
+    "two ends": (two_ends, (array(4096, 512), array(512, 4096), *2 * (array(4096, 4096),))),
+    "a rounded sum": (
+        rounded_sum,
+        (array(2, 8192, 2048, type_="bfloat16"), array(2048, 256, type_="bfloat16")),
     ),
     "head": (jax.grad(head), (*SCANNED, array(8192, type_="int32"))),
     "attention": (jax.grad(attention), (array(16, 2048, 256, type_="bfloat16"),)),
