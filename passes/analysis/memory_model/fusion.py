@@ -56,7 +56,7 @@ class Kernels:
         self._ends: set[int] = set()
         """Positions of the operations that products' kernels end with."""
         self._several_ends: set[int] = set()
-        """Of those that end a kernel with others. They are not written over what they read."""
+        """The same of those that end one together. They are not written over what they read."""
         self._find_values_in_memory()
         self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
@@ -141,16 +141,17 @@ class Kernels:
 
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
-        is_free = end not in self._ends and end not in self._several_ends
-        return end >= 0 and is_free and self.trace.uses[end] in _ENDS
+        return self._is_free(end) and self.trace.uses[end] in _ENDS
+
+    def _is_free(self, end: int) -> bool:
+        """Whether this is one kernel, and no product ends with it yet."""
+        return end >= 0 and end not in self._ends and end not in self._several_ends
 
     def _has_several_ends(self, value: int, readers: Mapping[int, set[int]]) -> bool:
         """Whether a product's kernel writes several elementwise values of its size instead."""
         trace, ends = self.trace, readers[value]
         return len(ends) > 1 and all(
-            end >= 0
-            and end not in self._ends
-            and end not in self._several_ends
+            self._is_free(end)
             and trace.uses[end] in INLINED
             and self.in_memory[trace.makes[end][0]]
             and trace.sizes[trace.makes[end][0]] == trace.sizes[value]

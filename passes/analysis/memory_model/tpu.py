@@ -4,7 +4,7 @@
 - A matrix product or a convolution is a kernel that fuses what it reads, whatever that costs to
   make again, and ends with what alone reads it: elementwise operations, a reduction, an update of
   a slice. What such an end writes may lie where a product that it reads lies.
-  Several elementwise values of its size end it together, and lie nowhere else.
+  Several elementwise values of its size may end it together; these are not written over others.
 - An elementwise value that several kernels read is made again in each where it follows from one
   value in memory, and kept where it follows from several.
 - What several products alone read is kept as well where it follows from one large value and from
