@@ -67,9 +67,13 @@ class BufferUse(enum.StrEnum):
     FREE = "free"
     """A constant or an iota: its result is made inside whoever reads it."""
     FUSED = "fused"
-    """Elementwise or movement: its result is in memory only where a reader cannot fuse it."""
+    """Movement: its result is in memory only where a reader cannot fuse it."""
+    ELEMENTWISE = "elementwise"
+    """Like FUSED, but element by element: a kernel that makes its result of another kernel's by
+    such operations alone may write it over that."""
     HEAVY = "heavy"
-    """Like FUSED, but too slow to be done once for each reader: with several its result is kept."""
+    """Like ELEMENTWISE, but too slow to be done once for each reader: with several its result is
+    kept."""
     SHIFT = "shift"
     """A softmax's x - max(x): like HEAVY where nothing but it reads the maximum, which is then
     made in its kernel; else like FUSED. The maximum is the last operand, broadcast. No row has
@@ -84,7 +88,10 @@ class BufferUse(enum.StrEnum):
     REDUCTION = "reduction"
     """Fuses what it reads; its result is in memory."""
     WHOLE = "whole"
-    """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+    """Operands and results are in memory: a product, a sort, a custom call."""
+    LIBRARY = "library"
+    """Like WHOLE, in a library: its result comes in a tuple, beside the memory that the library
+    works in, and XLA writes nothing over what is in a tuple."""
     PRODUCT = "product"
     """Fuses what it reads; its result is in memory unless one kernel alone reads it, elementwise or
     a reduction, which its own then ends with. No row has this: it is a product on a TPU."""

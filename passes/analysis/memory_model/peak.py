@@ -142,7 +142,9 @@ class _Buffers:
             for read, made in self._pairs(number):
                 buffer = kernels.buffer[read]
                 fixed = buffer in trace.inputs and buffer not in writable
-                if kernels.free[read] or fixed or reads.count(read) > 1 or last[buffer] > time:
+                if kernels.free[read] or fixed or last[buffer] > time:
+                    continue
+                if made not in kernels.beside and reads.count(read) > 1:
                     continue
                 over[made] = buffer
                 last[buffer] = max(time, last.get(made, time))

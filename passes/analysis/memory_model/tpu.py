@@ -58,6 +58,13 @@ _SLOW_FLOPS = 8
 _LONG_ROW, _SEVERAL_OF_ROWS = 8192, 3
 """Rows of more elements are long; and how many values with a number for each row are several."""
 
+_OF_GPUS = {
+    BufferUse.ELEMENTWISE: BufferUse.FUSED,
+    BufferUse.HEAVY: BufferUse.FUSED,
+    BufferUse.LIBRARY: BufferUse.WHOLE,
+}
+"""What is told apart on GPUs alone."""
+
 _TABLE_ENTRY_BYTES, _TABLE_ALIGNMENT = 4, 32
 
 
@@ -87,7 +94,7 @@ class TpuRules(MemoryRules):
 
     def use_of(self, name: str, results: int) -> BufferUse:
         use = _USES.get(name) or buffer_use_of(name, results)
-        return BufferUse.FUSED if use is BufferUse.HEAVY else use
+        return _OF_GPUS.get(use, use)
 
 
 XLA_TPU = TpuRules()

@@ -183,7 +183,7 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             and len(graph.users[wide]) == 1
             and graph.bytes_of(narrow) < graph.bytes_of(wide)
         ):
-            trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
+            trace.uses[producer], trace.uses[position] = BufferUse.ELEMENTWISE, BufferUse.HEAVY
 
 
 def _mark_repeated(graph: Program, trace: OpTrace) -> None:
@@ -196,14 +196,14 @@ def _mark_repeated(graph: Program, trace: OpTrace) -> None:
             continue
         last = last or _last_kernels(graph, trace)
         if last[_kept_source(graph, trace, position)] >= last[graph.results[position][0]]:
-            trace.uses[position] = BufferUse.FUSED
+            trace.uses[position] = BufferUse.ELEMENTWISE
 
 
 def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
     """By value the position of the last operation that reads it, or what is fused of it."""
     last = [FROM_OUTSIDE] * len(graph.sizes)
     for position in range(len(graph.ops) - 1, -1, -1):
-        is_fused = position < len(trace.uses) and trace.uses[position] is BufferUse.FUSED
+        is_fused = position < len(trace.uses) and trace.uses[position] in _FUSED
         reader = last[graph.results[position][0]] if is_fused else position
         for value in graph.operands[position]:
             last[value] = max(last[value], reader)
@@ -222,7 +222,7 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
         producer = graph.producers[value]
         if len(frontier) == 1 and len(graph.users[value]) > 1:
             return value
-        if producer == FROM_OUTSIDE or trace.uses[producer] is not BufferUse.FUSED:
+        if producer == FROM_OUTSIDE or trace.uses[producer] not in _FUSED:
             break
         frontier.remove(value)
         frontier.update(each for each in graph.operands[producer] if not constant[each])
@@ -232,7 +232,7 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
 def _mark_transposed(graph: Program, trace: OpTrace) -> None:
     """Keeps what a product is converted to where XLA transposes that for several readers."""
     for position in transposed_products(graph):
-        if trace.uses[position] is BufferUse.FUSED:
+        if trace.uses[position] in _FUSED:
             trace.uses[position] = BufferUse.HEAVY
 
 
@@ -261,6 +261,8 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
                     type_ = graph.values[made].type, trace.sizes[made]
                     trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
 
+
+_FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
 
 _LONGEST_ACTIVATION = 16
 """Operations between a tanh and the value that an activation function is of; a GELU has five."""
