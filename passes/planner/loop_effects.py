@@ -24,6 +24,7 @@ from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
 from ..analysis.pricing import CHEAP_SHARE, Pricing, Rates
+from ..analysis.program import BlockPrograms
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
@@ -177,9 +178,11 @@ class LoopEffects:
             read = {number: _read_of(made, loop) for number, loop in rebuilt.items()}
             finish_scans(replaced)
             device = device.with_made(replaced.like)
+            programs = BlockPrograms(device)
             for number, loop in rebuilt.items():
                 left = _read_of(read[number], loop)
-                effects[number] = LoopEffect(inner_bytes(loop, device), reads=tuple(left.values()))
+                inside = inner_bytes(loop, programs)
+                effects[number] = LoopEffect(inside, reads=tuple(left.values()))
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
                     stacks = _linked_bytes(forward, readers, rebuilt, device)
@@ -221,8 +224,9 @@ class LoopEffects:
 def _read_of(
     made: Mapping[ir.Value, tuple[int, int]], loop: ir.Operation
 ) -> dict[ir.Value, tuple[int, int]]:
-    """Of some values those that a loop reads, in the order in which it reads them."""
-    return {value: made[value] for value in walk.values_read(loop) if value in made}
+    """Of some values outside those that a loop reads, in the order in which it reads them."""
+    inside = (value for op in walk.operations(loop) for value in op.operands)
+    return {value: made[value] for value in (*loop.operands, *inside) if value in made}
 
 
 def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:

@@ -28,7 +28,7 @@ from ..analysis.memory_model.tracer import (
 )
 from ..analysis.mincut import Solved
 from ..analysis.pricing import Pricing
-from ..analysis.program import Program
+from ..analysis.program import BlockPrograms, Program
 from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import IRMapping
@@ -102,7 +102,7 @@ class Model:
         self.pricing = Pricing(
             target.speed, sizes=self.device.sizes, exchanged=self.device.exchanged
         )
-        self._graphs = {block: Program(block, self.device) for block in self.blocks}
+        self._graphs = BlockPrograms(self.device, *(Program(b, self.device) for b in self.blocks))
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
             for block, graph in self._graphs.items()
@@ -318,7 +318,7 @@ class Model:
 
     def _base_inner(self, op: ir.Operation) -> int:
         """The peak memory inside an unmodified operation with regions of code."""
-        inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self.device)
+        inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self._graphs)
         return inner
 
     def _base_bytes(self, block: ir.Block) -> int:

@@ -13,7 +13,7 @@ from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
 from ...ir.values import element_of
 from ..device import DeviceView
-from ..program import FROM_OUTSIDE, Program
+from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
 from .layouts import transposed_products, transposing_bytes
 from .memory_rules import PACKED, MemoryRules
@@ -83,13 +83,13 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     trace = OpTrace(sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     unchanged: dict[int, int] = {}
-    rules = graph.device.rules
+    rules, programs = graph.device.rules, BlockPrograms(graph.device, graph)
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
         use, inner = rules.use_of(name, len(makes)), 0
         if facts_of(name).holds_code:
             op = graph.ops[position]
-            inner = inner_of(op) if inner_of else inner_bytes(op, graph.device)
+            inner = inner_of(op) if inner_of else inner_bytes(op, programs)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position, unchanged)
         elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
@@ -123,19 +123,23 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     return trace
 
 
-def inner_bytes(op: ir.Operation, device: DeviceView) -> int:
+def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
     if not facts_of(op.name).holds_code:
         return 0
-    return bytes_around(
-        op, lambda block: simulate(trace_block(Program(block, device))).bytes, device
-    )
+
+    def inside(block: ir.Block) -> int:
+        return simulate(trace_block(programs[block], lambda op: inner_bytes(op, programs))).bytes
+
+    return bytes_around(op, inside, programs)
 
 
-def bytes_around(op: ir.Operation, inside: Callable[[ir.Block], int], device: DeviceView) -> int:
+def bytes_around(
+    op: ir.Operation, inside: Callable[[ir.Block], int], programs: BlockPrograms
+) -> int:
     """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
-    return max(most, transposing_bytes(op, device)) + ahead_bytes(op, device)
+    return max(most, transposing_bytes(op, programs)) + ahead_bytes(op, programs.device)
 
 
 def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:

@@ -17,7 +17,7 @@ from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.layouts import transposed_products, transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
-from hloom.passes.analysis.program import Program
+from hloom.passes.analysis.program import BlockPrograms, Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
@@ -102,8 +102,8 @@ def test_branches_need_what_the_larger_one_needs(parse: Callable[[str], ir.Modul
     )
     (case,) = [op for op in walk.operations(module.operation) if op.name == "stablehlo.case"]
     # a, b and c, of which one stands where the branch's result will.
-    assert inner_bytes(case, DeviceView()) == 2 * 4 * 64 * 64
-    assert inner_bytes(next(iter(walk.operations(case))), DeviceView()) == 0
+    assert inner_bytes(case, BlockPrograms(DeviceView())) == 2 * 4 * 64 * 64
+    assert inner_bytes(next(iter(walk.operations(case))), BlockPrograms(DeviceView())) == 0
 
 
 def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]) -> None:
@@ -213,7 +213,7 @@ def test_a_stack_that_is_read_in_another_order_is_copied(transposed: bool) -> No
 
     module = prepared(jax.jit(jax.grad(loss)).lower(square(128)))
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    copied = [transposing_bytes(loop, DeviceView()) for loop in loops]
+    copied = [transposing_bytes(loop, BlockPrograms(DeviceView())) for loop in loops]
     assert copied == [0, pytest.approx(8 * 4 * 128 * 128 * transposed, abs=64)]
 
 
