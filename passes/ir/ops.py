@@ -158,9 +158,7 @@ _GROUPS: tuple[_Rows, ...] = (
     _combining("map", category=Category.ELEMENTWISE, use=BufferUse.ELEMENTWISE),
     _combining("sort"),
     _kernel("top_k", None, dialect="chlo"),
-    _kernel(
-        "cholesky fft triangular_solve", None, use=BufferUse.LIBRARY, no_capture=_LIBRARY
-    ),
+    _kernel("cholesky fft triangular_solve", None, use=BufferUse.LIBRARY, no_capture=_LIBRARY),
     _kernel("rng_bit_generator", 32, fuses_operands=True),  # the rounds of Threefry
     # XLA expands batch norms into elementwise work and reductions.
     _kernel("batch_norm_inference", 4, fuses_operands=True),

@@ -11,7 +11,10 @@ from .trace import OpTrace
 _IN_ORDER = frozenset({BufferUse.FREE, BufferUse.ELEMENTWISE, BufferUse.HEAVY, BufferUse.VIEW})
 """Uses that read their operands' elements in the order in which they make the result's."""
 
-INLINED = _IN_ORDER | {BufferUse.FUSED, BufferUse.SHIFT}
+FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
+"""Uses that are made again by each reader."""
+
+INLINED = _IN_ORDER | FUSED | {BufferUse.SHIFT}
 """Uses in which a result need not be in memory."""
 
 _SEPARATE = INLINED | {BufferUse.REDUCTION, BufferUse.WHOLE}

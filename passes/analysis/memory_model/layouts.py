@@ -10,6 +10,7 @@ over heads in groups, a copy of it in that order is kept, converted to the type 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
@@ -86,12 +87,26 @@ def transposed_stacks(
     return found
 
 
-def transposed_products(graph: Program) -> list[int]:
-    """Positions of the conversions of which XLA keeps a transposed copy.
+@dataclass(frozen=True)
+class TransposedProduct:
+    """A product's result that XLA keeps transposed.
 
-    Each converts a product that is read elementwise together with an earlier product in another
-    order. In attention over heads in groups the earlier one is the scores, which are transposed for
-    the softmax, and the later one the gradient that comes back to the softmax's result.
+    Attributes:
+      conversion: the position of the conversion whose result is kept.
+      beside: the product whose order it is transposed to.
+    """
+
+    conversion: int
+    beside: int
+
+
+def transposed_products(graph: Program) -> list[TransposedProduct]:
+    """The products of which XLA keeps a transposed copy, converted.
+
+    Each is read elementwise together with another product in another order, to which a transpose
+    leads; where none or both have one, with an earlier product. In attention over heads in groups
+    the other one is the scores, which are transposed for the softmax, and this one the gradient
+    that comes back to the softmax's result.
     """
     sizes = {
         graph.bytes_of(graph.results[position][0])
@@ -102,7 +117,7 @@ def transposed_products(graph: Program) -> list[int]:
         return []
     # And in half or twice the bytes, as a product of bfloat16 converted to float32.
     sizes |= {size * 2 for size in sizes} | {size // 2 for size in sizes}
-    orders, found = graph.once(_Orders), set[int]()
+    orders, found = graph.once(_Orders), dict[int, TransposedProduct]()
     for position, results in enumerate(graph.results):
         if len(results) != 1 or graph.bytes_of(results[0]) not in sizes:
             continue
@@ -112,11 +127,14 @@ def transposed_products(graph: Program) -> list[int]:
         whole = [each for each in operands if orders.has_shape_of(each, results[0])]
         if len({orders.made[value] for value in whole} - {None}) < 2:
             continue
-        behind = (orders.behind_product(value) for value in whole)
-        product, first = max(filter(None, behind), default=(FROM_OUTSIDE, FROM_OUTSIDE))
-        if product != FROM_OUTSIDE and len(graph.operands[first]) == 1:
-            found.add(first)
-    return sorted(found)
+        behind = sorted(filter(None, map(orders.behind_product, whole)))
+        if not behind:
+            continue
+        _, product, first = behind[-1]
+        if len(graph.operands[first]) == 1:
+            others = [each for _, each, _ in behind if each != product]
+            found[first] = TransposedProduct(first, others[-1] if others else FROM_OUTSIDE)
+    return [found[first] for first in sorted(found)]
 
 
 def _is_product(graph: Program, value: int) -> bool:
@@ -190,13 +208,15 @@ class _Orders:
         """Whether two values have the same shape."""
         return self._shapes[one] == self._shapes[other]
 
-    def behind_product(self, value: int) -> tuple[int, int] | None:
-        """The product that a value has its order from, and the first operation behind it that does
-        more than to move elements; None where it has it from elsewhere."""
-        graph, first = self._graph, None
+    def behind_product(self, value: int) -> tuple[bool, int, int] | None:
+        """The product that a value has its order from, with whether no transpose leads to it, and
+        the first operation behind it that does more than to move elements; None where the order is
+        from elsewhere."""
+        graph, first, is_plain = self._graph, None, True
         while (position := graph.producers[value]) != FROM_OUTSIDE:
             if graph.names[position] == "stablehlo.dot_general":
-                return None if first is None else (position, first)
+                return None if first is None else (is_plain, position, first)
+            is_plain = is_plain and graph.names[position] != "stablehlo.transpose"
             giving = [each for each in graph.operands[position] if self.made[each] is not None]
             if not self.is_flexible[position] or not giving:
                 return None

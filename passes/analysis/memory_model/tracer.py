@@ -15,9 +15,11 @@ from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
-from .layouts import transposed_products, transposing_bytes
+from .fusion import FUSED
+from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
+from .softmax import mark_shifts, mark_transposed
 from .targets import refine
 from .trace import OpTrace
 
@@ -108,9 +110,9 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     if rules.repeats_tanh:
         _mark_repeated(graph, trace)
     if rules.has_shifts:
-        _mark_shifts(graph, trace)
+        mark_shifts(graph, trace)
     if rules.transposes_products:
-        _mark_transposed(graph, trace)
+        mark_transposed(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
     )
@@ -207,7 +209,7 @@ def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
     """By value the position of the last operation that reads it, or what is fused of it."""
     last = [FROM_OUTSIDE] * len(graph.sizes)
     for position in range(len(graph.ops) - 1, -1, -1):
-        is_fused = position < len(trace.uses) and trace.uses[position] in _FUSED
+        is_fused = position < len(trace.uses) and trace.uses[position] in FUSED
         reader = last[graph.results[position][0]] if is_fused else position
         for value in graph.operands[position]:
             last[value] = max(last[value], reader)
@@ -226,32 +228,11 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
         producer = graph.producers[value]
         if len(frontier) == 1 and len(graph.users[value]) > 1:
             return value
-        if producer == FROM_OUTSIDE or trace.uses[producer] not in _FUSED:
+        if producer == FROM_OUTSIDE or trace.uses[producer] not in FUSED:
             break
         frontier.remove(value)
         frontier.update(each for each in graph.operands[producer] if not constant[each])
     return own
-
-
-def _mark_transposed(graph: Program, trace: OpTrace) -> None:
-    """Keeps what a product is converted to where XLA transposes that for several readers."""
-    for position in transposed_products(graph):
-        if trace.uses[position] in _FUSED:
-            trace.uses[position] = BufferUse.HEAVY
-
-
-def _mark_shifts(graph: Program, trace: OpTrace) -> None:
-    """Marks x - max(x), a softmax's shift, where nothing else reads x."""
-    constant = graph.constant_derived
-    for position, name in enumerate(graph.names[: len(trace.uses)]):
-        if name != "stablehlo.subtract":
-            continue
-        value, other = (graph.index[operand] for operand in graph.ops[position].operands)
-        shifted = graph.results[position][0]
-        if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
-            continue
-        if value in _maximum_of(graph, other, constant):
-            trace.uses[position] = BufferUse.SHIFT
 
 
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
@@ -266,27 +247,8 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
                     trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
 
 
-_FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
-
 _LONGEST_ACTIVATION = 16
 """Operations between a tanh and the value that an activation function is of; a GELU has five."""
-
-_LONGEST_BROADCAST = 6
-"""Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
-
-
-def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
-    """The operands of the maximum that a value is broadcast from; empty where it is none."""
-    for _ in range(_LONGEST_BROADCAST):
-        producer = graph.producers[value]
-        if producer == FROM_OUTSIDE:
-            break
-        op = graph.ops[producer]
-        if op.name == "stablehlo.reduce":
-            combines = op.regions[0].blocks[0].operations[0].operation.name
-            return graph.operands[producer] if combines == "stablehlo.maximum" else []
-        value = next((v for v in graph.operands[producer] if not constant[v]), value)
-    return []
 
 
 def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:

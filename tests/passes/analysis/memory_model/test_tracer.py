@@ -115,7 +115,10 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(Program(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
+    assert trace_block(Program(main_block(module))).uses == [
+        BufferUse.ELEMENTWISE,
+        BufferUse.HEAVY,
+    ]
 
 
 GELU = """
@@ -138,7 +141,7 @@ GELU = """
 @pytest.mark.parametrize(
     ("activation", "element", "read", "use"),
     [
-        ("stablehlo.tanh %inner : {type}", "f32", "%x", BufferUse.FUSED),
+        ("stablehlo.tanh %inner : {type}", "f32", "%x", BufferUse.ELEMENTWISE),
         ("stablehlo.tanh %inner : {type}", "bf16", "%x", BufferUse.HEAVY),
         ("chlo.erf %inner : {type} -> {type}", "f32", "%x", BufferUse.HEAVY),
         ("stablehlo.tanh %inner : {type}", "f32", "%t", BufferUse.HEAVY),
@@ -337,33 +340,42 @@ def test_predictions_are_near_xlas_figures(name: str, policy: str | None) -> Non
 
 # Heads in groups: the scores' axes have another order in the first product than in the gradient's.
 ATTENTIONS = {
-    "grouped": ("btkgd,bskd->bkgts", "bkgts,bskd->btkgd", (2, 1024, 4, 4, 64), (2, 1024, 4, 64)),
-    "not grouped": ("bthd,bshd->bhts", "bhts,bshd->bthd", (2, 1024, 16, 64), (2, 1024, 16, 64)),
+    "grouped": ("btkgd,bskd->bkgts", "bkgts,bskd->btkgd", (4, 4), (4,)),
+    "not grouped": ("bthd,bshd->bhts", "bhts,bshd->bthd", (16,), (16,)),
 }
 
 
 def gradient_of_attention(name: str, sharding: Any = None) -> Any:
+    """Of a checkpointed layer, from a gradient of its result, between products with weights."""
     scored, summed, queries, keys = ATTENTIONS[name]
+    batch, length, head, width = 3, 1024, 64, 1024
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    @jax.checkpoint
+    def layer(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array, wo: jax.Array) -> Any:
+        q = (x @ wq).reshape(batch, length, *queries, head)
+        k, v = ((x @ w).reshape(batch, length, *keys, head) for w in (wk, wv))
         scores = jnp.einsum(scored, q, k).astype("float32") / 8
         weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
-        return jnp.einsum(summed, weights, v).astype("float32").sum()
+        return jnp.einsum(summed, weights, v).reshape(x.shape) @ wo
 
-    shapes = [
-        jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding)
-        for shape in (queries, keys, keys)
-    ]
-    return jax.jit(jax.grad(attention, argnums=(0, 1, 2))).lower(*shapes)
+    def gradient(g: jax.Array, *given: jax.Array) -> Any:
+        return jax.vjp(layer, *given)[1](g)
+
+    narrow = keys[0] * head
+    shapes = [(batch, length, width)] * 2
+    shapes += [(width, width), (width, narrow), (width, narrow), (width, width)]
+    return jax.jit(gradient).lower(
+        *(jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding) for shape in shapes)
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("grouped", ["tensor<2x4x4x1024x1024xf32>"]), ("not grouped", [])]
+    ("name", "wanted"), [("grouped", ["tensor<3x4x4x1024x1024xf32>"]), ("not grouped", [])]
 )
 def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) -> None:
     module = prepared(gradient_of_attention(name))
     graph = Program(main_block(module))
-    found = [graph.ops[position] for position in transposed_products(graph)]
+    found = [graph.ops[product.conversion] for product in transposed_products(graph)]
     assert [str(op.results[0].type) for op in found] == wanted
     assert all(op.operands[0].owner.name == "stablehlo.dot_general" for op in found)
 
@@ -373,4 +385,4 @@ def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) ->
 def test_the_memory_of_the_gradient_of_attention_is_xlas(name: str) -> None:
     lowered = gradient_of_attention(name, placement())
     real = measure(lowered, "off").temp_bytes
-    assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.005)
+    assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.01)
