@@ -9,7 +9,7 @@ over heads in groups, a copy of it in that order is kept, converted to the type 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jax.extend.mlir import ir
 
@@ -21,7 +21,6 @@ from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from ..reach import settled
-from ..signatures import signature_of
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
@@ -168,7 +167,7 @@ class _Orders:
             shape, plain = types[type_]
             self._shapes.append(shape)
             self._plain.append(plain)
-        self._axes: dict[int, dict[int, int] | None] = {}
+        self._axes: dict[int, Mapping[int, int] | None] = {}
         """By operation that moves elements."""
         self.is_flexible = [self._takes_order(position) for position in range(len(graph.ops))]
         self.made: list[Order | None] = [None] * len(graph.sizes)
@@ -293,7 +292,7 @@ class _Orders:
         inverse = {there: here for here, there in axes.items()}
         return tuple(inverse[axis] for axis in order if axis in inverse)
 
-    def _axes_of(self, position: int) -> dict[int, int] | None:
+    def _axes_of(self, position: int) -> Mapping[int, int] | None:
         """For each axis of the operand that is longer than 1, the axis of the result it becomes.
 
         None where the operation does more than to order them anew.
@@ -302,15 +301,15 @@ class _Orders:
             self._axes[position] = self._find_axes(position)
         return self._axes[position]
 
-    def _find_axes(self, position: int) -> dict[int, int] | None:
+    def _find_axes(self, position: int) -> Mapping[int, int] | None:
         graph = self._graph
         made = self._plain[graph.results[position][0]]
         if graph.names[position] not in _MOVES:
             return {axis: axis for axis in made}
-        signature = signature_of(graph.ops[position])
-        if signature is None:
+        found = graph.device.kept_axes(graph.ops[position])
+        if found is None:
             return None
-        found, given = signature.kept_axes(), self._plain[graph.operands[position][0]]
+        given = self._plain[graph.operands[position][0]]
         is_whole = tuple(sorted(found)) == given and tuple(sorted(found.values())) == made
         return found if is_whole else None
 
