@@ -155,7 +155,10 @@ class _Orders:
     """
 
     def __init__(self, graph: Program, lanes: int = 1) -> None:
-        self._graph, self._lanes = graph, lanes
+        # Not the program itself, which keeps its orders.
+        self._lanes, self._device, self._index = lanes, graph.device, graph.index
+        self._ops, self._names, self._producers = graph.ops, graph.names, graph.producers
+        self._operands, self._results, self._users = graph.operands, graph.results, graph.users
         types: dict[ir.Type, tuple[tuple[int, ...], Order]] = {}
         self._shapes: list[tuple[int, ...]] = []
         self._plain: list[Order] = []
@@ -179,7 +182,7 @@ class _Orders:
 
     def of(self, value: ir.Value) -> Order:
         """The order of a value of the block, or of code inside, which is as it is plainest."""
-        number = self._graph.index.get(value)
+        number = self._index.get(value)
         if number is None or number >= len(self.made):
             return tuple(_long(shape_of(value)))
         found = settled(self._known, number, self._asked_of, self._ask)
@@ -192,28 +195,28 @@ class _Orders:
     def behind_product(self, value: int) -> tuple[int, int] | None:
         """The product that a value has its order from, and the first operation behind it that does
         more than to move elements; None where it has it from elsewhere."""
-        graph, first = self._graph, None
-        while (position := graph.producers[value]) != FROM_OUTSIDE:
-            if graph.names[position] == "stablehlo.dot_general":
+        first = None
+        while (position := self._producers[value]) != FROM_OUTSIDE:
+            if self._names[position] == "stablehlo.dot_general":
                 return None if first is None else (position, first)
-            giving = [each for each in graph.operands[position] if self.made[each] is not None]
+            giving = [each for each in self._operands[position] if self.made[each] is not None]
             if not self.is_flexible[position] or not giving:
                 return None
-            first = first if graph.names[position] in _MOVES else position
+            first = first if self._names[position] in _MOVES else position
             value = giving[0]
         return None
 
     def _takes_order(self, position: int) -> bool:
-        graph, name = self._graph, self._graph.names[position]
+        name = self._names[position]
         if name in _MOVES:
             return True
         if name != CONSTRAINT and facts_of(name).kind is not Kind.CHEAP:
             return False
-        shapes, shape = self._shapes, self._shapes[graph.results[position][0]]
-        return any(shapes[value] == shape for value in graph.operands[position])
+        shapes, shape = self._shapes, self._shapes[self._results[position][0]]
+        return any(shapes[value] == shape for value in self._operands[position])
 
     def _make(self, position: int, value: int) -> Order | None:
-        graph, name = self._graph, self._graph.names[position]
+        name = self._names[position]
         if name == "stablehlo.dynamic_slice" or facts_of(name).kind is Kind.CONSTANT:
             return None
         if self._lanes > 1:
@@ -223,7 +226,7 @@ class _Orders:
                 return self._with_fastest(value, axis)
         if not self.is_flexible[position]:
             return self._plain[value]
-        for operand in graph.operands[position]:
+        for operand in self._operands[position]:
             order = self.made[operand]
             mapped = None if order is None else self._through(position, order)
             if mapped is not None:
@@ -231,22 +234,21 @@ class _Orders:
         return None
 
     def _asked_of(self, value: int) -> list[int]:
-        return [self._graph.results[reader][0] for reader in self._made_for(value)]
+        return [self._results[reader][0] for reader in self._made_for(value)]
 
     def _made_for(self, value: int) -> list[int]:
         """The readers of a value that it takes its order from, the last one first."""
         if self.made[value] is not None:
             return []
-        graph = self._graph
-        readers = reversed(graph.users[value])
+        readers = reversed(self._users[value])
         return [
-            each for each in readers if self.is_flexible[each] and len(graph.results[each]) == 1
+            each for each in readers if self.is_flexible[each] and len(self._results[each]) == 1
         ]
 
     def _ask(self, value: int) -> Order | None:
         """Gives what may be in any order the one that suits the result of a reader."""
         for reader in self._made_for(value):
-            order = self._known[self._graph.results[reader][0]]
+            order = self._known[self._results[reader][0]]
             asked = None if order is None else self._back(reader, value, order)
             if asked is not None:
                 return asked
@@ -254,8 +256,8 @@ class _Orders:
 
     def _made_by_product(self, position: int) -> Order:
         """The order of a product: the left operand's fastest axis stays the fastest."""
-        [result], left = self._graph.results[position], self._graph.operands[position][0]
-        axes = ProductAxes.of(self._graph.ops[position]).left
+        [result], left = self._results[position], self._operands[position][0]
+        axes = ProductAxes.of(self._ops[position]).left
         made = self.made[left]
         fastest = (self._plain[left] if made is None else made)[-1:]
         if not axes.batch or not fastest or fastest[0] not in axes.free:
@@ -265,10 +267,10 @@ class _Orders:
     def _axis_before_heads(self, position: int) -> int | None:
         """The axis before those that a reshape makes of the last one: heads, too narrow for
         lanes."""
-        if self._graph.names[position] != "stablehlo.reshape":
+        if self._names[position] != "stablehlo.reshape":
             return None
-        operand = self._shapes[self._graph.operands[position][0]]
-        result = self._shapes[self._graph.results[position][0]]
+        operand = self._shapes[self._operands[position][0]]
+        result = self._shapes[self._results[position][0]]
         is_split = len(operand) > 1 and len(result) == len(operand) + 1
         if not is_split or operand[:-1] != result[:-2] or result[-1] % self._lanes == 0:
             return None
@@ -283,7 +285,7 @@ class _Orders:
         return None if axes is None else tuple(axes[axis] for axis in order if axis in axes)
 
     def _back(self, position: int, operand: int, order: Order) -> Order | None:
-        is_move, [result] = self._graph.names[position] in _MOVES, self._graph.results[position]
+        is_move, [result] = self._names[position] in _MOVES, self._results[position]
         if not is_move and not self.has_shape_of(operand, result):
             return None
         axes = self._axes_of(position)
@@ -302,14 +304,13 @@ class _Orders:
         return self._axes[position]
 
     def _find_axes(self, position: int) -> Mapping[int, int] | None:
-        graph = self._graph
-        made = self._plain[graph.results[position][0]]
-        if graph.names[position] not in _MOVES:
+        made = self._plain[self._results[position][0]]
+        if self._names[position] not in _MOVES:
             return {axis: axis for axis in made}
-        found = graph.device.kept_axes(graph.ops[position])
+        found = self._device.kept_axes(self._ops[position])
         if found is None:
             return None
-        given = self._plain[graph.operands[position][0]]
+        given = self._plain[self._operands[position][0]]
         is_whole = tuple(sorted(found)) == given and tuple(sorted(found.values())) == made
         return found if is_whole else None
 
