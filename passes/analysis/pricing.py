@@ -92,6 +92,8 @@ class Pricing:
 
     def _exchange_seconds(self, op: ir.Operation) -> float:
         """The seconds of what devices exchange where the operation is repeated once."""
+        if not self.exchanged.exchanges:
+            return 0.0
         found = (self.exchanged.exchanges[each] for each in self.exchanged.repeated_by(op))
         return sum((each.seconds(self.speed) or 0.0) / each.runs for each in found)
 

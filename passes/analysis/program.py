@@ -185,25 +185,28 @@ class Program:
         return number
 
     def _add_operation(self, op: ir.Operation, sizeless: set[int]) -> None:
-        position = len(self.ops)
+        position, name = len(self.ops), op.name
         kind, index = kind_of(op), self.index
-        if op.name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
+        if name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
             kind = Kind.OPAQUE
-        if op.name == CONSTRAINT and kind is Kind.OPAQUE:
+        if name == CONSTRAINT and kind is Kind.OPAQUE:
             kind = Kind.EXPENSIVE if self.device.exchanged.accounts_for(op) else kind
-        read = [
-            index[value] if value in index else self._add_value(value, FROM_OUTSIDE, sizeless)
-            for value in op.operands
-        ]
+        read = []
+        for value in op.operands:
+            number = index.get(value)
+            if number is None:
+                number = self._add_value(value, FROM_OUTSIDE, sizeless)
+            read.append(number)
         if kind not in CHEAP_KINDS and len(op.regions):
             for inner in walk.operations(op):
                 read += [index[value] for value in inner.operands if value in index]
-        read = list(dict.fromkeys(read))
+        if len(read) > 1:
+            read = list(dict.fromkeys(read))
         self.ops.append(op)
-        self.names.append(op.name)
+        self.names.append(name)
         self.operands.append(read)
-        for value in read:
-            self.users[value].append(position)
+        for number in read:
+            self.users[number].append(position)
         made = [self._add_value(result, position, sizeless) for result in op.results]
         self.results.append(made)
         if sizeless and not sizeless.isdisjoint(read + made):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.memory_model.layouts import transposing_bytes
 from ..analysis.memory_model.peak import Peak, buffer_timeline, simulate

@@ -9,6 +9,7 @@ these is decided where it is asked: whether a single operation may be recomputed
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 
 
@@ -163,53 +164,53 @@ class OpFacts:
     no_capture: str | None = None
     widens: bool = False
 
-    @property
+    @functools.cached_property
     def is_constant(self) -> bool:
         return self.category is Category.CONSTANT
 
-    @property
+    @functools.cached_property
     def is_fusible(self) -> bool:
         """Whether XLA makes its result inside the kernel that reads it."""
         return self.traffic is Traffic.FUSED
 
-    @property
+    @functools.cached_property
     def is_product(self) -> bool:
         """Whether matrix units do its work."""
         return self.category is Category.CONTRACTION
 
-    @property
+    @functools.cached_property
     def reads_memory(self) -> bool:
         """Whether its operands have to be in memory: nothing is fused into it."""
         if self.fuses_operands or self.traffic in (Traffic.NONE, Traffic.UPDATED):
             return False
         return self.use in (BufferUse.WHOLE, BufferUse.IN_PLACE)
 
-    @property
+    @functools.cached_property
     def launches_kernel(self) -> bool:
         """Whether it takes a kernel of its own, at least."""
         return self.traffic not in (Traffic.NONE, Traffic.FUSED)
 
-    @property
+    @functools.cached_property
     def holds_code(self) -> bool:
         """Whether its regions are parts of the program."""
         return self.regions is Regions.CODE
 
-    @property
+    @functools.cached_property
     def branches(self) -> bool:
         """Whether it decides at run time which of its regions run, or how often."""
         return self.category in (Category.LOOP, Category.CONDITIONAL)
 
-    @property
+    @functools.cached_property
     def communicates(self) -> bool:
         """Whether it is one of XLA's exchanges between devices."""
         return self.category is Category.COLLECTIVE
 
-    @property
+    @functools.cached_property
     def relabels(self) -> bool:
         """Whether its results equal its operands."""
         return self.category is Category.RELABEL
 
-    @property
+    @functools.cached_property
     def ends_block(self) -> bool:
         return self.category is Category.TERMINATOR
 

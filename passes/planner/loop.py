@@ -10,7 +10,7 @@ from ..budgeted import INDISTINCT
 from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
-from .candidates import PlannerSettings
+from .candidates import Candidate, PlannerSettings
 from .price_search import NO_TIME, cheapest, corrected_bytes, leanest
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
@@ -220,8 +220,15 @@ class _Fits:
     def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
         self.limit_bytes, self.tried = limit_bytes, tried
         self.aim_bytes = limit_bytes * share * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+        self._known: dict[tuple[Candidate | None, int], bool] = {}
 
     def __call__(self, estimate: Estimate) -> bool:
+        key = estimate.candidate, estimate.temp_bytes
+        if key not in self._known:
+            self._known[key] = self._fits(estimate)
+        return self._known[key]
+
+    def _fits(self, estimate: Estimate) -> bool:
         # The program as it is takes no planning again where it turns out too large.
         bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
         return corrected_bytes(estimate, self.tried) <= bound

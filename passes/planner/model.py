@@ -112,6 +112,7 @@ class Model:
         self._inner: dict[Hashable, int] = {}
         """By operation with code, by key, the peak inside: what it holds beside is exchanged."""
         self._known: dict[Candidate | None, _Simulated] = {}
+        self._kept_bytes: dict[Candidate, int] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
         solved: Solved = {} if like is None else like.block_plans.solved
@@ -220,9 +221,11 @@ class Model:
 
         Mostly a bit less than the temporary memory.
         """
-        by_block = Counter(self.block_plans.kept_bytes(candidate))
-        by_block.update(self.loops.kept_bytes(candidate.price))
-        return max(by_block.values(), default=0)
+        if candidate not in self._kept_bytes:
+            by_block = Counter(self.block_plans.kept_bytes(candidate))
+            by_block.update(self.loops.kept_bytes(candidate.price))
+            self._kept_bytes[candidate] = max(by_block.values(), default=0)
+        return self._kept_bytes[candidate]
 
     def seconds(self, candidate: Candidate) -> float:
         """The added time of a candidate; quicker than an estimate."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Search:
         }
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
+        self._added: dict[str, int] = {}
+        """By moves, how many estimates of their search are among all."""
 
     @property
     def step_seconds(self) -> float:
@@ -299,8 +302,10 @@ class Search:
         return self._searches[variant.moves]
 
     def _add_all(self, variant: Variant, search: PriceSearch) -> None:
-        for each in search.estimates.values():
+        added = self._added.get(variant.moves, 0)
+        for each in itertools.islice(search.estimates.values(), added, None):
             self._add(variant, each)
+        self._added[variant.moves] = len(search.estimates)
 
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)

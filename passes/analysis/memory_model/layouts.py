@@ -9,7 +9,7 @@ over heads in groups, a copy of it in that order is kept, converted to the type 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -22,7 +22,6 @@ from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from ..reach import settled
-from ..signatures import signature_of
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
@@ -174,7 +173,10 @@ class _Orders:
     """
 
     def __init__(self, graph: Program, lanes: int = 1) -> None:
-        self._graph, self._lanes = graph, lanes
+        # Not the program itself, which keeps its orders.
+        self._lanes, self._device, self._index = lanes, graph.device, graph.index
+        self._ops, self._names, self._producers = graph.ops, graph.names, graph.producers
+        self._operands, self._results, self._users = graph.operands, graph.results, graph.users
         types: dict[ir.Type, tuple[tuple[int, ...], Order]] = {}
         self._shapes: list[tuple[int, ...]] = []
         self._plain: list[Order] = []
@@ -186,7 +188,7 @@ class _Orders:
             shape, plain = types[type_]
             self._shapes.append(shape)
             self._plain.append(plain)
-        self._axes: dict[int, dict[int, int] | None] = {}
+        self._axes: dict[int, Mapping[int, int] | None] = {}
         """By operation that moves elements."""
         self.is_flexible = [self._takes_order(position) for position in range(len(graph.ops))]
         self.made: list[Order | None] = [None] * len(graph.sizes)
@@ -198,7 +200,7 @@ class _Orders:
 
     def of(self, value: ir.Value) -> Order:
         """The order of a value of the block, or of code inside, which is as it is plainest."""
-        number = self._graph.index.get(value)
+        number = self._index.get(value)
         if number is None or number >= len(self.made):
             return tuple(_long(shape_of(value)))
         found = settled(self._known, number, self._asked_of, self._ask)
@@ -212,29 +214,30 @@ class _Orders:
         """The product that a value has its order from, with whether no transpose leads to it, and
         the first operation behind it that does more than to move elements; None where the order is
         from elsewhere."""
-        graph, first, is_plain = self._graph, None, True
-        while (position := graph.producers[value]) != FROM_OUTSIDE:
-            if graph.names[position] == "stablehlo.dot_general":
+        first, is_plain = None, True
+        while (position := self._producers[value]) != FROM_OUTSIDE:
+            name = self._names[position]
+            if name == "stablehlo.dot_general":
                 return None if first is None else (is_plain, position, first)
-            is_plain = is_plain and graph.names[position] != "stablehlo.transpose"
-            giving = [each for each in graph.operands[position] if self.made[each] is not None]
+            is_plain = is_plain and name != "stablehlo.transpose"
+            giving = [each for each in self._operands[position] if self.made[each] is not None]
             if not self.is_flexible[position] or not giving:
                 return None
-            first = first if graph.names[position] in _MOVES else position
+            first = first if name in _MOVES else position
             value = giving[0]
         return None
 
     def _takes_order(self, position: int) -> bool:
-        graph, name = self._graph, self._graph.names[position]
+        name = self._names[position]
         if name in _MOVES:
             return True
         if name != CONSTRAINT and facts_of(name).kind is not Kind.CHEAP:
             return False
-        shapes, shape = self._shapes, self._shapes[graph.results[position][0]]
-        return any(shapes[value] == shape for value in graph.operands[position])
+        shapes, shape = self._shapes, self._shapes[self._results[position][0]]
+        return any(shapes[value] == shape for value in self._operands[position])
 
     def _make(self, position: int, value: int) -> Order | None:
-        graph, name = self._graph, self._graph.names[position]
+        name = self._names[position]
         if name == "stablehlo.dynamic_slice" or facts_of(name).kind is Kind.CONSTANT:
             return None
         if self._lanes > 1:
@@ -244,7 +247,7 @@ class _Orders:
                 return self._with_fastest(value, axis)
         if not self.is_flexible[position]:
             return self._plain[value]
-        for operand in graph.operands[position]:
+        for operand in self._operands[position]:
             order = self.made[operand]
             mapped = None if order is None else self._through(position, order)
             if mapped is not None:
@@ -252,22 +255,21 @@ class _Orders:
         return None
 
     def _asked_of(self, value: int) -> list[int]:
-        return [self._graph.results[reader][0] for reader in self._made_for(value)]
+        return [self._results[reader][0] for reader in self._made_for(value)]
 
     def _made_for(self, value: int) -> list[int]:
         """The readers of a value that it takes its order from, the last one first."""
         if self.made[value] is not None:
             return []
-        graph = self._graph
-        readers = reversed(graph.users[value])
+        readers = reversed(self._users[value])
         return [
-            each for each in readers if self.is_flexible[each] and len(graph.results[each]) == 1
+            each for each in readers if self.is_flexible[each] and len(self._results[each]) == 1
         ]
 
     def _ask(self, value: int) -> Order | None:
         """Gives what may be in any order the one that suits the result of a reader."""
         for reader in self._made_for(value):
-            order = self._known[self._graph.results[reader][0]]
+            order = self._known[self._results[reader][0]]
             asked = None if order is None else self._back(reader, value, order)
             if asked is not None:
                 return asked
@@ -275,8 +277,8 @@ class _Orders:
 
     def _made_by_product(self, position: int) -> Order:
         """The order of a product: the left operand's fastest axis stays the fastest."""
-        [result], left = self._graph.results[position], self._graph.operands[position][0]
-        axes = ProductAxes.of(self._graph.ops[position]).left
+        [result], left = self._results[position], self._operands[position][0]
+        axes = ProductAxes.of(self._ops[position]).left
         made = self.made[left]
         fastest = (self._plain[left] if made is None else made)[-1:]
         if not axes.batch or not fastest or fastest[0] not in axes.free:
@@ -286,10 +288,10 @@ class _Orders:
     def _axis_before_heads(self, position: int) -> int | None:
         """The axis before those that a reshape makes of the last one: heads, too narrow for
         lanes."""
-        if self._graph.names[position] != "stablehlo.reshape":
+        if self._names[position] != "stablehlo.reshape":
             return None
-        operand = self._shapes[self._graph.operands[position][0]]
-        result = self._shapes[self._graph.results[position][0]]
+        operand = self._shapes[self._operands[position][0]]
+        result = self._shapes[self._results[position][0]]
         is_split = len(operand) > 1 and len(result) == len(operand) + 1
         if not is_split or operand[:-1] != result[:-2] or result[-1] % self._lanes == 0:
             return None
@@ -304,7 +306,7 @@ class _Orders:
         return None if axes is None else tuple(axes[axis] for axis in order if axis in axes)
 
     def _back(self, position: int, operand: int, order: Order) -> Order | None:
-        is_move, [result] = self._graph.names[position] in _MOVES, self._graph.results[position]
+        is_move, [result] = self._names[position] in _MOVES, self._results[position]
         if not is_move and not self.has_shape_of(operand, result):
             return None
         axes = self._axes_of(position)
@@ -313,7 +315,7 @@ class _Orders:
         inverse = {there: here for here, there in axes.items()}
         return tuple(inverse[axis] for axis in order if axis in inverse)
 
-    def _axes_of(self, position: int) -> dict[int, int] | None:
+    def _axes_of(self, position: int) -> Mapping[int, int] | None:
         """For each axis of the operand that is longer than 1, the axis of the result it becomes.
 
         None where the operation does more than to order them anew.
@@ -322,15 +324,14 @@ class _Orders:
             self._axes[position] = self._find_axes(position)
         return self._axes[position]
 
-    def _find_axes(self, position: int) -> dict[int, int] | None:
-        graph = self._graph
-        made = self._plain[graph.results[position][0]]
-        if graph.names[position] not in _MOVES:
+    def _find_axes(self, position: int) -> Mapping[int, int] | None:
+        made = self._plain[self._results[position][0]]
+        if self._names[position] not in _MOVES:
             return {axis: axis for axis in made}
-        signature = signature_of(graph.ops[position])
-        if signature is None:
+        found = self._device.kept_axes(self._ops[position])
+        if found is None:
             return None
-        found, given = signature.kept_axes(), self._plain[graph.operands[position][0]]
+        given = self._plain[self._operands[position][0]]
         is_whole = tuple(sorted(found)) == given and tuple(sorted(found.values())) == made
         return found if is_whole else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
-from .fusion import FUSED
+from .fusion import FUSED, Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
@@ -82,16 +83,40 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
 
     ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
+    around, programs = graph.once(_trace_around), BlockPrograms(graph.device, graph)
+    trace = dataclasses.replace(
+        around,
+        uses=list(around.uses),
+        reads=list(around.reads),
+        makes=list(around.makes),
+        sizes=list(around.sizes),
+        inner=list(around.inner),
+    )
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if facts_of(name).holds_code:
+            op = graph.ops[position]
+            trace.inner[position] += inner_of(op) if inner_of else inner_bytes(op, programs)
+    return trace
+
+
+def kernels_of(graph: Program) -> Kernels:
+    """The kernels of a block, for which it makes no difference what runs inside operations."""
+    return graph.once(_kernels)
+
+
+def _kernels(graph: Program) -> Kernels:
+    return Kernels(graph.once(_trace_around))
+
+
+def _trace_around(graph: Program) -> OpTrace:
+    """The trace of a block without the bytes that are alive in the code inside of it."""
     trace = OpTrace(sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     unchanged: dict[int, int] = {}
-    rules, programs = graph.device.rules, BlockPrograms(graph.device, graph)
+    rules = graph.device.rules
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        use, inner = rules.use_of(name, len(makes)), 0
-        if facts_of(name).holds_code:
-            op = graph.ops[position]
-            inner = inner_of(op) if inner_of else inner_bytes(op, programs)
+        use = rules.use_of(name, len(makes))
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position, unchanged)
         elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
@@ -103,7 +128,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         trace.uses.append(use)
         trace.reads.append(reads)
         trace.makes.append(makes)
-        trace.inner.append(inner)
+        trace.inner.append(0)
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)

@@ -188,8 +188,11 @@ class Evictions:
             for node, reader in early:
                 waiting.setdefault(reader, set()).add(clones.get(node, latest[node]))
             place = len(sequence)
-            sources = waiting.pop(step, set())
-            sources.update(clones.get(operand, latest[operand]) for operand in read)
+            sources = [latest[operand] for operand in read]
+            if clones:
+                sources = [clones.get(operand, latest[operand]) for operand in read]
+            if step in waiting:
+                sources = [*waiting.pop(step).union(sources)]
             for source in sources:
                 reads[source].append(place)
             latest[step] = place

@@ -22,7 +22,7 @@ from functools import cached_property
 
 from ...analysis.memory_model.fusion import INLINED, Kernels
 from ...analysis.memory_model.trace import OpTrace
-from ...analysis.memory_model.tracer import trace_block
+from ...analysis.memory_model.tracer import kernels_of, trace_block
 from ...ir.op_facts import BufferUse
 from ...recompute.block.values import ForwardValues
 
@@ -192,12 +192,18 @@ class BlockMachine:
 
     def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
         self.forward = forward
-        as_it_is = trace or trace_block(forward.graph)
-        trace = _with_saveable(as_it_is, forward)
+        as_it_is = Kernels(trace) if trace else kernels_of(forward.graph)
+        trace = _with_saveable(trace or trace_block(forward.graph), as_it_is, forward)
         self._kernels = Kernels(trace)
-        self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(Kernels(as_it_is))
+        self._returned = frozenset(self._kernels.returned())
+        self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(as_it_is)
         """Whether the block takes less in the machine, by such values, than XLA makes it take."""
-        self._sources = _sources(trace, self._kernels)
+        maker, buffer = self._kernels.maker, self._kernels.buffer
+        self._made_from = [
+            frozenset([maker[buffer[source]] for source in sources]) - {-1}
+            for sources in _sources(trace, self._kernels)
+        ]
+        """By value, the nodes that write what it lies in or is made from."""
         self._fused = _fused(trace, self._kernels)
         self._requests = _requests(trace, self._kernels, forward.borders.highest)
 
@@ -216,8 +222,9 @@ class BlockMachine:
     def _node(self, number: int) -> Node:
         kernels, forward, trace = self._kernels, self.forward, self._kernels.trace
         made, position = kernels.makes[number], kernels.positions[number]
-        returned = set(kernels.returned())
-        size = sum(trace.sizes[v] for v in made if kernels.buffer[v] == v and v not in returned)
+        size = sum(
+            trace.sizes[v] for v in made if kernels.buffer[v] == v and v not in self._returned
+        )
         operands = {kernels.maker[buffer] for buffer in kernels.buffers[number]} - {-1}
         done = {position}.union(*(self._fused[value] for value in trace.reads[position]))
         results = [value for p in done for value in forward.graph.results[p]]
@@ -244,12 +251,8 @@ class BlockMachine:
 
     def fused_from(self, nodes: Collection[int]) -> frozenset[int]:
         """The values that are fused and made of nothing but what nodes write."""
-        kernels, kept = self._kernels, frozenset(nodes) | {-1}
-        return frozenset(
-            value
-            for value, sources in enumerate(self._sources)
-            if all(kernels.maker[kernels.buffer[source]] in kept for source in sources)
-        )
+        kept = frozenset(nodes)
+        return frozenset([value for value, made in enumerate(self._made_from) if made <= kept])
 
     @cached_property
     def gates(self) -> Sequence[int]:
@@ -281,10 +284,9 @@ def _peak_bytes(kernels: Kernels) -> int:
     return most
 
 
-def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
+def _with_saveable(trace: OpTrace, kernels: Kernels, forward: ForwardValues) -> OpTrace:
     """The trace, in which fused values that are worth saving are in memory."""
-    kernels, graph = Kernels(trace), forward.graph
-    in_memory = _in_memory(trace, kernels)
+    graph, in_memory = forward.graph, _in_memory(trace, kernels)
     border = forward.borders.highest
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     uses = list(trace.uses)
