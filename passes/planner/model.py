@@ -7,6 +7,7 @@ effects on the block around them. The estimate is the simulated peak of the entr
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ..analysis.autodiff import has_remat_name, is_rematerialized
 from ..analysis.cost import all_flops
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
+from ..analysis.loops.pairs import LoopPair
 from ..analysis.memory_model.peak import Peak, simulate
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.trace import OpTrace
@@ -115,9 +117,30 @@ class Model:
         self._kept_bytes: dict[Candidate, int] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
-        solved: Solved = {} if like is None else like.block_plans.solved
-        scans = [BlockScans(block, min_bytes, self.device, solved) for block in self.blocks]
-        self.pairs = [pair for one in scans for pair in one.pairs]
+        self._like, self._min_bytes = like, min_bytes
+        self._solved: Solved = {} if like is None else like._solved
+
+    # Of a variant that is dearer than a plan that is known, nothing of this is asked for.
+
+    @functools.cached_property
+    def _scans(self) -> list[BlockScans]:
+        return [
+            BlockScans(block, self._min_bytes, self.device, self._solved) for block in self.blocks
+        ]
+
+    @functools.cached_property
+    def pairs(self) -> list[LoopPair]:
+        """The pairs of loops that may be planned."""
+        return [pair for one in self._scans for pair in one.pairs]
+
+    @functools.cached_property
+    def price_grid(self) -> PriceGrid:
+        """The prices to try."""
+        return PriceGrid(self._middle_rate()) if self._like is None else self._like.price_grid
+
+    @functools.cached_property
+    def block_plans(self) -> BlockPlans:
+        """What each candidate does to straight-line blocks."""
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
         # A plan of pairs rewrites what is around them, of which no clone may be planned then.
         around = frozenset(
@@ -128,18 +151,23 @@ class Model:
         )
         forwards = {
             block: forward
-            for block in (self.blocks if target.keeps_barriers else ())
+            for block in (self.blocks if self._keeps_barriers else ())
             if not is_rematerialized(block)
             and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
             and (
                 forward := ForwardValues(
-                    self._graphs[block], min_bytes, self.pricing, loops, around
+                    self._graphs[block], self._min_bytes, self.pricing, loops, around
                 )
             ).weigh(forward.read_across)
         }
-        price_grid = PriceGrid(self._middle_rate()) if like is None else like.block_plans.price_grid
-        self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
-        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.device)
+        return BlockPlans(forwards, self.price_grid, self._solved)
+
+    @functools.cached_property
+    def loops(self) -> LoopEffects:
+        """What each candidate does to loops."""
+        return LoopEffects(
+            self.module, self.number, self._scans, self.price_grid, self.pricing, self.device
+        )
 
     @property
     def is_long(self) -> bool:

@@ -89,12 +89,14 @@ class Kernels:
         """
         trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
-        readers: dict[int, set[int]] = {
-            value: set()
-            for use, makes in zip(trace.uses, trace.makes, strict=True)
-            if use is BufferUse.PRODUCT
-            for value in makes
-        }
+        readers: dict[int, set[int]] = {}
+        if BufferUse.PRODUCT in trace.uses:
+            readers = {
+                value: set()
+                for use, makes in zip(trace.uses, trace.makes, strict=True)
+                if use is BufferUse.PRODUCT
+                for value in makes
+            }
         for value in trace.returned:
             in_memory[value] = True
             kernel[value] = _RETURNED
