@@ -411,7 +411,7 @@ def _again(
     """The recomputed operations, and how often each runs."""
     for block in blocks:
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
-        yield from ((op, runs) for group in block.groups for op in group.cloned)
+        yield from ((op, runs) for group in block.groups for op in group.recomputed)
     for scan in scans:
         runs = runs_of(scan.block)
         yield from ((op, times * runs) for op, times in scan.runs)
