@@ -230,7 +230,7 @@ class _Buffers:
                     break
 
     def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
-        """The values that lie in a buffer one after the other, each with its first and last time."""
+        """The values that lie in a buffer one after the other, with their first and last times."""
         begin = self.first[buffer]
         value = buffer
         while (made := self.under.get(value)) is not None:
