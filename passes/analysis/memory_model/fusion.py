@@ -252,7 +252,7 @@ class Kernels:
                 sources[value] = (value,)
 
     def _find_beside(self, made: int, read: tuple[int, ...], moved: tuple[int, ...]) -> None:
-        """Finds what a kernel of elementwise work may be written over."""
+        """Finds what a kernel of elementwise work may be written over (buffer_sharing.cc in XLA)."""
         sizes, maker = self.trace.sizes, self.maker
         found = [
             value
@@ -267,6 +267,8 @@ class Kernels:
             self.beside[made] = found
 
     def _leave_out_normalized(self) -> None:
+        """Takes back what a row is reduced of for the kernel alone, as in a softmax's gradient: XLA
+        reduces it in that kernel, which so reads the row before it writes."""
         for made in list(self.beside):
             number = self.maker[made]
             if self.use_of(number) not in _IN_ORDER:
