@@ -34,7 +34,7 @@ class LocalSizes(TensorSizes):
     shardings: Shardings = field(default_factory=Shardings)
 
     def of(self, value: ir.Value) -> TensorSize:
-        whole = TensorSizes.of(self, value)
+        whole = super().of(value)
         # What is in a host's memory takes none here, and is read all the same.
         if self.shardings.trivial or not (share := self.shardings.share(value)):
             return whole

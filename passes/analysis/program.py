@@ -159,6 +159,7 @@ class Program:
         """What holds the values: none outlives its module."""
         self._signatures: dict[int, Signature | None] = {}
         self._found: dict[Callable[[Program], Any], Any] = {}
+        """By function of `once` what it found, which may not hold the program."""
         self._count = 0
         sizeless: set[int] = set()
         for argument in block.arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,9 @@ from benchmarks.common.subjects import SUBJECTS, TPU_SUBJECTS
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.layouts import transposed_products, transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
+from hloom.passes.analysis.memory_model.tracer import inner_bytes, kernels_of, predict, trace_block
 from hloom.passes.analysis.program import BlockPrograms, Program
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -378,6 +379,21 @@ def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) ->
     found = [graph.ops[product.conversion] for product in transposed_products(graph)]
     assert [str(op.results[0].type) for op in found] == wanted
     assert all(op.operands[0].owner.name == "stablehlo.dot_general" for op in found)
+
+
+def test_what_is_found_of_a_program_once_goes_with_it() -> None:
+    """Passes put off the collection of cyclic garbage: a cycle would hold all that a plan tried."""
+    module = prepared(gradient_of_attention("grouped"))
+    graph = Program(main_block(module))
+    first, kept = trace_block(graph), kernels_of(graph)
+    assert kernels_of(graph) is kept
+    first.uses.clear()
+    first.inner[0] += 1
+    assert trace_block(graph) == trace_block(Program(main_block(module)))
+    gone = weakref.ref(graph)
+    with gc_paused():
+        del graph
+        assert gone() is None
 
 
 @pytest.mark.h100
