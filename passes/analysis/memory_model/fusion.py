@@ -252,7 +252,7 @@ class Kernels:
                 sources[value] = (value,)
 
     def _find_beside(self, made: int, read: tuple[int, ...], moved: tuple[int, ...]) -> None:
-        """Finds what a kernel of elementwise work may be written over (buffer_sharing.cc in XLA)."""
+        """Finds what elementwise work may be written over (buffer_sharing.cc in XLA)."""
         sizes, maker = self.trace.sizes, self.maker
         found = [
             value
