@@ -183,7 +183,7 @@ class OpFacts:
         """Whether its operands have to be in memory: nothing is fused into it."""
         if self.fuses_operands or self.traffic in (Traffic.NONE, Traffic.UPDATED):
             return False
-        return self.use in (BufferUse.WHOLE, BufferUse.IN_PLACE)
+        return self.use in (BufferUse.WHOLE, BufferUse.LIBRARY, BufferUse.IN_PLACE)
 
     @functools.cached_property
     def launches_kernel(self) -> bool:

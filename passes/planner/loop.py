@@ -58,6 +58,11 @@ class Choice:
     known: tuple[Estimate, ...]
 
 
+_NEAR_THE_FLOOR = 1.25
+"""How far above a budget the least expected memory may be where `min` is followed nevertheless: one
+plan that XLA makes far more of than expected corrects all others too."""
+
+
 def aimed(compiles: int) -> int:
     """How many of so many attempts aim at the budget; the last ones at the least memory."""
     return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
@@ -184,7 +189,8 @@ def _on_the_road_of_min(
     lowest = search.lowest()
     while not _is_stalled(passed):
         worth = affordable(lowest, search.step_seconds, passed)
-        if min(corrected_bytes(estimate, tried) for estimate in worth) > limit_bytes:
+        least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
+        if least_bytes > _NEAR_THE_FLOOR * limit_bytes:
             break
         promising = _promising(worth, passed)
         if not promising:
