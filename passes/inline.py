@@ -176,6 +176,8 @@ def _unreferenced(
 ) -> tuple[ir.Operation, ...]:
     """Private functions that have no user once the planned calls are inlined."""
     kept = {name for name, function in functions.items() if walk.is_public(function)}
+    if len(kept) == len(functions):
+        return ()  # as of every program whose calls are inlined
     seen: dict[ir.Attribute, frozenset[str]] = {}
     for view in module.body.operations:
         if view.operation.name != "func.func":

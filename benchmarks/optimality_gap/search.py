@@ -7,9 +7,8 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.candidates import Candidate
 from hloom.passes.planner.loop import least
-from hloom.passes.planner.machine.eviction import Evictions, WindowedPlan, WindowedRun
-from hloom.passes.planner.machine.plan import plan_of
-from hloom.passes.planner.machine.problem import BlockMachine
+from hloom.passes.planner.machine.plan import EvictedPlans
+from hloom.passes.planner.machine.windowed import WindowedMachine, WindowedPlan, WindowedRun
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch, cheapest
 from hloom.passes.planner.record import Estimate
@@ -21,9 +20,9 @@ class MachineModel(Model):
 
     def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
         super().__init__(module, target, min_bytes)
-        self.machine = BlockMachine(self.block_plans.forwards[self.main])
-        self._machine_runs = Evictions(self.machine.problem)
-        self._unmodified = self._machine_runs.run(WindowedPlan([]))
+        self._evicted = EvictedPlans(self.block_plans.forwards[self.main])
+        self.machine = self._evicted.machine
+        self._unmodified = WindowedMachine(self.machine.problem).run(WindowedPlan([]))
         self._runs: dict[CloneSchedule, WindowedRun] = {}
 
     def run(self, candidate: Candidate | None) -> WindowedRun:
@@ -33,11 +32,8 @@ class MachineModel(Model):
             return self._unmodified
         schedule = schedules[self.main]
         if schedule not in self._runs:
-            self._runs[schedule] = self.run_of(schedule)
+            self._runs[schedule] = self._evicted.run(schedule)
         return self._runs[schedule]
-
-    def run_of(self, schedule: CloneSchedule) -> WindowedRun:
-        return self._machine_runs.run(plan_of(self.machine, schedule))
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         found = self.run(candidate)

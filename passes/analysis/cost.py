@@ -21,7 +21,7 @@ from ..ir.types import TensorSizes
 from ..ir.values import defining_op, element_of
 from .flops import operation_flops
 from .kernels import work_of
-from .loops.counted import counted_loop
+from .loops.counted import trip_count_of
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
         return max(by_region, default=0.0)
     trip_count = 1
     if category is Category.LOOP:
-        loop = counted_loop(op)
-        trip_count = loop.trip_count if loop else 1
+        found = trip_count_of(op)
+        trip_count = 1 if found is None else found
     return sum(by_region) * trip_count
 
 

@@ -20,6 +20,12 @@ from .shardings.exchanged import Exchanged
 from .shardings.shardings import Shardings
 from .signatures import signature_of
 
+_MOVED_BY = {
+    "stablehlo.broadcast_in_dim": "broadcast_dimensions",
+    "stablehlo.transpose": "permutation",
+}
+"""What says how an operation moves elements, beside its types; of a reshape nothing does."""
+
 
 @dataclass(frozen=True)
 class LocalSizes(TensorSizes):
@@ -83,6 +89,7 @@ class DeviceView:
         self.exchanged = exchanged or Exchanged()
         self.sizes = LocalSizes(shardings=self.shardings)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
+        self._kept_axes: dict[tuple[object, ...], Mapping[int, int] | None] = {}
 
     @classmethod
     def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> DeviceView:
@@ -102,6 +109,17 @@ class DeviceView:
         # Along which axes a value is split that a pass added is not known.
         part = self.rules.part_bytes(type_, counts) if share and counts is not None else None
         return math.ceil(size * share) if part is None else part
+
+    def kept_axes(self, op: ir.Operation) -> Mapping[int, int] | None:
+        """Which axis of its result each axis of a moved operand becomes; None where no signature
+        says. Many operations of a module move alike."""
+        name = op.name
+        attribute = op.attributes[_MOVED_BY[name]] if name in _MOVED_BY else None
+        key = name, op.operands[0].type, op.results[0].type, attribute
+        if key not in self._kept_axes:
+            signature = signature_of(op)
+            self._kept_axes[key] = None if signature is None else signature.kept_axes()
+        return self._kept_axes[key]
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...]:
         """The shape of what one device has of the value; () where it is no array."""

@@ -59,7 +59,10 @@ class Pricing:
 
     def of(self, op: ir.Operation) -> int:
         """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
-        cheap, seconds = self._look_up(op)
+        return self.of_work(*self.work(op))
+
+    def of_work(self, cheap: bool, seconds: float) -> int:
+        """The same of an operation of which this is known, as `work` gives it at any rates."""
         rate = self.rates.cheap if cheap else self.rates.expensive
         # An infinite rate is tested for by itself: the seconds may be 0.
         if math.isinf(rate):
@@ -68,9 +71,9 @@ class Pricing:
 
     def seconds(self, op: ir.Operation) -> float:
         """The weighted seconds of recomputing the operation."""
-        return self._look_up(op)[1]
+        return self.work(op)[1]
 
-    def _look_up(self, op: ir.Operation) -> tuple[bool, float]:
+    def work(self, op: ir.Operation) -> tuple[bool, float]:
         """Whether an operation is cheap, and its weighted seconds."""
         found = self._known.get(op)
         if found is None:
@@ -92,6 +95,8 @@ class Pricing:
 
     def _exchange_seconds(self, op: ir.Operation) -> float:
         """The seconds of what devices exchange where the operation is repeated once."""
+        if not self.exchanged.exchanges:
+            return 0.0
         found = (self.exchanged.exchanges[each] for each in self.exchanged.repeated_by(op))
         return sum((each.seconds(self.speed) or 0.0) / each.runs for each in found)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from jax.extend.mlir import ir
 
@@ -32,6 +33,8 @@ from .signatures.rules import Shape
 from .signatures.signature import Signature
 
 _CALL = "func.call"
+
+_Found = TypeVar("_Found")
 
 FROM_OUTSIDE = -1
 """Producer of block arguments and of values that are defined outside the block."""
@@ -155,6 +158,8 @@ class Program:
         self.module: ir.Module | None = None
         """What holds the values: none outlives its module."""
         self._signatures: dict[int, Signature | None] = {}
+        self._found: dict[Callable[[Program], Any], Any] = {}
+        """By function of `once` what it found, which may not hold the program."""
         self._count = 0
         sizeless: set[int] = set()
         for argument in block.arguments:
@@ -181,25 +186,28 @@ class Program:
         return number
 
     def _add_operation(self, op: ir.Operation, sizeless: set[int]) -> None:
-        position = len(self.ops)
+        position, name = len(self.ops), op.name
         kind, index = kind_of(op), self.index
-        if op.name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
+        if name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
             kind = Kind.OPAQUE
-        if op.name == CONSTRAINT and kind is Kind.OPAQUE:
+        if name == CONSTRAINT and kind is Kind.OPAQUE:
             kind = Kind.EXPENSIVE if self.device.exchanged.accounts_for(op) else kind
-        read = [
-            index[value] if value in index else self._add_value(value, FROM_OUTSIDE, sizeless)
-            for value in op.operands
-        ]
+        read = []
+        for value in op.operands:
+            number = index.get(value)
+            if number is None:
+                number = self._add_value(value, FROM_OUTSIDE, sizeless)
+            read.append(number)
         if kind not in CHEAP_KINDS and len(op.regions):
             for inner in walk.operations(op):
                 read += [index[value] for value in inner.operands if value in index]
-        read = list(dict.fromkeys(read))
+        if len(read) > 1:
+            read = list(dict.fromkeys(read))
         self.ops.append(op)
-        self.names.append(op.name)
+        self.names.append(name)
         self.operands.append(read)
-        for value in read:
-            self.users[value].append(position)
+        for number in read:
+            self.users[number].append(position)
         made = [self._add_value(result, position, sizeless) for result in op.results]
         self.results.append(made)
         if sizeless and not sizeless.isdisjoint(read + made):
@@ -209,6 +217,13 @@ class Program:
     def inside(self, block: ir.Block) -> Program:
         """A block of code inside of the block, as a program by itself on the same device."""
         return Program(block, self.device)
+
+    def once(self, find: Callable[[Program], _Found]) -> _Found:
+        """What a function finds of the program, found once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: _Found = self._found[find]
+        return found
 
     def bytes_of(self, value: int) -> int:
         """Bytes of a value on one device; 0 where it has no static size."""
@@ -319,6 +334,7 @@ class Program:
         outside.update(root.returned)
         assert self.shapes is not None  # known once for all parts
         part = copy.copy(self)
+        part._found = {}
         for of_all in ("flops", "makers"):
             part.__dict__.pop(of_all, None)
         part.root = Code(
@@ -405,6 +421,21 @@ class Program:
         if op.name == "stablehlo.constant":
             return is_zero_constant(op)
         return op.name in KEEPS_ZEROS and self.zeros.issuperset(operands)
+
+
+class BlockPrograms(dict[ir.Block, Program]):
+    """The programs of blocks on one device, each read when it is first asked for.
+
+    None of the blocks may be edited meanwhile.
+    """
+
+    def __init__(self, device: DeviceView, *known: Program) -> None:
+        super().__init__({each.block: each for each in known})
+        self.device = device
+
+    def __missing__(self, block: ir.Block) -> Program:
+        found = self[block] = Program(block, self.device)
+        return found
 
 
 KEEPS_ZEROS = frozenset(

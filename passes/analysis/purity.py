@@ -19,13 +19,16 @@ from .shardings.constraints import moves_a_parameter, moves_nothing
 
 def kind_of(op: ir.Operation) -> Kind:
     """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
-    if op.name == CONSTRAINT:
+    name = op.name
+    kind = facts_of(name).kind
+    if kind is Kind.CHEAP or kind is Kind.CONSTANT:
+        return kind  # as most operations are
+    if name == CONSTRAINT:
         if moves_nothing(op):
             return Kind.CHEAP
         return Kind.EXPENSIVE if moves_a_parameter(op) else Kind.OPAQUE
-    if op.name == CUSTOM_CALL:
+    if name == CUSTOM_CALL:
         return Kind.EXPENSIVE if is_pure_kernel(op) else Kind.OPAQUE
-    kind = facts_of(op.name).kind
     if kind is Kind.REDUCTION and not _is_plain_reduction(op):
         kind = Kind.EXPENSIVE
     return Kind.OPAQUE if kind is Kind.EXPENSIVE and not _all_inside(op, is_pure) else kind

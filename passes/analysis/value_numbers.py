@@ -38,6 +38,11 @@ def has_no_effect(op: ir.Operation) -> bool:
     )
 
 
+_Made = tuple[ir.Operation | None, ir.Value | None, bool, tuple[ir.Value, ...]]
+"""What makes a value, the value that it hands on, whether the first counts for its number, and what
+has to have a number before."""
+
+
 class ValueNumbers:
     """Numbers values when they are asked for.
 
@@ -50,6 +55,8 @@ class ValueNumbers:
         self._through_barriers = through_barriers
         self._through_constraints = through_constraints
         self._of: dict[ir.Value, int] = {}
+        self._made: dict[ir.Value, _Made] = {}
+        """Of values that are still to be numbered."""
         self._by_key: dict[Hashable, int] = {}
         self._count = 0
 
@@ -64,6 +71,9 @@ class ValueNumbers:
 
     def of(self, value: ir.Value) -> int:
         """The number of a value."""
+        known = self._of.get(value)
+        if known is not None:
+            return known
         return settled(self._of, value, self._sources, self._number)
 
     def equate(self, value: ir.Value, other: ir.Value) -> None:
@@ -77,35 +87,48 @@ class ValueNumbers:
     def same(self, value: ir.Value) -> ir.Value | None:
         """The value that a barrier, or what else changes no bit, hands on; None of others."""
         op = defining_op(value)
-        if op is None:
-            return None
-        if self._through_constraints and op.name == CONSTRAINT:
+        return None if op is None else self._same(value, op)
+
+    def _same(self, value: ir.Value, op: ir.Operation) -> ir.Value | None:
+        name = op.name
+        if self._through_constraints and name == CONSTRAINT:
             return op.operands[0]
         if not self._through_barriers:
             return None
-        if op.name == BARRIER:
+        if name == BARRIER:
             return op.operands[ir.OpResult(value).result_number]
-        return op.operands[0] if _keeps_precision(op) else None
+        is_same = name == "stablehlo.reduce_precision" and _keeps_precision(op)
+        return op.operands[0] if is_same else None
+
+    def _made_of(self, value: ir.Value) -> _Made:
+        found = self._made.get(value)
+        if found is None:
+            op = defining_op(value)
+            same = None if op is None else self._same(value, op)
+            is_numbered = op is not None and same is None and _is_numbered(op)
+            sources: tuple[ir.Value, ...] = () if same is None else (same,)
+            if op is not None and is_numbered:
+                sources = tuple(walk.values_read(op))
+            found = self._made[value] = op, same, is_numbered, sources
+        return found
 
     def _sources(self, value: ir.Value) -> tuple[ir.Value, ...]:
         """What has to have a number before a value."""
-        op, same = defining_op(value), self.same(value)
-        if same is not None:
-            return (same,)
-        return () if op is None or not _is_numbered(op) else tuple(walk.values_read(op))
+        return self._made_of(value)[-1]
 
     def _number(self, value: ir.Value) -> int:
         """The number of a value; the other results of its operation get theirs."""
-        op, same = defining_op(value), self.same(value)
+        op, same, is_numbered, _ = self._made_of(value)
+        del self._made[value]
         if same is not None:
             return self._of[same]
         if op is None:
             return self._new()
-        if not _is_numbered(op):
+        if not is_numbered:
             for result in op.results:
                 self._of.setdefault(result, self._new())
             return self._of[value]
-        read = tuple(self._of[operand] for operand in op.operands)
+        read = tuple([self._of[operand] for operand in op.operands])
         key = op.name, read, operation_key(op, self._of.__getitem__)
         for number, result in enumerate(op.results):
             if (key, number) not in self._by_key:
@@ -132,9 +155,7 @@ def _is_numbered(op: ir.Operation) -> bool:
 
 
 def _keeps_precision(op: ir.Operation) -> bool:
-    """Whether the operation reduces the precision of its operand to what that has already."""
-    if op.name != "stablehlo.reduce_precision":
-        return False
+    """Whether a ``reduce_precision`` is to the precision that its operand has already."""
     exponent, mantissa = (
         ir.IntegerAttr(op.attributes[name]).value for name in ("exponent_bits", "mantissa_bits")
     )

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.memory_model.layouts import transposing_bytes
 from ..analysis.memory_model.peak import Peak, buffer_timeline, simulate
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import trace_block
-from ..analysis.program import Node, Program
+from ..analysis.program import BlockPrograms, Node, Program
 from ..framework.target import Speed
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
@@ -59,15 +58,18 @@ class BlockMemory:
     """
 
     def __init__(
-        self, block: ir.Block, device: DeviceView, parent: tuple[BlockMemory, int] | None = None
+        self,
+        block: ir.Block,
+        programs: BlockPrograms,
+        parent: tuple[BlockMemory, int] | None = None,
     ) -> None:
-        self.graph = Program(block, device)
+        self.graph, self._programs = programs[block], programs
         self._parent = parent
         self._inside: dict[int, list[BlockMemory]] = {}
         for position, op in enumerate(self.graph.ops):
             if facts_of(op.name).holds_code:
                 self._inside[position] = [
-                    BlockMemory(inner, device, (self, position))
+                    BlockMemory(inner, programs, (self, position))
                     for region in op.regions
                     for inner in region.blocks
                 ]
@@ -90,7 +92,7 @@ class BlockMemory:
     def _around(self, position: int) -> int:
         """Bytes inside an operation with code in it."""
         inside = max(block.peak.bytes for block in self._inside[position])
-        return max(inside, transposing_bytes(self.graph.ops[position], self.graph.device))
+        return max(inside, transposing_bytes(self.graph.ops[position], self._programs))
 
     def alive(self) -> Iterator[LiveValue]:
         """The values in memory at the peak, here and in the code that runs then."""

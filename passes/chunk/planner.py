@@ -11,6 +11,7 @@ from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
+from ..analysis.program import BlockPrograms
 from ..analysis.shardings.exchanges import PlacedExchange, exchanges_of
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.errors import NotPossibleError
@@ -138,7 +139,8 @@ class ChunkPlanner:
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
-        self._memory = BlockMemory(block, DeviceView.of(module, memory_rules(target)))
+        device = DeviceView.of(module, memory_rules(target))
+        self._memory = BlockMemory(block, BlockPrograms(device))
         self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED

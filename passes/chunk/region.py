@@ -9,6 +9,7 @@ that are small beside the one it is around: a head's hidden states, losses, sums
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ class BlockValues:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.nodes = program.root.nodes
+        self.returned = frozenset(program.root.returned)
         self._repeated: dict[int, bool] = {}
+        self._elements: dict[int, int] = {}
         self.taken: set[int] = set()
         """Operations of regions that were found before, by number."""
 
@@ -59,10 +62,9 @@ class BlockValues:
         ]
 
     def elements(self, value: int) -> int:
-        total = 1
-        for size in self.program.shapes[value] or ():
-            total *= size
-        return total
+        if value not in self._elements:
+            self._elements[value] = math.prod(self.program.shapes[value] or ())
+        return self._elements[value]
 
     def signature_of(self, node: Node) -> Signature | None:
         """Which axes are the same dimension: of a sharding constraint, on explicit axes behind
@@ -77,6 +79,8 @@ class BlockValues:
 
         A loop makes a part of it again, whoever else reads it.
         """
+        if value in self._repeated:
+            return self._repeated[value]
 
         def holds(each: int) -> bool:
             behind = self._sources(each)
@@ -166,7 +170,10 @@ class RegionGrowth:
         found = False
         for place in sorted(self._places):
             for value in self.finder.nodes[place].results:
-                if value in self.layouts and not self.finder.is_repeated(value):
+                if value not in self.layouts or self._returned(value):
+                    continue
+                readers = self.finder.program.readers(value)
+                if not self._places.issuperset(readers) and not self.finder.is_repeated(value):
                     before = self._places.copy(), self.layouts.copy()
                     if self._read(value):
                         found = found or len(self._places) > len(before[0])
@@ -220,7 +227,7 @@ class RegionGrowth:
                     self._add(readers[0])
 
     def _returned(self, value: int) -> bool:
-        return value in self.finder.program.root.returned
+        return value in self.finder.returned
 
     def _check(self, node: Node) -> None:
         """Raises NotPossibleError where one between two of the region cannot be in a loop."""

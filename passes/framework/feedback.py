@@ -190,8 +190,14 @@ def temp_limit(
     return min(left, default=None)
 
 
+_NEXT_TO_NOTHING_MORE = 1.0001
+"""How far attempts may be from the least memory to be taken for it: XLA's figures of plans that
+keep the same values differ by the places of scalars."""
+
+
 def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int:
-    """The index of the attempt to use: the cheapest that holds, else the one with least memory.
+    """The index of the attempt to use: the cheapest that holds, else the one with least memory; of
+    those that take next to nothing more than that, the cheapest.
 
     One that the compiler refused is used only where it refused all.
 
@@ -206,7 +212,9 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
     ]
     if holding:
         return min(holding, key=lambda n: (attempts[n].record.cost, n))
-    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
+    most_bytes = min(attempts[n].temp_bytes for n in numbers) * _NEXT_TO_NOTHING_MORE
+    least = [n for n in numbers if attempts[n].temp_bytes <= most_bytes]
+    return min(least, key=lambda n: (attempts[n].record.cost, n))
 
 
 @dataclass(frozen=True)

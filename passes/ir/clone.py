@@ -90,13 +90,14 @@ class IRMapping:
     def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
         """``number`` is an operation's place in the module's text, by ``walk.key``."""
         self._number = number
-        self._ops = list(walk.operations(clone.operation))
+        self.ops = list(walk.operations(clone.operation))
+        """The clone's operations, in the order of the text."""
         self._known: dict[int, tuple[Any, Any]] = {}
         """By the identity of a dataclass that was mapped, itself and its counterpart."""
 
     def op(self, op: ir.Operation) -> ir.Operation:
         """The clone's operation."""
-        return self._ops[self._number[walk.key(op)]]
+        return self.ops[self._number[walk.key(op)]]
 
     def value(self, value: ir.Value) -> ir.Value:
         """The clone's value."""

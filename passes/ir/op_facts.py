@@ -9,6 +9,7 @@ these is decided where it is asked: whether a single operation may be recomputed
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 
 
@@ -67,9 +68,13 @@ class BufferUse(enum.StrEnum):
     FREE = "free"
     """A constant or an iota: its result is made inside whoever reads it."""
     FUSED = "fused"
-    """Elementwise or movement: its result is in memory only where a reader cannot fuse it."""
+    """Movement: its result is in memory only where a reader cannot fuse it."""
+    ELEMENTWISE = "elementwise"
+    """Like FUSED, but element by element: a kernel that makes its result of another kernel's by
+    such operations alone may write it over that."""
     HEAVY = "heavy"
-    """Like FUSED, but too slow to be done once for each reader: with several its result is kept."""
+    """Like ELEMENTWISE, but too slow to be done once for each reader: with several its result is
+    kept."""
     SHIFT = "shift"
     """A softmax's x - max(x): like HEAVY where nothing but it reads the maximum, which is then
     made in its kernel; else like FUSED. The maximum is the last operand, broadcast. No row has
@@ -84,7 +89,10 @@ class BufferUse(enum.StrEnum):
     REDUCTION = "reduction"
     """Fuses what it reads; its result is in memory."""
     WHOLE = "whole"
-    """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+    """Operands and results are in memory: a product, a sort, a custom call."""
+    LIBRARY = "library"
+    """Like WHOLE, in a library: its result comes in a tuple, beside the memory that the library
+    works in, and XLA writes nothing over what is in a tuple."""
     PRODUCT = "product"
     """Fuses what it reads; its result is in memory unless one kernel alone reads it, elementwise or
     a reduction, which its own then ends with. No row has this: it is a product on a TPU."""
@@ -156,53 +164,53 @@ class OpFacts:
     no_capture: str | None = None
     widens: bool = False
 
-    @property
+    @functools.cached_property
     def is_constant(self) -> bool:
         return self.category is Category.CONSTANT
 
-    @property
+    @functools.cached_property
     def is_fusible(self) -> bool:
         """Whether XLA makes its result inside the kernel that reads it."""
         return self.traffic is Traffic.FUSED
 
-    @property
+    @functools.cached_property
     def is_product(self) -> bool:
         """Whether matrix units do its work."""
         return self.category is Category.CONTRACTION
 
-    @property
+    @functools.cached_property
     def reads_memory(self) -> bool:
         """Whether its operands have to be in memory: nothing is fused into it."""
         if self.fuses_operands or self.traffic in (Traffic.NONE, Traffic.UPDATED):
             return False
-        return self.use in (BufferUse.WHOLE, BufferUse.IN_PLACE)
+        return self.use in (BufferUse.WHOLE, BufferUse.LIBRARY, BufferUse.IN_PLACE)
 
-    @property
+    @functools.cached_property
     def launches_kernel(self) -> bool:
         """Whether it takes a kernel of its own, at least."""
         return self.traffic not in (Traffic.NONE, Traffic.FUSED)
 
-    @property
+    @functools.cached_property
     def holds_code(self) -> bool:
         """Whether its regions are parts of the program."""
         return self.regions is Regions.CODE
 
-    @property
+    @functools.cached_property
     def branches(self) -> bool:
         """Whether it decides at run time which of its regions run, or how often."""
         return self.category in (Category.LOOP, Category.CONDITIONAL)
 
-    @property
+    @functools.cached_property
     def communicates(self) -> bool:
         """Whether it is one of XLA's exchanges between devices."""
         return self.category is Category.COLLECTIVE
 
-    @property
+    @functools.cached_property
     def relabels(self) -> bool:
         """Whether its results equal its operands."""
         return self.category is Category.RELABEL
 
-    @property
+    @functools.cached_property
     def ends_block(self) -> bool:
         return self.category is Category.TERMINATOR
 

@@ -32,7 +32,8 @@ def buffer_use_of(name: str, results: int) -> BufferUse:
     """How the operands and this number of results of an operation use memory."""
     use = facts_of(name).use
     # What XLA fuses has one result.
-    return BufferUse.WHOLE if use is BufferUse.FUSED and results != 1 else use
+    fused = BufferUse.FUSED, BufferUse.ELEMENTWISE
+    return BufferUse.WHOLE if use in fused and results != 1 else use
 
 
 def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts: Any) -> _Rows:
@@ -42,7 +43,9 @@ def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts
         yield f"{dialect}.{name}", row
 
 
-def _elementwise(names: str, flops: int, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
+def _elementwise(
+    names: str, flops: int, use: BufferUse = BufferUse.ELEMENTWISE, **facts: Any
+) -> _Rows:
     """Divisions and roots (4 FLOPs) are a special-function instruction with a correction or two,
     exponentials (8) the same with a range reduction, the others polynomials."""
     return _fused(names, Category.ELEMENTWISE, flops=flops, use=use, **facts)
@@ -152,16 +155,16 @@ _GROUPS: tuple[_Rows, ...] = (
     ),
     _combining("reduce_window", category=Category.REDUCTION, fuses_operands=True),
     _combining("select_and_scatter", fuses_operands=True),
-    _combining("map", category=Category.ELEMENTWISE, use=BufferUse.FUSED),
+    _combining("map", category=Category.ELEMENTWISE, use=BufferUse.ELEMENTWISE),
     _combining("sort"),
     _kernel("top_k", None, dialect="chlo"),
-    _kernel("cholesky fft triangular_solve", None, no_capture=_LIBRARY),
+    _kernel("cholesky fft triangular_solve", None, use=BufferUse.LIBRARY, no_capture=_LIBRARY),
     _kernel("rng_bit_generator", 32, fuses_operands=True),  # the rounds of Threefry
     # XLA expands batch norms into elementwise work and reductions.
     _kernel("batch_norm_inference", 4, fuses_operands=True),
     _kernel("batch_norm_training", 8, fuses_operands=True),
     _kernel("batch_norm_grad", 16, fuses_operands=True),
-    _product("convolution", no_capture=_LIBRARY),
+    _product("convolution", use=BufferUse.LIBRARY, no_capture=_LIBRARY),
     _product("dot"),
     _product("dot_general", widens=True),
     _product("ragged_dot", dialect="chlo", widens=True),

@@ -13,8 +13,10 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
 
 def is_read(made: ir.Operation | ir.Value) -> bool:
     """Whether anything reads a value, or a result of an operation."""
-    values = [made] if isinstance(made, ir.Value) else made.results
-    return any(True for value in values for _ in value.uses)
+    for value in [made] if isinstance(made, ir.Value) else made.results:
+        for _ in value.uses:
+            return True
+    return False
 
 
 def shape_of(value: ir.Value | ir.Type) -> list[int]:

@@ -10,7 +10,7 @@ from ..budgeted import INDISTINCT
 from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
-from .candidates import PlannerSettings
+from .candidates import Candidate, PlannerSettings
 from .price_search import NO_TIME, cheapest, corrected_bytes, leanest
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
@@ -56,6 +56,11 @@ class Choice:
     expected_bytes: int
     """Its temporary memory as the model, corrected by the attempts so far, has it."""
     known: tuple[Estimate, ...]
+
+
+_NEAR_THE_FLOOR = 1.25
+"""How far above a budget the least expected memory may be where `min` is followed nevertheless: one
+plan that XLA makes far more of than expected corrects all others too."""
 
 
 def aimed(compiles: int) -> int:
@@ -184,7 +189,8 @@ def _on_the_road_of_min(
     lowest = search.lowest()
     while not _is_stalled(passed):
         worth = affordable(lowest, search.step_seconds, passed)
-        if min(corrected_bytes(estimate, tried) for estimate in worth) > limit_bytes:
+        least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
+        if least_bytes > _NEAR_THE_FLOOR * limit_bytes:
             break
         promising = _promising(worth, passed)
         if not promising:
@@ -220,8 +226,15 @@ class _Fits:
     def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
         self.limit_bytes, self.tried = limit_bytes, tried
         self.aim_bytes = limit_bytes * share * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+        self._known: dict[tuple[Candidate | None, int], bool] = {}
 
     def __call__(self, estimate: Estimate) -> bool:
+        key = estimate.candidate, estimate.temp_bytes
+        if key not in self._known:
+            self._known[key] = self._fits(estimate)
+        return self._known[key]
+
+    def _fits(self, estimate: Estimate) -> bool:
         # The program as it is takes no planning again where it turns out too large.
         bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
         return corrected_bytes(estimate, self.tried) <= bound

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -24,8 +24,11 @@ from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
 from ..analysis.pricing import CHEAP_SHARE, Pricing, Rates
+from ..analysis.program import FROM_OUTSIDE, BlockPrograms
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
+from ..ir.op_facts import Regions
+from ..ir.ops import facts_of
 from ..ir.while_rewriter import Replacements
 from ..recompute.scan.plan import BlockScans, ScanPlan, plan_scans_budgeted
 from ..recompute.scan.rewrite import apply_scan, finish_scans
@@ -68,6 +71,7 @@ class LoopEffects:
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
         self._at: dict[int, dict[int, LoopEffect]] = {}
+        self._numbers: dict[ir.Block, list[int]] = {}
         self._seconds: dict[int, float] = {}
         self._dearest = _dearest(price_grid, pricing)
 
@@ -173,13 +177,13 @@ class LoopEffects:
                 for plan, copy in zip(plans, copies, strict=True)
                 for loop, new in zip(plan.loops, copy.loops, strict=True)
             }
-            # Once operations are erased, other values may have the addresses of theirs.
-            read = {number: _read_of(made, loop) for number, loop in rebuilt.items()}
             finish_scans(replaced)
             device = device.with_made(replaced.like)
+            programs = BlockPrograms(device)
             for number, loop in rebuilt.items():
-                left = _read_of(read[number], loop)
-                effects[number] = LoopEffect(inner_bytes(loop, device), reads=tuple(left.values()))
+                inside = inner_bytes(loop, programs)
+                reads = tuple(made[each] for each in _read_by(loop, programs) if each in made)
+                effects[number] = LoopEffect(inside, reads=tuple(dict.fromkeys(reads)))
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
                     stacks = _linked_bytes(forward, readers, rebuilt, device)
@@ -200,12 +204,18 @@ class LoopEffects:
             if loops.isdisjoint(map(walk.key, walk.ancestors(plan.block)))
         )
         return {
-            value: (self.number[walk.key(op)], place)
+            value: (number, place)
             for block in blocks
-            for op in (view.operation for view in block.operations)
-            if len(op.results)
-            for place, value in enumerate(counterparts.op(op).results)
+            for number in self._numbers_in(block)
+            for place, value in enumerate(counterparts.ops[number].results)
         }
+
+    def _numbers_in(self, block: ir.Block) -> list[int]:
+        """The numbers of the operations right in a block that have results."""
+        if block not in self._numbers:
+            ops = (view.operation for view in block.operations)
+            self._numbers[block] = [self.number[walk.key(op)] for op in ops if len(op.results)]
+        return self._numbers[block]
 
     def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
         """By the number of a forward loop, those of its backward loops."""
@@ -218,11 +228,18 @@ class LoopEffects:
         return readers
 
 
-def _read_of(
-    made: Mapping[ir.Value, tuple[int, int]], loop: ir.Operation
-) -> dict[ir.Value, tuple[int, int]]:
-    """Of some values those that a loop reads, in the order in which it reads them."""
-    return {value: made[value] for value in walk.values_read(loop) if value in made}
+def _read_by(loop: ir.Operation, programs: BlockPrograms) -> Iterator[ir.Value]:
+    """What a loop and the code in it read, in order; of the values in there not all."""
+    yield from loop.operands
+    for graph in (programs[block] for region in loop.regions for block in region.blocks):
+        for position, name in enumerate(graph.names):
+            if facts_of(name).regions is Regions.NONE:
+                for value in graph.operands[position]:
+                    if graph.producers[value] == FROM_OUTSIDE:
+                        yield graph.values[value]
+            else:
+                op = graph.ops[position]
+                yield from (v for each in (op, *walk.operations(op)) for v in each.operands)
 
 
 def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:

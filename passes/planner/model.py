@@ -7,6 +7,7 @@ effects on the block around them. The estimate is the simulated peak of the entr
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ..analysis.autodiff import has_remat_name, is_rematerialized
 from ..analysis.cost import all_flops
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
+from ..analysis.loops.pairs import LoopPair
 from ..analysis.memory_model.peak import Peak, simulate
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.trace import OpTrace
@@ -28,7 +30,7 @@ from ..analysis.memory_model.tracer import (
 )
 from ..analysis.mincut import Solved
 from ..analysis.pricing import Pricing
-from ..analysis.program import Program
+from ..analysis.program import BlockPrograms, Program
 from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import IRMapping
@@ -102,7 +104,7 @@ class Model:
         self.pricing = Pricing(
             target.speed, sizes=self.device.sizes, exchanged=self.device.exchanged
         )
-        self._graphs = {block: Program(block, self.device) for block in self.blocks}
+        self._graphs = BlockPrograms(self.device, *(Program(b, self.device) for b in self.blocks))
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
             for block, graph in self._graphs.items()
@@ -112,11 +114,33 @@ class Model:
         self._inner: dict[Hashable, int] = {}
         """By operation with code, by key, the peak inside: what it holds beside is exchanged."""
         self._known: dict[Candidate | None, _Simulated] = {}
+        self._kept_bytes: dict[Candidate, int] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
-        solved: Solved = {} if like is None else like.block_plans.solved
-        scans = [BlockScans(block, min_bytes, self.device, solved) for block in self.blocks]
-        self.pairs = [pair for one in scans for pair in one.pairs]
+        self._like, self._min_bytes = like, min_bytes
+        self._solved: Solved = {} if like is None else like._solved
+
+    # Of a variant that is dearer than a plan that is known, nothing of this is asked for.
+
+    @functools.cached_property
+    def _scans(self) -> list[BlockScans]:
+        return [
+            BlockScans(block, self._min_bytes, self.device, self._solved) for block in self.blocks
+        ]
+
+    @functools.cached_property
+    def pairs(self) -> list[LoopPair]:
+        """The pairs of loops that may be planned."""
+        return [pair for one in self._scans for pair in one.pairs]
+
+    @functools.cached_property
+    def price_grid(self) -> PriceGrid:
+        """The prices to try."""
+        return PriceGrid(self._middle_rate()) if self._like is None else self._like.price_grid
+
+    @functools.cached_property
+    def block_plans(self) -> BlockPlans:
+        """What each candidate does to straight-line blocks."""
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
         # A plan of pairs rewrites what is around them, of which no clone may be planned then.
         around = frozenset(
@@ -127,18 +151,23 @@ class Model:
         )
         forwards = {
             block: forward
-            for block in (self.blocks if target.keeps_barriers else ())
+            for block in (self.blocks if self._keeps_barriers else ())
             if not is_rematerialized(block)
             and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
             and (
                 forward := ForwardValues(
-                    self._graphs[block], min_bytes, self.pricing, loops, around
+                    self._graphs[block], self._min_bytes, self.pricing, loops, around
                 )
             ).weigh(forward.read_across)
         }
-        price_grid = PriceGrid(self._middle_rate()) if like is None else like.block_plans.price_grid
-        self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
-        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.device)
+        return BlockPlans(forwards, self.price_grid, self._solved)
+
+    @functools.cached_property
+    def loops(self) -> LoopEffects:
+        """What each candidate does to loops."""
+        return LoopEffects(
+            self.module, self.number, self._scans, self.price_grid, self.pricing, self.device
+        )
 
     @property
     def is_long(self) -> bool:
@@ -220,9 +249,11 @@ class Model:
 
         Mostly a bit less than the temporary memory.
         """
-        by_block = Counter(self.block_plans.kept_bytes(candidate))
-        by_block.update(self.loops.kept_bytes(candidate.price))
-        return max(by_block.values(), default=0)
+        if candidate not in self._kept_bytes:
+            by_block = Counter(self.block_plans.kept_bytes(candidate))
+            by_block.update(self.loops.kept_bytes(candidate.price))
+            self._kept_bytes[candidate] = max(by_block.values(), default=0)
+        return self._kept_bytes[candidate]
 
     def seconds(self, candidate: Candidate) -> float:
         """The added time of a candidate; quicker than an estimate."""
@@ -318,7 +349,7 @@ class Model:
 
     def _base_inner(self, op: ir.Operation) -> int:
         """The peak memory inside an unmodified operation with regions of code."""
-        inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self.device)
+        inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self._graphs)
         return inner
 
     def _base_bytes(self, block: ir.Block) -> int:
@@ -380,7 +411,7 @@ def _again(
     """The recomputed operations, and how often each runs."""
     for block in blocks:
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
-        yield from ((op, runs) for group in block.groups for op in group.cloned)
+        yield from ((op, runs) for group in block.groups for op in group.recomputed)
     for scan in scans:
         runs = runs_of(scan.block)
         yield from ((op, times * runs) for op, times in scan.runs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ _PRECISION = 0.0005
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
+_MOST_SPLIT = 2
+"""Variants whose loops are split."""
+
 _LOOPS_ALONE = Candidate(0, 0)
 """The column of plans that recompute in loops alone."""
 
@@ -57,6 +61,8 @@ class Search:
         }
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
+        self._added: dict[str, int] = {}
+        """By moves, how many estimates of their search are among all."""
 
     @property
     def step_seconds(self) -> float:
@@ -116,13 +122,14 @@ class Search:
             return
         if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
             return  # the parts of a loop differ by what is recomputed in them, by nothing else
-        # What is best where loops are whole mostly is where they are split.
-        whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
-        split = self._split(whole, limit_bytes, tried, best)
-        if split is not None:
-            self._evict(split, limit_bytes, fits, tried)
-            found = self._at_grid_prices(split, limit_bytes, fits)
-            self._refine(split, found, limit_bytes, fits, tried)
+        # What is best where loops are whole mostly is where they are split, or the next best.
+        whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
+        for variant in whole[:_MOST_SPLIT]:
+            split = self._split(variant, limit_bytes, tried, self._best(fits))
+            if split is not None:
+                self._evict(split, limit_bytes, fits, tried)
+                found = self._at_grid_prices(split, limit_bytes, fits)
+                self._refine(split, found, limit_bytes, fits, tried)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
@@ -299,8 +306,10 @@ class Search:
         return self._searches[variant.moves]
 
     def _add_all(self, variant: Variant, search: PriceSearch) -> None:
-        for each in search.estimates.values():
+        added = self._added.get(variant.moves, 0)
+        for each in itertools.islice(search.estimates.values(), added, None):
             self._add(variant, each)
+        self._added[variant.moves] = len(search.estimates)
 
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)

@@ -80,7 +80,7 @@ class Variant:
         )
         return self.base.added_flops + self._counted(after - before)
 
-    @property
+    @cached_property
     def added_seconds(self) -> float:
         """What the moves add to a step; less than nothing where a checkpoint is undone."""
         if self.base is None:

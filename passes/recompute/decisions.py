@@ -46,7 +46,11 @@ class BlockDecisions:
 
     def restricted_to(self, ids: Collection[str]) -> BlockPlan | None:
         """The plan with these decisions alone; None if it has none of them."""
-        windows = [window.restricted_to(frozenset(ids)) for window in self._windows]
+        windows: list[WindowPlan] = []
+        there: frozenset[ir.Value] = frozenset()
+        for window in self._windows:
+            windows.append(window.restricted_to(frozenset(ids), there))
+            there = windows[-1].carried.union(window.results_of(windows[-1]))
         if not any(window.readers for window in windows):
             return None
         freed_bytes, added_bytes = self._balance(windows)
@@ -58,13 +62,13 @@ class BlockDecisions:
         """Bytes of values that are no longer saved, and of those saved instead."""
         forward = ForwardValues(self._graph, 0)
         saved = forward.read_across
-        cloned = {value for w in windows for _, values in w.readers for value in values}
+        cloned = frozenset[ir.Value]().union(*(window.reads for window in windows))
         left = {
             value
             for before, after in zip(self._windows, windows, strict=True)
-            for value in before.reads - {v for _, values in after.readers for v in values}
+            for value in before.plan.reads - after.reads
         }
-        leaves = {leaf for window in windows for group in window.groups for leaf in group.leaves}
+        leaves = {leaf for window in windows for leaf in window.kept}
         index = self._graph.index.__getitem__
         kept = frozenset(map(index, leaves))
         freed = saved & frozenset(map(index, cloned - left)) - kept
@@ -77,7 +81,6 @@ class _Window:
     def __init__(self, graph: Program, plan: WindowPlan, name: str) -> None:
         self.graph, self.plan, self.name = graph, plan, name
         self.position = {op: position for position, op in enumerate(graph.ops)}
-        self.reads = {value for _, values in plan.readers for value in values}
         self.group: dict[int, CloneGroup] = {
             self._position(op): group
             for group in plan.groups
@@ -96,16 +99,28 @@ class _Window:
             for position in sorted(self.group, reverse=True)
         ]
 
-    def restricted_to(self, ids: frozenset[str]) -> WindowPlan:
+    def restricted_to(self, ids: frozenset[str], there: frozenset[ir.Value]) -> WindowPlan:
+        """The clones with these decisions; ``there`` are values with clones before the window."""
+        carried = self.plan.carried & there
         allowed = {position for position in self.group if self._id(position) in ids}
         readers = tuple(
             (op, kept)
             for op, values in self.plan.readers
-            if (kept := tuple(v for v in values if self._producer(v) in allowed))
+            if (kept := tuple(v for v in values if v in carried or self._producer(v) in allowed))
         )
-        made = self._made(allowed, {self._producer(v) for _, values in readers for v in values})
+        made = self._made(
+            allowed,
+            {self._producer(v) for _, values in readers for v in values if v not in carried},
+        )
         groups = (self._group(group, made) for group in self.plan.groups)
-        return WindowPlan(tuple(group for group in groups if group.cloned), readers)
+        cloned = tuple(group for group in groups if group.cloned)
+        return WindowPlan(cloned, readers, carried, self.plan.behind)
+
+    def results_of(self, plan: WindowPlan) -> set[ir.Value]:
+        """What the clones of a plan are clones of."""
+        graph = self.graph
+        positions = [self._position(op) for group in plan.groups for op in group.cloned]
+        return {graph.values[value] for p in positions for value in graph.results[p]}
 
     def _made(self, allowed: set[int], wanted: set[int]) -> set[int]:
         """The clones that the wanted clones need, of those that are allowed."""
@@ -125,12 +140,14 @@ class _Window:
         leaves = [
             v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
         ]
+        sunk = {self._position(group.cloned[place]) for place in group.sunk}
         return CloneGroup(
             before=group.before,
             cloned=tuple(graph.ops[position] for position in sorted(cloned)),
             leaves=tuple(graph.values[leaf] for leaf in leaves),
             gates=group.gates if leaves else (),
             gate_readers=group.gate_readers if leaves else (),
+            sunk=frozenset(n for n, position in enumerate(sorted(cloned)) if position in sunk),
         )
 
     @property

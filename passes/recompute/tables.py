@@ -43,7 +43,7 @@ def recompute_tables(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> 
 
 def cloned_operations(blocks: Iterable[BlockPlan], scans: Iterable[ScanPlan]) -> int:
     """The number of operations that are recomputed, those of a loop's body once."""
-    clones = sum(len(group.cloned) for block in blocks for group in block.groups)
+    clones = sum(len(group.recomputed) for block in blocks for group in block.groups)
     return clones + sum(len(scan.runs) for scan in scans)
 
 
@@ -67,7 +67,7 @@ class _Rows:
 
     def add_block(self, plan: BlockPlan) -> None:
         # Groups start from the same values, which are there once.
-        leaves = {leaf: None for group in plan.groups for leaf in group.leaves}
+        leaves = {leaf: None for window in plan.windows for leaf in window.kept}
         self.kept.update({(each, 1, True): 1 for each in map(Described.of, leaves)})
         for window in plan.windows:
             for op, values in window.readers:

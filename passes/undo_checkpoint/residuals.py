@@ -69,6 +69,20 @@ class BackwardBody:
             found.setdefault(self.numbers.of(value), value)
         return found
 
+    def may_spare_more_than_cheap_work(self) -> bool:
+        """Whether an operation that is not cheap makes what the forward body has, too; most bodies
+        have none such, and to number all of both takes longer."""
+        expensive = [op for op in self.ops if len(op.results) and not is_cheap(op)]
+        body = self.pair.forward.body
+        handed_on = (
+            value
+            for op in (view.operation for view in body.operations)
+            for value in op.results
+            if not is_cheap(op) or self.numbers.same(value) is not None
+        )
+        there = set(map(self.numbers.of, (*body.arguments, *handed_on)))
+        return any(self.numbers.of(op.results[0]) in there for op in expensive)
+
     def brought(self) -> Brought:
         """What to store so that a step takes the least time.
 
@@ -302,10 +316,11 @@ class _Rewrite:
                 self.values.append(handed_over or {})
                 self.again.append(())
                 continue
-            brought = BackwardBody(pair, paired(numbers(), pair), rewriting.pricing).brought()
-            worthwhile = brought.is_worthwhile
-            self.values.append(brought.values if worthwhile else {})
-            self.again.append(brought.again if worthwhile else ())
+            body = BackwardBody(pair, paired(numbers(), pair), rewriting.pricing)
+            brought = body.brought() if body.may_spare_more_than_cheap_work() else None
+            worthwhile = brought is not None and brought.is_worthwhile
+            self.values.append(brought.values if brought and worthwhile else {})
+            self.again.append(brought.again if brought and worthwhile else ())
 
     def run(self) -> bool:
         """Rewrites the loops, and whether there was something to do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.optimality_gap.__main__ import measure, model_of, prepared
+from benchmarks.optimality_gap.__main__ import EFFORT, measure, model_of, prepared
 from benchmarks.optimality_gap.bound import bound
 from benchmarks.optimality_gap.graphs import GRAPHS
 from benchmarks.optimality_gap.optimum import least_peak, optimum
@@ -54,3 +54,19 @@ def test_a_bound_that_is_missed_is_an_infinite_gap() -> None:
     assert "none / 20.0 / 40.0" in row
     (row,) = (line for line in lines if line.startswith("| h "))
     assert row.endswith("| none / 20.0 / 40.0 | 10.0 / 10.0 / 10.0 |")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["associative scan, 1 layer", "gated, 2 layers", "random 0"])
+def test_the_search_alone_is_near_the_optimum_with_least_memory(name: str) -> None:
+    """It sinks operations to their kernel, or carries clones into another window."""
+    with prepared(GRAPHS[name]) as module:
+        model = model_of(module)
+        problem = model.machine.problem
+        everything, least = unmodified(problem).peak_bytes, least_peak(problem).bound
+        assert model.floor().peak_bytes <= least * 1.001
+        limit = int(least + 0.1 * (everything - least))
+        found, best = model.within(limit), optimum(problem, limit, EFFORT).run
+        assert found is not None
+        assert best is not None
+        assert found.seconds <= best.seconds + 0.01 * model.step_seconds()

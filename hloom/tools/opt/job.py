@@ -16,7 +16,7 @@ from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Progress, attempts
-from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
+from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult, gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.passes.ir.mesh import partition_count
@@ -212,7 +212,7 @@ def dry_run(pipeline: Pipeline, module: ir.Module, target: Target) -> DryRun:
     index, driver = found
     prepared = clone_module(module)
     pipeline.run(prepared, target=target, stop=index)
-    with prepared.context, ir.Location.unknown():
+    with prepared.context, ir.Location.unknown(), gc_paused():
         try:
             return _go_through(driver, prepared, target)
         except Exception as error:

@@ -70,15 +70,10 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
 
     A loop of a dynamic trip count is none: see ``dynamic_loops``.
     """
-    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
-        return None
-    found = upward_count(op)
+    found = _counter_and_trips(op)
     if found is None:
         return None
-    counter, bound = found
-    trip_count = constant_int(bound)
-    if trip_count is None or trip_count < 0:
-        return None
+    counter, trip_count = found
     variable = op.regions[1].blocks[0].arguments[counter]
 
     def affine_of(index: ir.Value) -> tuple[int, int] | None:
@@ -87,6 +82,22 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
 
     stacks = tuple(stack for stack in stacks_of(op, affine_of) if stack_length(stack) == trip_count)
     return CountedLoop(op, counter, trip_count, invariant_carries(op), stacks)
+
+
+def trip_count_of(op: ir.Operation) -> int | None:
+    """The trip count of a counted loop, quicker than all of it; None of what is none."""
+    found = _counter_and_trips(op)
+    return None if found is None else found[1]
+
+
+def _counter_and_trips(op: ir.Operation) -> tuple[int, int] | None:
+    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
+        return None
+    found = upward_count(op)
+    trip_count = None if found is None else constant_int(found[1])
+    if found is None or trip_count is None or trip_count < 0:
+        return None
+    return found[0], trip_count
 
 
 def invariant_carries(op: ir.Operation) -> frozenset[int]:
@@ -243,5 +254,5 @@ def counted_loops(block: ir.Block) -> list[CountedLoop]:
 
 def runs_of(block: ir.Block) -> int:
     """The product of the constant trip counts of the loops around a block."""
-    loops = (counted_loop(op) for op in ancestors(block))
-    return math.prod(loop.trip_count for loop in loops if loop is not None)
+    trip_counts = map(trip_count_of, ancestors(block))
+    return math.prod(count for count in trip_counts if count is not None)

@@ -8,10 +8,17 @@ from collections.abc import Mapping
 from ...ir.op_facts import BufferUse
 from .trace import OpTrace
 
-INLINED = frozenset(
-    {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}
-)
+_IN_ORDER = frozenset({BufferUse.FREE, BufferUse.ELEMENTWISE, BufferUse.HEAVY, BufferUse.VIEW})
+"""Uses that read their operands' elements in the order in which they make the result's."""
+
+FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
+"""Uses that are made again by each reader."""
+
+INLINED = _IN_ORDER | FUSED | {BufferUse.SHIFT}
 """Uses in which a result need not be in memory."""
+
+_SEPARATE = INLINED | {BufferUse.REDUCTION, BufferUse.WHOLE}
+"""Uses whose one result is no element of a tuple: a kernel that reads it may write over it."""
 
 _ENDS = INLINED | {BufferUse.REDUCTION, BufferUse.UPDATE}
 """Uses of the operations that a product's kernel may end with."""
@@ -40,8 +47,9 @@ class Kernels:
       free: by value, whether it follows from constants alone.
       in_memory: by value, whether a kernel writes it.
       branches: values that are read by operations of different kernels.
-      beside: by value that a product's kernel ends with, the results of earlier products that only
-        the end reads: it may be written over them.
+      beside: by value, the results of earlier kernels that it may be written over, where nothing
+        reads them later: of what a product's kernel ends with, earlier products that only the end
+        reads; of elementwise work what it reads in the order of its elements.
       written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
@@ -67,6 +75,7 @@ class Kernels:
         self.buffer = list(range(count))
         self.maker = [-1] * count
         self._find_kernels()
+        self._leave_out_normalized()
         sizes, buffer = trace.sizes, self.buffer
         self.written_bytes = [
             sum([sizes[value] for value in makes if buffer[value] == value]) for makes in self.makes
@@ -80,12 +89,14 @@ class Kernels:
         """
         trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
-        readers: dict[int, set[int]] = {
-            value: set()
-            for use, makes in zip(trace.uses, trace.makes, strict=True)
-            if use is BufferUse.PRODUCT
-            for value in makes
-        }
+        readers: dict[int, set[int]] = {}
+        if BufferUse.PRODUCT in trace.uses:
+            readers = {
+                value: set()
+                for use, makes in zip(trace.uses, trace.makes, strict=True)
+                if use is BufferUse.PRODUCT
+                for value in makes
+            }
         for value in trace.returned:
             in_memory[value] = True
             kernel[value] = _RETURNED
@@ -197,6 +208,8 @@ class Kernels:
         """Walks the trace with the values in memory that each value is made from."""
         trace, free, in_memory, buffer = self.trace, self.free, self.in_memory, self.buffer
         sources: list[tuple[int, ...]] = [()] * len(trace.sizes)
+        moved: list[tuple[int, ...]] = [()] * len(trace.sizes)
+        """By value, those of its sources that it reads in another order."""
         for value in trace.inputs:
             sources[value] = (value,)
         for position, use, reads, makes in reversed(self._live):
@@ -210,14 +223,24 @@ class Kernels:
                     read = tuple(dict.fromkeys(read + found))
             if use in INLINED:
                 made = makes[0]
+                disordered = read
+                if use in _IN_ORDER:
+                    disordered = moved[reads[0]] if reads else ()
+                    for value in reads[1:]:
+                        found = moved[value]
+                        if found and found is not disordered:
+                            disordered = tuple(dict.fromkeys(disordered + found))
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:
                     # XLA makes what has no elements of nothing.
                     sources[made] = read if trace.sizes[made] else ()
+                    moved[made] = disordered
                     continue
                 if use is BufferUse.VIEW and not free[made]:
                     buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
+                if use in _IN_ORDER and made not in trace.returned:
+                    self._find_beside(made, read, disordered)
             elif use is BufferUse.PRODUCT and not in_memory[makes[0]]:
                 sources[makes[0]] = read
                 continue
@@ -227,6 +250,42 @@ class Kernels:
             self._add(position, makes, read)
             for value in makes:
                 sources[value] = (value,)
+
+    def _find_beside(self, made: int, read: tuple[int, ...], moved: tuple[int, ...]) -> None:
+        """Finds what elementwise work may be written over (buffer_sharing.cc in XLA)."""
+        sizes, maker = self.trace.sizes, self.maker
+        found = [
+            value
+            for value in read
+            if sizes[value] == sizes[made]
+            and value not in moved
+            and maker[value] >= 0
+            and len(self.makes[maker[value]]) == 1
+            and self.use_of(maker[value]) in _SEPARATE
+        ]
+        if found:
+            self.beside[made] = found
+
+    def _leave_out_normalized(self) -> None:
+        """Takes back what a row is reduced of for the kernel alone, as in a softmax's gradient: XLA
+        reduces it in that kernel, which so reads the row before it writes."""
+        for made in list(self.beside):
+            number = self.maker[made]
+            if self.use_of(number) not in _IN_ORDER:
+                continue
+            own, reduced, waiting = {number}, set[int](), [number]
+            while waiting:
+                for operand in self.operands[waiting.pop()]:
+                    is_sum = self.use_of(operand) is BufferUse.REDUCTION
+                    if is_sum and operand not in own and own.issuperset(self.users[operand]):
+                        own.add(operand)
+                        waiting.append(operand)
+                        reduced.update(self.buffers[operand])
+            found = [value for value in self.beside[made] if self.buffer[value] not in reduced]
+            if found:
+                self.beside[made] = found
+            else:
+                del self.beside[made]
 
     def _add(self, position: int, makes: list[int], read: tuple[int, ...]) -> None:
         number = len(self.positions)

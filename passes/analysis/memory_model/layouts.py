@@ -9,34 +9,33 @@ over heads in groups, a copy of it in that order is kept, converted to the type 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ...ir import walk
 from ...ir.op_facts import Kind
+from ...ir.ops import facts_of
 from ...ir.products import ProductAxes
 from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
-from ..device import DeviceView
-from ..program import FROM_OUTSIDE, Program
-from ..purity import kind_of
+from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from ..reach import settled
-from ..signatures import signature_of
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
 
 
-def transposing_bytes(loop: ir.Operation, device: DeviceView) -> int:
+def transposing_bytes(loop: ir.Operation, programs: BlockPrograms) -> int:
     """Bytes that transposing stacks needs before a loop runs, beyond the loop's operands.
 
     The stacks are copied one after the other, and before what the loop is to fill is made.
     """
+    device = programs.device
     if loop.name != "stablehlo.while" or not device.rules.transposes_stacks:
         return 0
-    stacks = [stack for stack, _ in transposed_stacks(loop)]
+    stacks = [stack for stack, _ in transposed_stacks(loop, programs)]
     largest = max((device.bytes_of(stack) or 0 for stack in stacks), default=0)
     if not largest:
         return 0
@@ -49,28 +48,30 @@ def transposing_bytes(loop: ir.Operation, device: DeviceView) -> int:
 
 
 def transposed_stacks(
-    loop: ir.Operation, lanes: int = 1
+    loop: ir.Operation, programs: BlockPrograms, lanes: int = 1
 ) -> list[tuple[ir.Value, list[ir.Operation]]]:
     """The stacks of earlier loops that this one reads in another order than they are written.
 
     Each with the slices that it is read by in that order. Where the fastest axis is padded to a
     number of lanes, heads that would have to be padded are kept with another axis as the fastest.
     """
-    orders: dict[Hashable, _Orders] = {}
+    known: dict[ir.Block, _Orders] = {}
 
-    def orders_in(op: ir.Operation) -> _Orders:
-        key = walk.key(op)
-        if key not in orders:
-            orders[key] = _Orders(op.regions[1].blocks[0], lanes)
-        return orders[key]
+    def orders_in(block: ir.Block) -> _Orders:
+        if lanes == 1:
+            return programs[block].once(_Orders)
+        if block not in known:
+            known[block] = _Orders(programs[block], lanes)
+        return known[block]
 
     found = []
-    arguments = loop.regions[1].blocks[0].arguments
-    for operand, argument in zip(loop.operands, arguments, strict=True):
+    body = loop.regions[1].blocks[0]
+    for operand, argument in zip(loop.operands, body.arguments, strict=True):
         writer = defining_op(operand)
         if writer is None or writer.name != "stablehlo.while":
             continue
-        stored = _stored(writer, ir.OpResult(operand).result_number)
+        writing = writer.regions[1].blocks[0]
+        stored = _stored(writing, ir.OpResult(operand).result_number)
         slices = [
             use.owner.operation
             for use in argument.uses
@@ -78,19 +79,33 @@ def transposed_stacks(
         ]
         if stored is None or not slices:
             continue
-        made = orders_in(writer).of(stored)
-        transposed = [one for one in slices if orders_in(loop).of(one.results[0]) != made]
+        made, read = orders_in(writing).of(stored), orders_in(body)
+        transposed = [one for one in slices if read.of(one.results[0]) != made]
         if transposed:
             found.append((operand, transposed))
     return found
 
 
-def transposed_products(graph: Program) -> list[int]:
-    """Positions of the conversions of which XLA keeps a transposed copy.
+@dataclass(frozen=True)
+class TransposedProduct:
+    """A product's result that XLA keeps transposed.
 
-    Each converts a product that is read elementwise together with an earlier product in another
-    order. In attention over heads in groups the earlier one is the scores, which are transposed for
-    the softmax, and the later one the gradient that comes back to the softmax's result.
+    Attributes:
+      conversion: the position of the conversion whose result is kept.
+      beside: the product whose order it is transposed to.
+    """
+
+    conversion: int
+    beside: int
+
+
+def transposed_products(graph: Program) -> list[TransposedProduct]:
+    """The products of which XLA keeps a transposed copy, converted.
+
+    Each is read elementwise together with another product in another order, to which a transpose
+    leads; where none or both have one, with an earlier product. In attention over heads in groups
+    the other one is the scores, which are transposed for the softmax, and this one the gradient
+    that comes back to the softmax's result.
     """
     sizes = {
         graph.bytes_of(graph.results[position][0])
@@ -101,23 +116,24 @@ def transposed_products(graph: Program) -> list[int]:
         return []
     # And in half or twice the bytes, as a product of bfloat16 converted to float32.
     sizes |= {size * 2 for size in sizes} | {size // 2 for size in sizes}
-    orders, found = _Orders(graph.block, lanes=1), set[int]()
+    orders, found = graph.once(_Orders), dict[int, TransposedProduct]()
     for position, results in enumerate(graph.results):
         if len(results) != 1 or graph.bytes_of(results[0]) not in sizes:
             continue
-        op = graph.ops[position]
-        if len(graph.operands[position]) < 2 or op.name in _MOVES or not _is_flexible(op):
+        operands, is_move = graph.operands[position], graph.names[position] in _MOVES
+        if len(operands) < 2 or is_move or not orders.is_flexible[position]:
             continue
-        shape = shape_of(op.results[0])
-        whole = [each for each in op.operands if shape_of(each) == shape]
-        if len({orders.made(value) for value in whole} - {None}) < 2:
+        whole = [each for each in operands if orders.has_shape_of(each, results[0])]
+        if len({orders.made[value] for value in whole} - {None}) < 2:
             continue
-        behind = (orders.behind_product(value) for value in whole)
-        places = [[graph.producers[graph.index[op.results[0]]] for op in pair] for pair in behind]
-        product, first = max(filter(None, places), default=(FROM_OUTSIDE, FROM_OUTSIDE))
-        if product != FROM_OUTSIDE and len(graph.operands[first]) == 1:
-            found.add(first)
-    return sorted(found)
+        behind = sorted(filter(None, map(orders.behind_product, whole)))
+        if not behind:
+            continue
+        _, product, first = behind[-1]
+        if len(graph.operands[first]) == 1:
+            others = [each for _, each, _ in behind if each != product]
+            found[first] = TransposedProduct(first, others[-1] if others else FROM_OUTSIDE)
+    return [found[first] for first in sorted(found)]
 
 
 def _is_product(graph: Program, value: int) -> bool:
@@ -137,189 +153,188 @@ def _is_returned(value: ir.Value) -> bool:
     return any(use.owner.operation.name == "func.return" for use in value.uses)
 
 
-def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
+def _stored(body: ir.Block, number: int) -> ir.Value | None:
     """The value that a loop's body writes to a stack, one slice an iteration."""
-    update = defining_op(walk.terminator(loop.regions[1].blocks[0]).operands[number])
+    update = defining_op(walk.terminator(body).operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
     return update.operands[1]
 
 
-class _Orders:
-    """The orders of a body's values: as they are made, else as their readers would like them.
-
-    An order is found out when it is asked for, which few of a body's values are.
-    """
-
-    def __init__(self, block: ir.Block, lanes: int) -> None:
-        self._block, self._lanes = block, lanes
-        self._as_made: dict[ir.Value, Order | None] = {}
-        """None of what may be made in any order."""
-        self._known: dict[ir.Value, Order | None] = {}
-        """The same, and of what may be made in any order the one that its readers would like."""
-        self._readers: dict[ir.Value, list[ir.Operation]] = {}
-        """By value that may be made in any order, the readers that may like one, last first."""
-
-    def of(self, value: ir.Value) -> Order:
-        found = settled(self._known, value, self._asked_of, self._ask)
-        return _plain(value) if found is None else found
-
-    def behind_product(self, value: ir.Value) -> Sequence[ir.Operation]:
-        """The product that a value has its order from, and the first operation behind it that does
-        more than to move elements; empty where it has it from elsewhere."""
-        first = None
-        while (op := self._maker(value)) is not None:
-            if op.name == "stablehlo.dot_general":
-                return (op, first) if first is not None else ()
-            giving = [each for each in op.operands if self.made(each) is not None]
-            if not _is_flexible(op) or not giving:
-                return ()
-            first = first if op.name in _MOVES else op
-            value = giving[0]
-        return ()
-
-    def made(self, value: ir.Value) -> Order | None:
-        """The order that a value has for its operands' sake; None where it may be any."""
-        return settled(self._as_made, value, self._made_of, self._make)
-
-    def _made_of(self, value: ir.Value) -> Sequence[ir.Value]:
-        """What a value takes its order from."""
-        op = self._maker(value)
-        if op is None:
-            return ()
-        if self._lanes > 1 and op.name == "stablehlo.dot_general":
-            return op.operands[:1]
-        return op.operands if _is_flexible(op) else ()
-
-    def _make(self, value: ir.Value) -> Order | None:
-        op = self._maker(value)
-        if op is None or op.name == "stablehlo.dynamic_slice" or kind_of(op) is Kind.CONSTANT:
-            return None
-        if self._lanes > 1 and op.name == "stablehlo.dot_general":
-            return self._made_by_product(op)
-        if self._lanes > 1 and (axis := _axis_before_heads(op, self._lanes)) is not None:
-            return _with_fastest(value, axis)
-        if not _is_flexible(op):
-            return _plain(value)
-        taken = (self._as_made[operand] for operand in op.operands)
-        mapped = (_through(op, order) for order in taken if order is not None)
-        return next((order for order in mapped if order is not None), None)
-
-    def _maker(self, value: ir.Value) -> ir.Operation | None:
-        """The operation of the body that makes a value."""
-        op = defining_op(value)
-        return op if op is not None and op.block == self._block else None
-
-    def _asked_of(self, value: ir.Value) -> list[ir.Value]:
-        return [reader.results[0] for reader in self._made_for(value)]
-
-    def _made_for(self, value: ir.Value) -> list[ir.Operation]:
-        """The readers of a value that it takes its order from, the last one first."""
-        found = self._readers.get(value)
-        if found is None:
-            found = [] if self.made(value) is not None else self._asking(value)
-            self._readers[value] = found
-        return found
-
-    def _asking(self, value: ir.Value) -> list[ir.Operation]:
-        readers = [use.owner.operation for use in value.uses]
-        asking = [op for op in readers if self._asks(op)]
-        if len(asking) > 1:
-            asking.sort(key=lambda op: self._place[walk.key(op)], reverse=True)
-        return asking
-
-    def _asks(self, op: ir.Operation) -> bool:
-        return len(op.results) == 1 and _is_flexible(op) and op.block == self._block
-
-    @functools.cached_property
-    def _place(self) -> dict[Hashable, int]:
-        """By the key of an operation of the body, its place."""
-        return {walk.key(view.operation): n for n, view in enumerate(self._block.operations)}
-
-    def _ask(self, value: ir.Value) -> Order | None:
-        """Gives what may be in any order the one that suits the result of a reader."""
-        for reader in self._made_for(value):
-            order = self._known[reader.results[0]]
-            asked = None if order is None else _back(reader, value, order)
-            if asked is not None:
-                return asked
-        return self.made(value)
-
-    def _made_by_product(self, op: ir.Operation) -> Order:
-        """The order of a product: the left operand's fastest axis stays the fastest."""
-        [result], left = op.results, op.operands[0]
-        axes = ProductAxes.of(op).left
-        made = self._as_made[left]
-        fastest = (_plain(left) if made is None else made)[-1:]
-        if not axes.batch or not fastest or fastest[0] not in axes.free:
-            return _plain(result)
-        return _with_fastest(result, len(axes.batch) + axes.free.index(fastest[0]))
-
-
 _MOVES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
 
 
-def _is_flexible(op: ir.Operation) -> bool:
-    """Whether the operation's result takes the order of its operands."""
-    if op.name in _MOVES:
-        return True
-    if op.name != CONSTRAINT and kind_of(op) is not Kind.CHEAP:
-        return False
-    result = op.results[0].type
-    return any(shape_of(operand.type) == shape_of(result) for operand in op.operands)
+class _Orders:
+    """The orders of a block's values: as they are made, else as their readers would like them.
 
-
-def _through(op: ir.Operation, order: Order) -> Order | None:
-    axes = _axes(op)
-    if axes is None:
-        return None
-    return tuple(axes[axis] for axis in order if axis in axes)
-
-
-def _back(op: ir.Operation, operand: ir.Value, order: Order) -> Order | None:
-    if op.name not in _MOVES and shape_of(operand.type) != shape_of(op.results[0].type):
-        return None
-    axes = _axes(op)
-    if axes is None:
-        return None
-    inverse = {there: here for here, there in axes.items()}
-    return tuple(inverse[axis] for axis in order if axis in inverse)
-
-
-def _axes(op: ir.Operation) -> dict[int, int] | None:
-    """For each axis of the operand that is longer than 1, the axis of the result it becomes.
-
-    None where the operation does more than to order them anew.
+    Attributes:
+      is_flexible: by operation, whether its result takes the order of its operands.
+      made: by value, the order that it has for its operands' sake; None where it may be any.
     """
-    if op.name not in _MOVES:
-        return {axis: axis for axis in _long(shape_of(op.results[0]))}
-    signature = signature_of(op)
-    if signature is None:
+
+    def __init__(self, graph: Program, lanes: int = 1) -> None:
+        # Not the program itself, which keeps its orders.
+        self._lanes, self._device, self._index = lanes, graph.device, graph.index
+        self._ops, self._names, self._producers = graph.ops, graph.names, graph.producers
+        self._operands, self._results, self._users = graph.operands, graph.results, graph.users
+        types: dict[ir.Type, tuple[tuple[int, ...], Order]] = {}
+        self._shapes: list[tuple[int, ...]] = []
+        self._plain: list[Order] = []
+        for value in graph.values[: len(graph.sizes)]:
+            type_ = value.type
+            if type_ not in types:
+                shape = tuple(shape_of(type_))
+                types[type_] = shape, tuple(_long(shape))
+            shape, plain = types[type_]
+            self._shapes.append(shape)
+            self._plain.append(plain)
+        self._axes: dict[int, Mapping[int, int] | None] = {}
+        """By operation that moves elements."""
+        self.is_flexible = [self._takes_order(position) for position in range(len(graph.ops))]
+        self.made: list[Order | None] = [None] * len(graph.sizes)
+        for position, results in enumerate(graph.results):
+            for made in results:
+                self.made[made] = self._make(position, made)
+        self._known: dict[int, Order | None] = {}
+        """The same, and of what may be made in any order the one that its readers would like."""
+
+    def of(self, value: ir.Value) -> Order:
+        """The order of a value of the block, or of code inside, which is as it is plainest."""
+        number = self._index.get(value)
+        if number is None or number >= len(self.made):
+            return tuple(_long(shape_of(value)))
+        found = settled(self._known, number, self._asked_of, self._ask)
+        return self._plain[number] if found is None else found
+
+    def has_shape_of(self, one: int, other: int) -> bool:
+        """Whether two values have the same shape."""
+        return self._shapes[one] == self._shapes[other]
+
+    def behind_product(self, value: int) -> tuple[bool, int, int] | None:
+        """The product that a value has its order from, with whether no transpose leads to it, and
+        the first operation behind it that does more than to move elements; None where the order is
+        from elsewhere."""
+        first, is_plain = None, True
+        while (position := self._producers[value]) != FROM_OUTSIDE:
+            name = self._names[position]
+            if name == "stablehlo.dot_general":
+                return None if first is None else (is_plain, position, first)
+            is_plain = is_plain and name != "stablehlo.transpose"
+            giving = [each for each in self._operands[position] if self.made[each] is not None]
+            if not self.is_flexible[position] or not giving:
+                return None
+            first = first if name in _MOVES else position
+            value = giving[0]
         return None
-    found = signature.kept_axes()
-    given, made = (_long(shape_of(value)) for value in (op.operands[0], op.results[0]))
-    return found if sorted(found) == given and sorted(found.values()) == made else None
 
+    def _takes_order(self, position: int) -> bool:
+        name = self._names[position]
+        if name in _MOVES:
+            return True
+        if name != CONSTRAINT and facts_of(name).kind is not Kind.CHEAP:
+            return False
+        shapes, shape = self._shapes, self._shapes[self._results[position][0]]
+        return any(shapes[value] == shape for value in self._operands[position])
 
-def _axis_before_heads(op: ir.Operation, lanes: int) -> int | None:
-    """The axis before those that a reshape makes of the last one: heads, too narrow for lanes."""
-    if op.name != "stablehlo.reshape":
+    def _make(self, position: int, value: int) -> Order | None:
+        name = self._names[position]
+        if name == "stablehlo.dynamic_slice" or facts_of(name).kind is Kind.CONSTANT:
+            return None
+        if self._lanes > 1:
+            if name == "stablehlo.dot_general":
+                return self._made_by_product(position)
+            if (axis := self._axis_before_heads(position)) is not None:
+                return self._with_fastest(value, axis)
+        if not self.is_flexible[position]:
+            return self._plain[value]
+        for operand in self._operands[position]:
+            order = self.made[operand]
+            mapped = None if order is None else self._through(position, order)
+            if mapped is not None:
+                return mapped
         return None
-    operand, result = shape_of(op.operands[0].type), shape_of(op.results[0].type)
-    is_split = len(operand) > 1 and len(result) == len(operand) + 1
-    if not is_split or operand[:-1] != result[:-2] or result[-1] % lanes == 0:
-        return None
-    return len(operand) - 2
+
+    def _asked_of(self, value: int) -> list[int]:
+        return [self._results[reader][0] for reader in self._made_for(value)]
+
+    def _made_for(self, value: int) -> list[int]:
+        """The readers of a value that it takes its order from, the last one first."""
+        if self.made[value] is not None:
+            return []
+        readers = reversed(self._users[value])
+        return [
+            each for each in readers if self.is_flexible[each] and len(self._results[each]) == 1
+        ]
+
+    def _ask(self, value: int) -> Order | None:
+        """Gives what may be in any order the one that suits the result of a reader."""
+        for reader in self._made_for(value):
+            order = self._known[self._results[reader][0]]
+            asked = None if order is None else self._back(reader, value, order)
+            if asked is not None:
+                return asked
+        return self.made[value]
+
+    def _made_by_product(self, position: int) -> Order:
+        """The order of a product: the left operand's fastest axis stays the fastest."""
+        [result], left = self._results[position], self._operands[position][0]
+        axes = ProductAxes.of(self._ops[position]).left
+        made = self.made[left]
+        fastest = (self._plain[left] if made is None else made)[-1:]
+        if not axes.batch or not fastest or fastest[0] not in axes.free:
+            return self._plain[result]
+        return self._with_fastest(result, len(axes.batch) + axes.free.index(fastest[0]))
+
+    def _axis_before_heads(self, position: int) -> int | None:
+        """The axis before those that a reshape makes of the last one: heads, too narrow for
+        lanes."""
+        if self._names[position] != "stablehlo.reshape":
+            return None
+        operand = self._shapes[self._operands[position][0]]
+        result = self._shapes[self._results[position][0]]
+        is_split = len(operand) > 1 and len(result) == len(operand) + 1
+        if not is_split or operand[:-1] != result[:-2] or result[-1] % self._lanes == 0:
+            return None
+        return len(operand) - 2
+
+    def _with_fastest(self, value: int, axis: int) -> Order:
+        others = tuple(other for other in self._plain[value] if other != axis)
+        return (*others, axis) if self._shapes[value][axis] > 1 else others
+
+    def _through(self, position: int, order: Order) -> Order | None:
+        axes = self._axes_of(position)
+        return None if axes is None else tuple(axes[axis] for axis in order if axis in axes)
+
+    def _back(self, position: int, operand: int, order: Order) -> Order | None:
+        is_move, [result] = self._names[position] in _MOVES, self._results[position]
+        if not is_move and not self.has_shape_of(operand, result):
+            return None
+        axes = self._axes_of(position)
+        if axes is None:
+            return None
+        inverse = {there: here for here, there in axes.items()}
+        return tuple(inverse[axis] for axis in order if axis in inverse)
+
+    def _axes_of(self, position: int) -> Mapping[int, int] | None:
+        """For each axis of the operand that is longer than 1, the axis of the result it becomes.
+
+        None where the operation does more than to order them anew.
+        """
+        if position not in self._axes:
+            self._axes[position] = self._find_axes(position)
+        return self._axes[position]
+
+    def _find_axes(self, position: int) -> Mapping[int, int] | None:
+        made = self._plain[self._results[position][0]]
+        if self._names[position] not in _MOVES:
+            return {axis: axis for axis in made}
+        found = self._device.kept_axes(self._ops[position])
+        if found is None:
+            return None
+        given = self._plain[self._operands[position][0]]
+        is_whole = tuple(sorted(found)) == given and tuple(sorted(found.values())) == made
+        return found if is_whole else None
 
 
-def _with_fastest(value: ir.Value, axis: int) -> Order:
-    others = tuple(other for other in _plain(value) if other != axis)
-    return (*others, axis) if shape_of(value.type)[axis] > 1 else others
-
-
-def _long(shape: list[int]) -> list[int]:
+def _long(shape: Sequence[int]) -> list[int]:
     return [axis for axis, size in enumerate(shape) if size > 1]
-
-
-def _plain(value: ir.Value) -> Order:
-    return tuple(_long(shape_of(value.type)))

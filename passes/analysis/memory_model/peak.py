@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...ir.op_facts import BufferUse
@@ -33,7 +34,8 @@ class Peak:
 
 @dataclass(frozen=True)
 class LiveRange:
-    """The live range of a value's buffer: from the first time to the last, both included."""
+    """How long a value's buffer is alive, from the first time to the last, both included; to the
+    time before another value is written over it by elementwise work."""
 
     value: int
     bytes: int
@@ -110,6 +112,8 @@ class _Buffers:
         self.last = self._last_reads()
         self.over = self._written_over()
         """By buffer that is written over another one, in place, that other one."""
+        self.under = {buffer: made for made, buffer in self.over.items() if made in kernels.beside}
+        """By buffer that elementwise work writes over, what it writes."""
         self.first: dict[int, int] = {}
         """By buffer that is counted, the begin of its live range."""
         self.outputs: list[tuple[int, int]] = []
@@ -142,7 +146,9 @@ class _Buffers:
             for read, made in self._pairs(number):
                 buffer = kernels.buffer[read]
                 fixed = buffer in trace.inputs and buffer not in writable
-                if kernels.free[read] or fixed or reads.count(read) > 1 or last[buffer] > time:
+                if kernels.free[read] or fixed or last[buffer] > time:
+                    continue
+                if made not in kernels.beside and reads.count(read) > 1:
                     continue
                 over[made] = buffer
                 last[buffer] = max(time, last.get(made, time))
@@ -223,6 +229,16 @@ class _Buffers:
                     del self.first[guest]
                     break
 
+    def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
+        """The values that lie in a buffer one after the other, with their first and last times."""
+        begin = self.first[buffer]
+        value = buffer
+        while (made := self.under.get(value)) is not None:
+            written = self.time[self.kernels.maker[made]]
+            yield value, begin, written - 1
+            value, begin = made, written
+        yield value, begin, self.end[buffer]
+
     def _changes(self) -> list[int]:
         """By time, the difference in bytes from the time before."""
         sizes = self.trace.sizes
@@ -237,9 +253,10 @@ class _Buffers:
         positions = [self.kernels.positions[number] for number in self.order]
         totals = itertools.accumulate(self._changes())
         live_ranges = [
-            LiveRange(buffer, sizes[buffer], begin, min(self.end[buffer], last))
-            for buffer, begin in self.first.items()
+            LiveRange(value, sizes[value], begin, min(end, last))
+            for buffer in self.first
             if sizes[buffer]
+            for value, begin, end in self._occupants(buffer)
         ]
         return BufferTimeline(
             positions=tuple(positions),
@@ -260,9 +277,11 @@ class _Buffers:
                 most, where = at_work, time
         position = positions[self.order[where]]
         alive = [
-            (buffer, sizes[buffer])
-            for buffer, begin in self.first.items()
-            if begin <= where <= self.end[buffer] and sizes[buffer]
+            (value, sizes[value])
+            for buffer, first in self.first.items()
+            if first <= where <= self.end[buffer] and sizes[buffer]
+            for value, begin, end in self._occupants(buffer)
+            if begin <= where <= end
         ]
         alive.sort(key=lambda entry: (-entry[1], entry[0]))
         return Peak(most, position, tuple(alive), inner[position])

@@ -18,11 +18,11 @@ from ...ir.names import SourceLine
 from ...ir.ops import facts_of
 from ...ir.origins import origin_of
 from ..device import DeviceView
-from ..program import Program
+from ..program import BlockPrograms, Program
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import buffer_timeline, simulate
-from .tracer import ahead_bytes, prediction_of, trace_block
+from .tracer import ahead_bytes, inner_bytes, prediction_of, trace_block
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryP
     graph = Program.of(module, DeviceView.of(module, rules))
     trace = trace_block(graph)
     prediction = prediction_of(graph, trace, simulate(trace))
-    stretch = _stretch_of(graph, in_loop=False)
+    stretch = _stretch_of(graph, BlockPrograms(graph.device, graph), in_loop=False)
     peak_at = stretch.peak_at
     owners = [owner for owner in stretch.owners if owner.start <= peak_at <= owner.end]
     return MemoryProfile(
@@ -185,22 +185,22 @@ class _Stretch:
             self.owners.append(dataclasses.replace(owner, start=start, end=end))
 
 
-def _stretch_of(graph: Program, *, in_loop: bool) -> _Stretch:
-    trace = trace_block(graph)
+def _stretch_of(graph: Program, programs: BlockPrograms, *, in_loop: bool) -> _Stretch:
+    trace = trace_block(graph, lambda op: inner_bytes(op, programs))
     found = buffer_timeline(trace)
     whole = _Stretch()
     firsts: list[int] = []
     for position, bytes_ in zip(found.positions, found.bytes, strict=True):
         firsts.append(len(whole.points))
         op = graph.ops[position]
-        inner_bytes = trace.inner[position]
+        inside_bytes = trace.inner[position]
         inside = (
-            _inside(op, graph.device, in_loop=in_loop)
-            if inner_bytes and facts_of(op.name).holds_code
+            _inside(op, programs, in_loop=in_loop)
+            if inside_bytes and facts_of(op.name).holds_code
             else None
         )
         whole.append(
-            inside or _Stretch([_point(op, inner_bytes, in_loop=in_loop)]), bytes_ - inner_bytes
+            inside or _Stretch([_point(op, inside_bytes, in_loop=in_loop)]), bytes_ - inside_bytes
         )
     lasts = [*(first - 1 for first in firsts[1:]), len(whole.points) - 1]
     for live_range in found.live_ranges:
@@ -217,30 +217,30 @@ def _stretch_of(graph: Program, *, in_loop: bool) -> _Stretch:
     return whole
 
 
-def _inside(op: ir.Operation, device: DeviceView, *, in_loop: bool) -> _Stretch | None:
+def _inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> _Stretch | None:
     """What runs in a loop's body or in a branch, before it for its sake, and is loaded ahead."""
     in_loop = in_loop or op.name == "stablehlo.while"
-    found = _run_inside(op, device, in_loop=in_loop)
+    found = _run_inside(op, programs, in_loop=in_loop)
     loads = loads_ahead(op)
     if found is None or not loads:
         return found
     whole = _Stretch()
-    whole.append(found, ahead_bytes(op, device))
+    whole.append(found, ahead_bytes(op, programs.device))
     arguments, last = op.regions[1].blocks[0].arguments, len(whole.points) - 1
     for number, load in loads.items():
-        size = device.bytes_of(arguments[number]) or 0
+        size = programs.device.bytes_of(arguments[number]) or 0
         owner = _owner(load.results[0], size, 0, last, in_loop=in_loop)
         whole.owners.append(owner)
     return whole
 
 
-def _run_inside(op: ir.Operation, device: DeviceView, *, in_loop: bool) -> _Stretch | None:
+def _run_inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> _Stretch | None:
     """What runs in a loop's body or in a branch, and before it for its sake."""
     stretches = [
-        _stretch_of(Program(block, device), in_loop=in_loop) for block in _blocks(op.regions)
+        _stretch_of(programs[block], programs, in_loop=in_loop) for block in _blocks(op.regions)
     ]
     largest = max(stretches, key=lambda stretch: stretch.peak_bytes)
-    transposed_bytes = transposing_bytes(op, device)
+    transposed_bytes = transposing_bytes(op, programs)
     if transposed_bytes <= largest.peak_bytes:
         return largest if largest.points else None
     before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 
 from ..device import DeviceView
-from ..program import Program
+from ..program import BlockPrograms, Program
 from .fusion import Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
@@ -40,7 +40,7 @@ def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> i
     ``rules`` are the target's. Raises NoEntryError where no function is known to be the program.
     """
     graph = Program.of(module, DeviceView.of(module, rules))
-    trace, inner = _traced(graph)
+    trace, inner = _traced(graph, BlockPrograms(graph.device, graph))
     list_bytes, depth_first_bytes, post_bytes = _peaks(trace, inner)
     stacked = list(inner[0])
     for position, name in enumerate(graph.names[: len(trace.uses)]):
@@ -54,15 +54,15 @@ def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> i
     return min(depth_first_bytes, post_bytes, chosen_by_bytes)
 
 
-def _traced(graph: Program) -> tuple[OpTrace, tuple[list[int], ...]]:
+def _traced(graph: Program, programs: BlockPrograms) -> tuple[OpTrace, tuple[list[int], ...]]:
     """The trace of a block, and for each order the bytes inside its operations."""
     inside: dict[ir.Operation, tuple[int, ...]] = {}
     numbers = range(len(_ORDERS))
 
     def look_inside(op: ir.Operation) -> int:
         blocks = [block for region in op.regions for block in region.blocks]
-        peaks = [_peaks(*_traced(graph.inside(block))) for block in blocks]
-        before = transposing_bytes(op, graph.device)
+        peaks = [_peaks(*_traced(programs[block], programs)) for block in blocks]
+        before = transposing_bytes(op, programs)
         ahead = ahead_bytes(op, graph.device)
         inside[op] = tuple(max(*by_block, before) + ahead for by_block in zip(*peaks, strict=True))
         return 0

@@ -33,7 +33,7 @@ from ...ir.op_facts import BufferUse
 from ...ir.ops import buffer_use_of, facts_of
 from ...ir.products import ProductAxes
 from ...ir.types import element_bits, tensor_bytes
-from ..program import FROM_OUTSIDE, Program
+from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .fusion import INLINED, Kernels
 from .layouts import transposed_stacks
 from .memory_rules import MemoryRules
@@ -57,6 +57,13 @@ _SLOW_FLOPS = 8
 
 _LONG_ROW, _SEVERAL_OF_ROWS = 8192, 3
 """Rows of more elements are long; and how many values with a number for each row are several."""
+
+_OF_GPUS = {
+    BufferUse.ELEMENTWISE: BufferUse.FUSED,
+    BufferUse.HEAVY: BufferUse.FUSED,
+    BufferUse.LIBRARY: BufferUse.WHOLE,
+}
+"""What is told apart on GPUs alone."""
 
 _TABLE_ENTRY_BYTES, _TABLE_ALIGNMENT = 4, 32
 
@@ -87,7 +94,7 @@ class TpuRules(MemoryRules):
 
     def use_of(self, name: str, results: int) -> BufferUse:
         use = _USES.get(name) or buffer_use_of(name, results)
-        return BufferUse.FUSED if use is BufferUse.HEAVY else use
+        return _OF_GPUS.get(use, use)
 
 
 XLA_TPU = TpuRules()
@@ -179,7 +186,7 @@ def _put_transposed_slices_in_memory(graph: Program, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
         return
-    for _, slices in transposed_stacks(owner, LANES):
+    for _, slices in transposed_stacks(owner, BlockPrograms(graph.device, graph), LANES):
         for one in slices:
             # Those in loops of the body are read there.
             if (made := graph.index.get(one.results[0])) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,11 +14,13 @@ from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
 from ...ir.values import element_of
 from ..device import DeviceView
-from ..program import FROM_OUTSIDE, Program
+from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
-from .layouts import transposed_products, transposing_bytes
+from .fusion import FUSED, Kernels
+from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
+from .softmax import mark_shifts, mark_transposed
 from .targets import refine
 from .trace import OpTrace
 
@@ -80,16 +83,40 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
 
     ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
+    around, programs = graph.once(_trace_around), BlockPrograms(graph.device, graph)
+    trace = dataclasses.replace(
+        around,
+        uses=list(around.uses),
+        reads=list(around.reads),
+        makes=list(around.makes),
+        sizes=list(around.sizes),
+        inner=list(around.inner),
+    )
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if facts_of(name).holds_code:
+            op = graph.ops[position]
+            trace.inner[position] += inner_of(op) if inner_of else inner_bytes(op, programs)
+    return trace
+
+
+def kernels_of(graph: Program) -> Kernels:
+    """The kernels of a block, for which it makes no difference what runs inside operations."""
+    return graph.once(_kernels)
+
+
+def _kernels(graph: Program) -> Kernels:
+    return Kernels(graph.once(_trace_around))
+
+
+def _trace_around(graph: Program) -> OpTrace:
+    """The trace of a block without the bytes that are alive in the code inside of it."""
     trace = OpTrace(sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     unchanged: dict[int, int] = {}
     rules = graph.device.rules
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        use, inner = rules.use_of(name, len(makes)), 0
-        if facts_of(name).holds_code:
-            op = graph.ops[position]
-            inner = inner_of(op) if inner_of else inner_bytes(op, graph.device)
+        use = rules.use_of(name, len(makes))
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position, unchanged)
         elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
@@ -101,16 +128,16 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         trace.uses.append(use)
         trace.reads.append(reads)
         trace.makes.append(makes)
-        trace.inner.append(inner)
+        trace.inner.append(0)
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
     if rules.repeats_tanh:
         _mark_repeated(graph, trace)
     if rules.has_shifts:
-        _mark_shifts(graph, trace)
+        mark_shifts(graph, trace)
     if rules.transposes_products:
-        _mark_transposed(graph, trace)
+        mark_transposed(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
     )
@@ -123,19 +150,23 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     return trace
 
 
-def inner_bytes(op: ir.Operation, device: DeviceView) -> int:
+def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
     if not facts_of(op.name).holds_code:
         return 0
-    return bytes_around(
-        op, lambda block: simulate(trace_block(Program(block, device))).bytes, device
-    )
+
+    def inside(block: ir.Block) -> int:
+        return simulate(trace_block(programs[block], lambda op: inner_bytes(op, programs))).bytes
+
+    return bytes_around(op, inside, programs)
 
 
-def bytes_around(op: ir.Operation, inside: Callable[[ir.Block], int], device: DeviceView) -> int:
+def bytes_around(
+    op: ir.Operation, inside: Callable[[ir.Block], int], programs: BlockPrograms
+) -> int:
     """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
-    return max(most, transposing_bytes(op, device)) + ahead_bytes(op, device)
+    return max(most, transposing_bytes(op, programs)) + ahead_bytes(op, programs.device)
 
 
 def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:
@@ -183,7 +214,7 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             and len(graph.users[wide]) == 1
             and graph.bytes_of(narrow) < graph.bytes_of(wide)
         ):
-            trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
+            trace.uses[producer], trace.uses[position] = BufferUse.ELEMENTWISE, BufferUse.HEAVY
 
 
 def _mark_repeated(graph: Program, trace: OpTrace) -> None:
@@ -196,14 +227,14 @@ def _mark_repeated(graph: Program, trace: OpTrace) -> None:
             continue
         last = last or _last_kernels(graph, trace)
         if last[_kept_source(graph, trace, position)] >= last[graph.results[position][0]]:
-            trace.uses[position] = BufferUse.FUSED
+            trace.uses[position] = BufferUse.ELEMENTWISE
 
 
 def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
     """By value the position of the last operation that reads it, or what is fused of it."""
     last = [FROM_OUTSIDE] * len(graph.sizes)
     for position in range(len(graph.ops) - 1, -1, -1):
-        is_fused = position < len(trace.uses) and trace.uses[position] is BufferUse.FUSED
+        is_fused = position < len(trace.uses) and trace.uses[position] in FUSED
         reader = last[graph.results[position][0]] if is_fused else position
         for value in graph.operands[position]:
             last[value] = max(last[value], reader)
@@ -222,32 +253,11 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
         producer = graph.producers[value]
         if len(frontier) == 1 and len(graph.users[value]) > 1:
             return value
-        if producer == FROM_OUTSIDE or trace.uses[producer] is not BufferUse.FUSED:
+        if producer == FROM_OUTSIDE or trace.uses[producer] not in FUSED:
             break
         frontier.remove(value)
         frontier.update(each for each in graph.operands[producer] if not constant[each])
     return own
-
-
-def _mark_transposed(graph: Program, trace: OpTrace) -> None:
-    """Keeps what a product is converted to where XLA transposes that for several readers."""
-    for position in transposed_products(graph):
-        if trace.uses[position] is BufferUse.FUSED:
-            trace.uses[position] = BufferUse.HEAVY
-
-
-def _mark_shifts(graph: Program, trace: OpTrace) -> None:
-    """Marks x - max(x), a softmax's shift, where nothing else reads x."""
-    constant = graph.constant_derived
-    for position, name in enumerate(graph.names[: len(trace.uses)]):
-        if name != "stablehlo.subtract":
-            continue
-        value, other = (graph.index[operand] for operand in graph.ops[position].operands)
-        shifted = graph.results[position][0]
-        if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
-            continue
-        if value in _maximum_of(graph, other, constant):
-            trace.uses[position] = BufferUse.SHIFT
 
 
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
@@ -264,23 +274,6 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
 
 _LONGEST_ACTIVATION = 16
 """Operations between a tanh and the value that an activation function is of; a GELU has five."""
-
-_LONGEST_BROADCAST = 6
-"""Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
-
-
-def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
-    """The operands of the maximum that a value is broadcast from; empty where it is none."""
-    for _ in range(_LONGEST_BROADCAST):
-        producer = graph.producers[value]
-        if producer == FROM_OUTSIDE:
-            break
-        op = graph.ops[producer]
-        if op.name == "stablehlo.reduce":
-            combines = op.regions[0].blocks[0].operations[0].operation.name
-            return graph.operands[producer] if combines == "stablehlo.maximum" else []
-        value = next((v for v in graph.operands[producer] if not constant[v]), value)
-    return []
 
 
 def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:

@@ -1,26 +1,22 @@
 """Plans near the optimum of a scheduling problem: evictions at the peak, and what repairs them.
 
-Such a plan has windows of the stages, and for each node that may run again the last stage for which
-its first result is kept. Behind that the node runs again where it is read, once in a window.
-
 The search starts from the program as it is. At the place of most memory it evicts what adds the
 least time for the bytes that it frees, until the bound holds: a buffer that is alive there and not
 read, or several that are made from one which is kept in their place. Then it keeps again what fits
-after all. Then it keeps the dearest node that runs again, evicts others for it, and goes on from
-there where that takes less time. It is no proof of anything; `benchmarks.optimality_gap` has how
-far from the optimum it ends.
+after all, or carries it from one window into the next. Then it keeps the dearest node that runs
+again, evicts others for it, and goes on from there where that takes less time. It is no proof of
+anything; `benchmarks.optimality_gap` has how far from the optimum it ends.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 from .problem import SchedulingProblem
-
-_ALWAYS = 1 << 30
-"""A stage behind all others: what is kept for it is kept for every window."""
+from .windowed import ALWAYS, WindowedMachine, WindowedPlan, WindowedRun
 
 _TRIED = 4
 """How many evictions at a place are put into the machine, the ones of the best ratio first."""
@@ -33,54 +29,6 @@ _WORK = 25_000
 
 _LEAST_GAIN = 1e-9
 """The share of the added time that a change has to save."""
-
-
-@dataclass
-class WindowedPlan:
-    """What is kept until when.
-
-    Attributes:
-      begins: the stages at which windows begin, in order; the first window begins at the first.
-      until: by node, the last stage for which its first result is kept; the nodes that are not in
-        it are always kept. It counts by whole windows, at the stages at which they begin.
-    """
-
-    begins: list[int]
-    until: dict[int, int] = field(default_factory=dict)
-
-    def copy(self) -> WindowedPlan:
-        return WindowedPlan(list(self.begins), dict(self.until))
-
-    def is_kept(self, node: int, stage: int) -> bool:
-        """Whether the node's first result is there for a stage, or a window that begins there."""
-        return self.until.get(node, _ALWAYS) >= stage
-
-
-@dataclass(frozen=True)
-class WindowedRun:
-    """A plan put into the machine.
-
-    Attributes:
-      sequence: by place, the node that runs there.
-      steps: by place, the node of the program that runs there, or before which one runs again.
-      reads: by place, the places that read what is written there, in order.
-      memory: by place, the bytes in memory.
-      seconds: the time of the nodes that run again.
-    """
-
-    sequence: list[int]
-    steps: list[int]
-    reads: list[list[int]]
-    memory: list[int]
-    seconds: float
-
-    @property
-    def peak_bytes(self) -> int:
-        return max(self.memory, default=0)
-
-    def again(self) -> Iterator[int]:
-        """The places at which nodes run again."""
-        return (p for p, node in enumerate(self.sequence) if node != self.steps[p])
 
 
 @dataclass(frozen=True, order=True)
@@ -105,26 +53,10 @@ class Evictions:
 
     def __init__(self, problem: SchedulingProblem) -> None:
         nodes = problem.nodes
+        self.machine = WindowedMachine(problem)
         self._bytes = [node.bytes for node in nodes]
-        self._inner = [node.inner_bytes for node in nodes]
         self._seconds = [node.seconds for node in nodes]
         self._operands = [node.operands for node in nodes]
-        self._read = [
-            sorted({*node.operands} - {o for o, _ in node.requests})
-            if node.requests
-            else list(node.operands)
-            for node in nodes
-        ]
-        """By node, what it reads at its own place; `_early` has what it requests before."""
-        self._early: dict[int, list[tuple[int, int]]] = {}
-        self._requested_at: dict[tuple[int, int], list[int]] = {}
-        for number, node in enumerate(nodes):
-            for operand, step in node.requests:
-                if step < number:
-                    self._early.setdefault(step, []).append((operand, number))
-                    self._requested_at.setdefault((operand, number), []).append(step)
-                else:
-                    self._read[number].append(operand)
         self._stages = range(min(problem.again, default=len(nodes)), len(nodes))
         again = {node for some in problem.again.values() for node in some}
         self._may_run_again = [node in again for node in range(len(nodes))]
@@ -146,75 +78,10 @@ class Evictions:
             plan, ran = self._exchanged(*self._kept_again(plan, ran, limit_bytes), limit_bytes)
         return plan if plan.until and any(ran.again()) else None
 
-    def run(self, plan: WindowedPlan) -> WindowedRun:
-        """The plan in the machine."""
-        operands, may, until = self._operands, self._may_run_again, plan.until
-        sequence: list[int] = []
-        steps: list[int] = []
-        reads: list[list[int]] = []
-        latest = [-1] * len(operands)
-        """By node, the place of its first result; `clones` has those in the window."""
-        clones: dict[int, int] = {}
-        gone: set[int] = set()
-        waiting: dict[int, set[int]] = {}
-        """By node to come, the places of what it has requested."""
-        following = iter([*plan.begins, _ALWAYS])
-        begin = next(following)
-        for step, read in enumerate(self._read):
-            if step >= begin:
-                while step >= begin:
-                    window, begin = begin, next(following)
-                gone = {node for node, last in until.items() if last < window and may[node]}
-                clones = {}
-            early = self._early.get(step, ())
-            if gone:
-                stack = [node for node in read if node in gone and node not in clones]
-                stack += [node for node, _ in early if node in gone and node not in clones]
-                if stack:
-                    found = set(stack)
-                    while stack:
-                        for node in operands[stack.pop()]:
-                            if node in gone and node not in found and node not in clones:
-                                found.add(node)
-                                stack.append(node)
-                    for node in sorted(found):
-                        place = len(sequence)
-                        for operand in operands[node]:
-                            reads[clones.get(operand, latest[operand])].append(place)
-                        clones[node] = place
-                        sequence.append(node)
-                        steps.append(step)
-                        reads.append([])
-            for node, reader in early:
-                waiting.setdefault(reader, set()).add(clones.get(node, latest[node]))
-            place = len(sequence)
-            sources = waiting.pop(step, set())
-            sources.update(clones.get(operand, latest[operand]) for operand in read)
-            for source in sources:
-                reads[source].append(place)
-            latest[step] = place
-            sequence.append(step)
-            steps.append(step)
-            reads.append([])
-        self._left -= len(sequence)
-        return WindowedRun(sequence, steps, reads, *self._memory(sequence, steps, reads))
-
-    def _memory(
-        self, sequence: Sequence[int], steps: Sequence[int], reads: Sequence[Sequence[int]]
-    ) -> tuple[list[int], float]:
-        sizes, inner = self._bytes, self._inner
-        freed = [0] * len(sequence)
-        memory: list[int] = []
-        total, seconds = 0, 0.0
-        for place, node in enumerate(sequence):
-            size, later = sizes[node], reads[place]
-            total += size
-            memory.append(total + inner[node])
-            freed[later[-1] if later else place] += size
-            total -= freed[place]
-            if node != steps[place]:
-                seconds += self._seconds[node]
-        return memory, seconds
+    def _run(self, plan: WindowedPlan) -> WindowedRun:
+        ran = self.machine.run(plan)
+        self._left -= len(ran.sequence)
+        return ran
 
     def _repaired(
         self, plan: WindowedPlan, limit_bytes: int, locked: frozenset[int] = frozenset()
@@ -223,7 +90,7 @@ class Evictions:
 
         Of those on the way the one of least memory, where nothing is left to evict.
         """
-        ran = self.run(plan)
+        ran = self._run(plan)
         least = plan, ran
         while ran.peak_bytes > limit_bytes and self._left > 0:
             place = ran.memory.index(ran.peak_bytes)
@@ -236,11 +103,11 @@ class Evictions:
                 plan, locked = plan.copy(), locked | kept
                 for node in kept:
                     plan.until.pop(node, None)
-                ran = self.run(plan)
+                ran = self._run(plan)
             elif len(self._operands) > _LONG:
                 excess = ran.peak_bytes - limit_bytes
                 plan = self._several(plan, ran, options, excess)
-                ran = self.run(plan)
+                ran = self._run(plan)
             else:
                 plan, ran = self._best_of(plan, ran, options[:_TRIED], limit_bytes)
             if ran.peak_bytes < least[1].peak_bytes:
@@ -255,7 +122,7 @@ class Evictions:
         over = _over(ran, limit_bytes)
         for number, (_, evictions) in enumerate(options):
             other = self._with(plan, ran, evictions)
-            tried = self.run(other)
+            tried = self._run(other)
             less = over - _over(tried, limit_bytes)
             added_s = max(tried.seconds - ran.seconds, 0.0)
             score = (False, added_s / less) if less > 0 else (True, float(-less))
@@ -301,7 +168,7 @@ class Evictions:
             if later[number] == place:
                 continue
             first = ran.steps[later[number - 1] if number else made]
-            last = min(self._request(ran, made, reader) for reader in later[number:])
+            last = min(self.machine.request(ran, made, reader) for reader in later[number:])
             if last <= first or not self._stages[0] <= last:
                 continue
             step = ran.steps[place]
@@ -321,14 +188,6 @@ class Evictions:
                     break
         for source, known in from_one.items():
             yield from self._in_place_of(source, known, excess)
-
-    def _request(self, ran: WindowedRun, made: int, reader: int) -> int:
-        """The step before which a reader needs what was made at a place."""
-        node, step = ran.sequence[made], ran.steps[reader]
-        requests = self._requested_at.get((node, step), ())
-        if ran.sequence[reader] != step or not requests:
-            return step
-        return min((at for at in requests if at >= ran.steps[made]), default=step)
 
     def _in_place_of(
         self, source: int, known: dict[int, tuple[float, _Eviction]], excess: int
@@ -382,7 +241,8 @@ class Evictions:
         for eviction in evictions:
             begin = self._begin(plan, ran, eviction.first, eviction.last)
             for node in (eviction.node, *eviction.again):
-                plan.until[node] = min(plan.until.get(node, _ALWAYS), begin - 1)
+                plan.until[node] = min(plan.until.get(node, ALWAYS), begin - 1)
+                plan.carried.discard((node, begin))
         return plan
 
     def _begin(self, plan: WindowedPlan, ran: WindowedRun, first: int, last: int) -> int:
@@ -408,7 +268,7 @@ class Evictions:
             total += change
             options.append((round(total, 15), -stage))
         begin = -min(options)[1]
-        insort(plan.begins, begin)
+        plan.split(begin)
         return begin
 
     def _made_for(self, ran: WindowedRun, place: int) -> frozenset[int]:
@@ -423,28 +283,43 @@ class Evictions:
         before = None
         while before is not ran and self._left > 0:
             before = ran
+            plan, ran = self._joined(plan, ran, limit_bytes)
             for node in self._dearest(ran):
                 plan, ran = self._kept_longer(plan, ran, node, limit_bytes)
-            for begin in plan.begins[1:]:
-                other = plan.copy()
-                other.begins.remove(begin)
-                plan, ran = self._better(plan, ran, other, limit_bytes)
+        return plan, ran
+
+    def _joined(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
+        """Joins windows, and carries what ran again in one into later ones, where that fits."""
+        for begin in plan.begins[1:]:
+            plan, ran = self._better(plan, ran, plan.without(begin), limit_bytes)
+        for node in self._dearest(ran):
+            plan, ran = self._carried(plan, ran, node, limit_bytes)
+        return plan, ran
+
+    def _carried(self, plan: WindowedPlan, ran: WindowedRun, node: int, limit_bytes: int) -> _Found:
+        """Carries what a node made in a window into later ones, in place of running it there."""
+        steps = [ran.steps[place] for place in ran.again() if ran.sequence[place] == node]
+        for earlier, later in pairwise(steps):
+            other = plan.copy()
+            first, stop = (bisect_right(plan.begins, step) for step in (earlier, later))
+            other.carried.update((node, begin) for begin in plan.begins[first:stop])
+            plan, ran = self._better(plan, ran, other, limit_bytes)
         return plan, ran
 
     def _kept_longer(
         self, plan: WindowedPlan, ran: WindowedRun, node: int, limit_bytes: int
     ) -> _Found:
         """Keeps a node for as many windows more as fit."""
-        if plan.is_kept(node, _ALWAYS):
+        if plan.is_kept(node, ALWAYS):
             return plan, ran
         number = bisect_right(plan.begins, plan.until[node])
-        ends = [begin - 1 for begin in plan.begins[number + 1 :]] + [_ALWAYS]
+        ends = [begin - 1 for begin in plan.begins[number + 1 :]] + [ALWAYS]
         low, high = -1, len(ends)
         tried = high - 1
         while high - low > 1 and self._left > 0:
             other = plan.copy()
             other.until[node] = ends[tried]
-            found = self.run(other) if self._may_fit(ran, node, ends[tried], limit_bytes) else None
+            found = self._run(other) if self._may_fit(ran, node, ends[tried], limit_bytes) else None
             if found is not None and found.peak_bytes <= limit_bytes:
                 if found.seconds < ran.seconds * (1 - _LEAST_GAIN):
                     plan, ran = other, found
@@ -475,7 +350,7 @@ class Evictions:
         """The other plan where it holds the bound in less time."""
         if self._left <= 0:
             return plan, ran
-        found = self.run(other)
+        found = self._run(other)
         gains = found.seconds < ran.seconds * (1 - _LEAST_GAIN)
         return (other, found) if gains and found.peak_bytes <= limit_bytes else (plan, ran)
 

@@ -8,19 +8,37 @@ from itertools import pairwise
 
 from ...recompute.block.schedule import CloneSchedule
 from ...recompute.block.values import ForwardValues, Window
-from .eviction import Evictions, WindowedPlan
+from .eviction import Evictions
 from .problem import BlockMachine, unmodified
+from .windowed import WindowedPlan, WindowedRun
+
+_WORTH_SINKING = 0.99
+"""Operations are sunk where that leaves at most this share of the memory that is too much, or of
+the added time."""
+
+_SHORT = 200
+"""Of more nodes than this, they are sunk only where nothing else holds."""
+
+_Pairs = frozenset[tuple[int, int]]
+_Key = tuple[bool, tuple[int, ...], _Pairs, _Pairs]
+"""A plan, and whether operations are sunk."""
 
 
 class EvictedPlans:
-    """The clones of plans by evictions in one block, cached; pure."""
+    """The clones of plans by evictions in one block, cached; pure.
+
+    There are two kinds. What is fused into a kernel of the backward pass stands in the block before
+    it, and reads there what the kernel reads: a plan leaves it there, or sinks it to the kernel.
+    """
 
     def __init__(self, forward: ForwardValues) -> None:
         self.machine = BlockMachine(forward)
-        self._evictions = Evictions(self.machine.problem)
+        self._in_place = Evictions(self.machine.problem)
+        self._sunk = Evictions(self.machine.sunk_problem)
+        self._is_short = len(self.machine.positions) <= _SHORT
         self._found: dict[int, CloneSchedule | None] = {}
-        self._alike: dict[tuple[tuple[int, ...], frozenset[tuple[int, int]]], CloneSchedule] = {}
-        """By windows and what is evicted: several peaks may have the same."""
+        self._alike: dict[_Key, CloneSchedule] = {}
+        """By plan: several peaks may have the same."""
 
     @cached_property
     def peak_bytes(self) -> int:
@@ -31,18 +49,37 @@ class EvictedPlans:
         """What is evicted to hold a peak of the machine, or comes nearest to that; None for
         nothing."""
         if limit_bytes not in self._found:
-            plan = self._evictions.within(limit_bytes)
-            self._found[limit_bytes] = None if plan is None else self._written(plan)
+            self._found[limit_bytes] = self._within(limit_bytes)
         return self._found[limit_bytes]
 
-    def _written(self, plan: WindowedPlan) -> CloneSchedule:
-        key = tuple(plan.begins), frozenset(plan.until.items())
+    def run(self, schedule: CloneSchedule) -> WindowedRun:
+        """What the machine makes of clones."""
+        evictions = self._sunk if schedule.sinkable else self._in_place
+        return evictions.machine.run(plan_of(self.machine, schedule))
+
+    def _within(self, limit_bytes: int) -> CloneSchedule | None:
+        plan = self._in_place.within(limit_bytes)
+        ran = self._in_place.machine.run(plan or WindowedPlan([]))
+        if ran.peak_bytes > limit_bytes or self._is_short:
+            sunk = self._sunk.within(limit_bytes)
+            if sunk is not None and self._pays(self._sunk.machine.run(sunk), ran, limit_bytes):
+                return self._written(sunk, sinks=True)
+        return None if plan is None else self._written(plan, sinks=False)
+
+    def _pays(self, sunk: WindowedRun, other: WindowedRun, limit_bytes: int) -> bool:
+        if other.peak_bytes > limit_bytes:
+            return max(sunk.peak_bytes, limit_bytes) <= other.peak_bytes * _WORTH_SINKING
+        fits = sunk.peak_bytes <= limit_bytes
+        return fits and sunk.seconds <= other.seconds * _WORTH_SINKING
+
+    def _written(self, plan: WindowedPlan, *, sinks: bool) -> CloneSchedule:
+        key = sinks, tuple(plan.begins), frozenset(plan.until.items()), frozenset(plan.carried)
         if key not in self._alike:
-            self._alike[key] = schedule_of(self.machine, plan)
+            self._alike[key] = schedule_of(self.machine, plan, sinks=sinks)
         return self._alike[key]
 
 
-def schedule_of(machine: BlockMachine, plan: WindowedPlan) -> CloneSchedule:
+def schedule_of(machine: BlockMachine, plan: WindowedPlan, *, sinks: bool = False) -> CloneSchedule:
     """The clones of a plan: by window, what it does not keep."""
     forward, nodes = machine.forward, range(len(machine.problem.nodes))
     border = forward.borders.highest
@@ -50,13 +87,17 @@ def schedule_of(machine: BlockMachine, plan: WindowedPlan) -> CloneSchedule:
     positions = [border, *(machine.positions[begin - 1] + 1 for begin in plan.begins[1:])]
     bounds = [*positions, len(forward.graph.ops)]
     kept = [[node for node in nodes if plan.is_kept(node, begin)] for begin in plan.begins]
+    sinkable = machine.sinkable if sinks else frozenset[int]()
+    fused = map(machine.fused_from, kept)
     return CloneSchedule(
         forward,
         [Window(range(first, stop), range(border)) for first, stop in pairwise(bounds)],
         [machine.values_of(some) for some in kept],
         # Clones of what is fused have XLA hold what is saved, where it holds more by itself.
-        [] if machine.holds_less else [machine.fused_from(some) for some in kept],
-        machine.gates,
+        [some & sinkable if machine.holds_less else some for some in fused],
+        [gate for gate in machine.gates if gate not in sinkable],
+        [machine.values_of(plan.carried_into(begin)) for begin in plan.begins],
+        sinkable,
     )
 
 
@@ -76,6 +117,7 @@ def plan_of(machine: BlockMachine, schedule: CloneSchedule) -> WindowedPlan:
         begin = stages[min(place, len(stages) - 1)]
         if begin not in plan.begins:
             plan.begins.append(begin)
+        plan.carried.update((node_of[value], begin) for value in window.carried)
         for placement in window.placements:
             for position in placement.cloned:
                 for value in graph.results[position]:

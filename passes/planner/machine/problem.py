@@ -22,8 +22,9 @@ from functools import cached_property
 
 from ...analysis.memory_model.fusion import INLINED, Kernels
 from ...analysis.memory_model.trace import OpTrace
-from ...analysis.memory_model.tracer import trace_block
+from ...analysis.memory_model.tracer import kernels_of, trace_block
 from ...ir.op_facts import BufferUse
+from ...recompute.block.gathered import may_be_summed
 from ...recompute.block.values import ForwardValues
 
 
@@ -192,14 +193,19 @@ class BlockMachine:
 
     def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
         self.forward = forward
-        as_it_is = trace or trace_block(forward.graph)
-        trace = _with_saveable(as_it_is, forward)
+        as_it_is = Kernels(trace) if trace else kernels_of(forward.graph)
+        trace = _with_saveable(trace or trace_block(forward.graph), as_it_is, forward)
         self._kernels = Kernels(trace)
-        self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(Kernels(as_it_is))
+        self._returned = frozenset(self._kernels.returned())
+        self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(as_it_is)
         """Whether the block takes less in the machine, by such values, than XLA makes it take."""
-        self._sources = _sources(trace, self._kernels)
+        maker, buffer = self._kernels.maker, self._kernels.buffer
+        self._made_from = [
+            frozenset([maker[buffer[source]] for source in sources]) - {-1}
+            for sources in _sources(trace, self._kernels)
+        ]
+        """By value, the nodes that write what it lies in or is made from."""
         self._fused = _fused(trace, self._kernels)
-        self._requests = _requests(trace, self._kernels, forward.borders.highest)
 
     @property
     def positions(self) -> Sequence[int]:
@@ -208,16 +214,35 @@ class BlockMachine:
 
     @cached_property
     def problem(self) -> SchedulingProblem:
+        """The problem where what is fused stays where it stands."""
         kernels, border = self._kernels, self.forward.borders.highest
         nodes = tuple(self._node(number) for number in range(len(kernels.positions)))
         stages = frozenset(n for n, position in enumerate(kernels.positions) if position >= border)
-        return SchedulingProblem(nodes, stages)
+        return SchedulingProblem(self._with_requests(nodes, frozenset()), stages)
+
+    @cached_property
+    def sunk_problem(self) -> SchedulingProblem:
+        """The problem where what is `sinkable` stands right before its kernel."""
+        nodes = self._with_requests(self.problem.nodes, self.sinkable)
+        return SchedulingProblem(nodes, self.problem.stages)
+
+    def _with_requests(self, nodes: Sequence[Node], sunk: frozenset[int]) -> tuple[Node, ...]:
+        """The nodes, each with what it requests, those in the forward pass without."""
+        kernels, border = self._kernels, self.forward.borders.highest
+        requests = _requests(kernels, border, sunk)
+        return tuple(
+            dataclasses.replace(node, requests=self._requested(requests[position]))
+            if position >= border
+            else node
+            for node, position in zip(nodes, kernels.positions, strict=True)
+        )
 
     def _node(self, number: int) -> Node:
         kernels, forward, trace = self._kernels, self.forward, self._kernels.trace
         made, position = kernels.makes[number], kernels.positions[number]
-        returned = set(kernels.returned())
-        size = sum(trace.sizes[v] for v in made if kernels.buffer[v] == v and v not in returned)
+        size = sum(
+            trace.sizes[v] for v in made if kernels.buffer[v] == v and v not in self._returned
+        )
         operands = {kernels.maker[buffer] for buffer in kernels.buffers[number]} - {-1}
         done = {position}.union(*(self._fused[value] for value in trace.reads[position]))
         results = [value for p in done for value in forward.graph.results[p]]
@@ -230,26 +255,44 @@ class BlockMachine:
             and all(forward.recomputable[value] for value in made)
             and any(forward.weights[value] for value in made),
             inner_bytes=trace.inner[position],
-            requests=self._requested(number) if position >= forward.borders.highest else (),
         )
 
-    def _requested(self, number: int) -> tuple[tuple[int, int], ...]:
+    def _requested(self, requests: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """What a stage reads, and the step before which it does."""
         kernels = self._kernels
         found = {
             (kernels.maker[kernels.buffer[value]], bisect_left(kernels.positions, position))
-            for value, position in self._requests[kernels.positions[number]]
+            for value, position in requests
         }
         return tuple(sorted(each for each in found if each[0] >= 0))
 
     def fused_from(self, nodes: Collection[int]) -> frozenset[int]:
         """The values that are fused and made of nothing but what nodes write."""
-        kernels, kept = self._kernels, frozenset(nodes) | {-1}
-        return frozenset(
-            value
-            for value, sources in enumerate(self._sources)
-            if all(kernels.maker[kernels.buffer[source]] in kept for source in sources)
-        )
+        kept = frozenset(nodes)
+        return frozenset([value for value, made in enumerate(self._made_from) if made <= kept])
+
+    @cached_property
+    def sinkable(self) -> frozenset[int]:
+        """The values behind the border that may be made right before the kernel they are fused
+        into: of nothing but values in memory and such values. Sums over devices are left be."""
+        forward, trace, graph = self.forward, self._kernels.trace, self.forward.graph
+        in_memory, border = _in_memory(trace, self._kernels), forward.borders.highest
+        found: set[int] = set()
+
+        def is_there(value: int) -> bool:
+            is_free = forward.constant[value] or graph.producers[value] < border
+            is_made = in_memory[value] and not may_be_summed(graph, value)
+            return is_free or is_made or value in found
+
+        for position in range(border, len(trace.uses)):
+            is_view = trace.uses[position] is BufferUse.VIEW
+            if all(map(is_there, trace.reads[position])):
+                found.update(
+                    value
+                    for value in trace.makes[position]
+                    if forward.recomputable[value] and (is_view or not in_memory[value])
+                )
+        return frozenset(found)
 
     @cached_property
     def gates(self) -> Sequence[int]:
@@ -281,10 +324,9 @@ def _peak_bytes(kernels: Kernels) -> int:
     return most
 
 
-def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
+def _with_saveable(trace: OpTrace, kernels: Kernels, forward: ForwardValues) -> OpTrace:
     """The trace, in which fused values that are worth saving are in memory."""
-    kernels, graph = Kernels(trace), forward.graph
-    in_memory = _in_memory(trace, kernels)
+    graph, in_memory = forward.graph, _in_memory(trace, kernels)
     border = forward.borders.highest
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     uses = list(trace.uses)
@@ -331,18 +373,20 @@ def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
 
 
 def _requests(
-    trace: OpTrace, kernels: Kernels, border: int
+    kernels: Kernels, border: int, sunk: frozenset[int]
 ) -> dict[int, frozenset[tuple[int, int]]]:
     """By operation in memory, the values in memory that it is made from, and where they are read.
 
-    That is the position of the first operation behind the border on the way from the value.
+    That is the position of the first operation behind the border on the way from the value, those
+    that make what is ``sunk`` left out.
     """
+    trace = kernels.trace
     in_memory = _in_memory(trace, kernels)
     fused: list[frozenset[tuple[int, int]]] = [frozenset()] * len(trace.sizes)
     """By value that is not in memory; the position is -1 as long as it is before the border."""
     requests: dict[int, frozenset[tuple[int, int]]] = {}
     for position, (reads, makes) in enumerate(zip(trace.reads, trace.makes, strict=True)):
-        here = position if position >= border else -1
+        here = position if position >= border and sunk.isdisjoint(makes) else -1
         found = frozenset(
             (source, here if at < 0 else at)
             for value in reads

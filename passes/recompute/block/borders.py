@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...analysis.memory_model.fusion import Kernels
-from ...analysis.memory_model.tracer import trace_block
+from ...analysis.memory_model.tracer import kernels_of
 from ...analysis.program import FROM_OUTSIDE, Program
 
 _MOST_BORDERS, _LEAST_SHARE = 8, 0.25
@@ -85,8 +84,7 @@ class _Border:
 
 def _ranges(graph: Program, weights: Sequence[int]) -> list[_Range]:
     """The live ranges of values. XLA makes those that are not in memory inside their readers."""
-    kernels = Kernels(trace_block(graph, lambda _: 0))
-    in_memory = {value for makes in kernels.makes for value in makes}
+    in_memory = {value for makes in kernels_of(graph).makes for value in makes}
     return [
         _Range(producer, graph.users[value][-1], weights[value], value in in_memory)
         for value, producer in enumerate(graph.producers)

@@ -8,6 +8,7 @@ minimum vertex cut, weighed in bytes (``windows``). The others are recomputed (`
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -33,7 +34,8 @@ class CloneGroup:
     """Operations that are cloned together, right before the operation ``before``.
 
     ``leaves`` are the saved values that the clones start from. They pass a barrier, together with
-    ``gates`` if there are any; ``gate_readers`` of each then use the barrier's result.
+    ``gates`` if there are any; ``gate_readers`` of each then use the barrier's result. The
+    clones at the places in ``sunk`` are read in place of the operation by all that read it there.
     """
 
     before: ir.Operation
@@ -41,17 +43,40 @@ class CloneGroup:
     leaves: tuple[ir.Value, ...]
     gates: tuple[ir.Value, ...]
     gate_readers: tuple[tuple[ir.Operation, ...], ...]
+    sunk: frozenset[int] = frozenset()
+
+    @property
+    def recomputed(self) -> tuple[ir.Operation, ...]:
+        """The operations that run once more."""
+        return tuple(op for place, op in enumerate(self.cloned) if place not in self.sunk)
 
 
 @dataclass(frozen=True)
 class WindowPlan:
     """The clones of one window.
 
-    ``readers`` are the operations that use clones, each with the values that it reads.
+    ``readers`` are the operations that use clones, each with the values that it reads; of the
+    ``carried`` ones these are clones of the window before. ``behind`` are values that are made
+    behind the border, and that clones may start from.
     """
 
     groups: tuple[CloneGroup, ...]
     readers: tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]
+    carried: frozenset[ir.Value] = frozenset()
+    behind: frozenset[ir.Value] = frozenset()
+
+    @property
+    def reads(self) -> frozenset[ir.Value]:
+        """The values of which clones are read in place of others, those by sunk clones included."""
+        sunk = (group.cloned[place] for group in self.groups for place in group.sunk)
+        read = (values for _, values in self.readers)
+        return frozenset(itertools.chain(*read, *(op.operands for op in sunk)))
+
+    @property
+    def kept(self) -> tuple[ir.Value, ...]:
+        """The saved values that the clones start from."""
+        others = self.carried | self.behind
+        return tuple(leaf for group in self.groups for leaf in group.leaves if leaf not in others)
 
 
 @dataclass(frozen=True)
@@ -99,13 +124,17 @@ def block_plan(schedule: CloneSchedule) -> BlockPlan:
     forward = schedule.forward
     saved = forward.read_across
     return BlockPlan(
-        windows=tuple(_window_plan(window, schedule.graph) for window in schedule.windows),
+        windows=tuple(_window_plan(window, schedule) for window in schedule.windows),
         freed_bytes=forward.weigh(saved - schedule.kept),
         added_bytes=forward.weigh(schedule.kept - saved),
     )
 
 
-def _window_plan(window: WindowClones, graph: Program) -> WindowPlan:
+def _window_plan(window: WindowClones, schedule: CloneSchedule) -> WindowPlan:
+    graph, border = schedule.graph, schedule.forward.borders.highest
+    sunk = {graph.producers[value] for value in schedule.sinkable}
+    read = {leaf for placement in window.placements for leaf in placement.leaves if sunk}
+    behind = schedule.sinkable.union(leaf for leaf in read if graph.producers[leaf] >= border)
     return WindowPlan(
         groups=tuple(
             CloneGroup(
@@ -120,6 +149,7 @@ def _window_plan(window: WindowClones, graph: Program) -> WindowPlan:
                     tuple(graph.ops[reader] for reader in readers)
                     for readers in (placement.gate.readers if placement.gate else ())
                 ),
+                sunk=frozenset(n for n, each in enumerate(placement.cloned) if each in sunk),
             )
             for placement in window.placements
         ),
@@ -127,4 +157,6 @@ def _window_plan(window: WindowClones, graph: Program) -> WindowPlan:
             (graph.ops[position], tuple(graph.values[value] for value in values))
             for position, values in window.reads.items()
         ),
+        carried=frozenset(graph.values[value] for value in window.carried),
+        behind=frozenset(graph.values[value] for value in behind),
     )

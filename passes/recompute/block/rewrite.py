@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -16,22 +16,32 @@ from ...ir.while_rewriter import Replacements
 from .gathered import is_gathered
 from .plan import BlockPlan, CloneGroup
 
+_Changes = list[tuple[ir.Operation, dict[ir.Value, ir.Value]]]
+"""Operations, each with what it reads in place of values that it reads by then."""
+
 
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
     """Clones the planned operations and lets the planned readers use the clones."""
     held: dict[ir.Value, ir.Value] = {}
     last: ir.Operation | None = None
+    clones: dict[ir.Value, ir.Value] = {}
+    changes: _Changes = []
     for window in plan.windows:
-        clones: dict[ir.Value, ir.Value] = {}
+        carried = {value: clone for value, clone in clones.items() if value in window.carried}
+        clones = dict(carried)
         for group in window.groups:
             before = replaced.op(group.before)
             if last is not None and before.is_before_in_block(last):
                 held.clear()  # of a later border, whose barriers stand behind this one
             last = before
-            behind = _put_barrier(group, _read_beside(group, clones.keys()), held, replaced)
+            beside = _read_beside(group, clones.keys())
+            behind = _put_barrier(group, beside, carried, held, replaced, changes)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
-            remap_operands(replaced.op(reader), {value: clones[value] for value in values})
+            changes.append((replaced.op(reader), {value: clones[value] for value in values}))
+    # At last: what reads clones in one window may be sunk, and cloned, in another.
+    for op, exchanged in changes:
+        remap_operands(op, exchanged)
 
 
 def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Value]:
@@ -59,16 +69,21 @@ def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Valu
 def _put_barrier(
     group: CloneGroup,
     beside: Collection[ir.Value],
+    carried: Mapping[ir.Value, ir.Value],
     held: dict[ir.Value, ir.Value],
     replaced: Replacements,
+    changes: _Changes,
 ) -> dict[ir.Value, ir.Value]:
     """Inserts the group's barrier; maps its leaves but those ``beside`` to the barrier's results.
 
+    ``carried`` has, by leaf that a clone of the window before stands for, that clone.
     ``held`` has, by gate, the result of the last barrier over it.
     """
-    leaves = [replaced.value(leaf) for leaf in group.leaves if leaf not in beside]
-    if not leaves:
+    apart = [leaf for leaf in group.leaves if leaf not in beside]
+    if not apart:
         return {}
+    read = [replaced.value(leaf) for leaf in apart]
+    leaves = [carried.get(leaf, value) for leaf, value in zip(apart, read, strict=True)]
     planned = [replaced.value(gate) for gate in group.gates]
     gates = [held.get(value, value) for value in planned]
     behind = _barrier(group, [*leaves, *gates], replaced)
@@ -77,8 +92,8 @@ def _put_barrier(
     ):
         held[value] = result
         for reader in readers:
-            remap_operands(replaced.op(reader), {gate: result})
-    return dict(zip(leaves, behind, strict=False))
+            changes.append((replaced.op(reader), {gate: result}))
+    return dict(zip(read, behind, strict=False))
 
 
 def _barrier(group: CloneGroup, values: list[ir.Value], replaced: Replacements) -> list[ir.Value]:

@@ -6,13 +6,18 @@ that it starts from and one value that was made shortly before, the gate, in a g
 gradient: XLA can then neither merge the clones with the first computation nor schedule them before
 the gate. Constants are cloned next to the group and do not pass the barrier.
 
+Operations behind the border may be *sunk*: cloned with the values that they read, so that these
+need not be there where the operation stands, but where a clone of it is read. The operation itself
+is then read by nobody. A window may also have clones of the one before, which are *carried* into
+it; what it clones starts from these as from saved values.
+
 All values and operations are indices into the block's graph.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...analysis.memory_model.trace import OpTrace
@@ -51,11 +56,13 @@ class ClonePlacement:
 class WindowClones:
     """The clones of one window, and their readers.
 
-    ``reads`` has, by the position of a reader, the recomputed values that it reads.
+    ``reads`` has, by the position of a reader, the recomputed values that it reads; ``carried``
+    are those of them, and of the leaves, that are clones of an earlier window.
     """
 
     placements: tuple[ClonePlacement, ...]
     reads: dict[int, list[int]]
+    carried: frozenset[int] = frozenset()
 
 
 class CloneSchedule:
@@ -68,6 +75,8 @@ class CloneSchedule:
         kept: Sequence[frozenset[int]],
         fused: Sequence[frozenset[int]] = (),
         gates: Sequence[int] | None = None,
+        carried: Sequence[Collection[int]] = (),
+        sinkable: Collection[int] = (),
     ) -> None:
         """Clones what is read in windows.
 
@@ -79,47 +88,73 @@ class CloneSchedule:
             than clones, read no clone, as XLA makes them of saved values inside of these.
           gates: the values in memory that clones may wait for, in the order of their producers,
             where they are others than ``forward`` has.
+          carried: by window, values of which it reads the clones of the window before, if that has
+            any.
+          sinkable: values made behind the border that are cloned for who reads them, where they are
+            not ``fused``.
         """
         self.forward = forward
         self._gates = forward.gates if gates is None else gates
         self._gates_made_at = [forward.graph.producers[value] for value in self._gates]
         self.graph = forward.graph
+        self.sinkable = frozenset(sinkable)
         self.kept = frozenset().union(*kept)
         """What is saved for some window."""
         self.seconds = 0.0
         """The weighted time of the clones: cheap work counts by a share."""
         ends = {window.border: window.positions.stop for window in windows}
         fused = fused or [frozenset()] * len(windows)
-        in_order = sorted(zip(windows, kept, fused, strict=True), key=lambda each: -each[0].border)
-        self.windows = tuple(
-            found
-            for window, saved, left in in_order
-            if (found := self._window(window, saved, left, ends[window.border])).reads
+        carried = carried or [frozenset()] * len(windows)
+        in_order = sorted(
+            zip(windows, kept, fused, carried, strict=True), key=lambda each: -each[0].border
         )
+        found: list[WindowClones] = []
+        there: frozenset[int] = frozenset()
+        for window, saved, left, wanted in in_order:
+            before = there.intersection(wanted)
+            clones, made = self._window(window, saved, left, before, ends[window.border])
+            there = before | made
+            if clones.reads:
+                found.append(clones)
+        self.windows = tuple(found)
         """In the order in which they are written into the block. Those behind a later border come
         first, for they clone operations that the others change."""
 
     def _window(
-        self, window: Window, kept: frozenset[int], fused: frozenset[int], end: int
-    ) -> WindowClones:
-        """The clones of a window. ``end`` is where the last window of its border stops."""
-        forward, operands = self.forward, self.graph.operands
-        gone = _Gone(forward, window, kept)
+        self,
+        window: Window,
+        kept: frozenset[int],
+        fused: frozenset[int],
+        carried: frozenset[int],
+        end: int,
+    ) -> tuple[WindowClones, set[int]]:
+        """The clones of a window, and what is cloned. ``end`` is where the last window of its
+        border stops."""
+        forward, graph = self.forward, self.graph
+        gone = _Gone(forward, window, kept, self.sinkable, carried)
+        sunk = self.sinkable - fused
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
         for position in window.positions:
-            wanted = [value for value in operands[position] if gone[value] and value not in fused]
+            if sunk and not sunk.isdisjoint(graph.results[position]):
+                continue  # its clones read what it reads
+            wanted = [
+                value
+                for value in graph.operands[position]
+                if (gone[value] and value not in fused) or value in carried
+            ]
             if wanted:
                 reads[position] = wanted
                 if clones := self._closure(wanted, gone, made):
                     cloned[position] = clones
-        self.seconds += sum(forward.seconds.get(value, 0.0) for value in made)
+        again = (value for value in made if value not in self.sinkable)
+        self.seconds += sum(forward.seconds.get(value, 0.0) for value in again)
         if window.before is None:
             placements = self._placements(window, end, cloned, made)
         else:
             placements = self._segment(window, window.before, end, cloned, made, kept)
-        return WindowClones(placements, reads)
+        return WindowClones(placements, reads, carried), made
 
     def _closure(self, wanted: list[int], gone: _Gone, made: set[int]) -> list[int]:
         """The positions to clone for the wanted values, without those in ``made``."""
@@ -254,10 +289,18 @@ class CloneSchedule:
 
 
 class _Gone(dict[int, bool]):
-    """By value, whether a window recomputes it where it is read; found out when it is asked for."""
+    """By value, whether a window clones it where it is read; found out when it is asked for."""
 
-    def __init__(self, forward: ForwardValues, window: Window, kept: frozenset[int]) -> None:
-        super().__init__(dict.fromkeys(kept, False))
+    def __init__(
+        self,
+        forward: ForwardValues,
+        window: Window,
+        kept: frozenset[int],
+        sinkable: frozenset[int],
+        carried: frozenset[int],
+    ) -> None:
+        super().__init__(dict.fromkeys(sinkable, True))
+        self.update(dict.fromkeys(kept | carried, False))
         self._recomputable, self._producers = forward.recomputable, forward.graph.producers
         self._made = window.made
 
@@ -286,7 +329,8 @@ class _CloneWriter:
             over_constants=trace.over_constants,
             is_overlapped=trace.is_overlapped,
         )
-        self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
+        self.clones: dict[int, dict[int, int]] = {}
+        """By window, the clones that it reads; it has an entry once it is written."""
         self.reads = {
             position: (number, values)
             for number, window in enumerate(schedule.windows)
@@ -318,9 +362,9 @@ class _CloneWriter:
             if position >= len(old.uses):
                 break  # the terminator, which is not in the trace
             for number, placement in self.groups.get(position, ()):
-                self._emit_group(placement, self.clones[number])
+                self._emit_group(placement, number)
             number, values = self.reads.get(position, (0, []))
-            exchanged = {value: self.clones[number][value] for value in values}
+            exchanged = {value: self._clones(number)[value] for value in values}
             for value in self.holds.get(position, ()):
                 exchanged[value] = self.held[value]
             self._emit(
@@ -332,6 +376,12 @@ class _CloneWriter:
             done = position + 1
         self._copy_until(done, len(old.uses))
         return self.new
+
+    def _clones(self, number: int) -> dict[int, int]:
+        if number not in self.clones:
+            carried = sorted(self.schedule.windows[number].carried)
+            self.clones[number] = {value: self.clones[number - 1][value] for value in carried}
+        return self.clones[number]
 
     def _copy_until(self, start: int, stop: int) -> None:
         """Copies the unchanged part."""
@@ -348,10 +398,13 @@ class _CloneWriter:
         new.makes.append(makes)
         new.inner.append(inner)
 
-    def _emit_group(self, placement: ClonePlacement, clones: dict[int, int]) -> None:
+    def _emit_group(self, placement: ClonePlacement, number: int) -> None:
         old, new, results = self.old, self.new, self.graph.results
+        clones, carried = self._clones(number), self.schedule.windows[number].carried
         # A leaf of several groups passes the barrier of each.
-        clones.update(self._emit_barrier(placement))
+        read_before = {leaf: clones[leaf] for leaf in placement.leaves if leaf in carried}
+        leaves = [read_before.get(leaf, leaf) for leaf in placement.leaves]
+        clones.update(self._emit_barrier(placement, leaves))
         sizes, reads, makes, known = new.sizes, old.reads, new.makes, clones.get
         new.uses += [old.uses[producer] for producer in placement.cloned]
         new.inner += [old.inner[producer] for producer in placement.cloned]
@@ -362,14 +415,16 @@ class _CloneWriter:
             copies = list(range(first, len(sizes)))
             makes.append(copies)
             clones.update(zip(made, copies, strict=True))
+        # Operations of the block read what is carried as it is, not behind the barrier.
+        clones.update(read_before)
 
-    def _emit_barrier(self, placement: ClonePlacement) -> dict[int, int]:
-        """Writes the group's barrier; maps its leaves to the barrier's results."""
+    def _emit_barrier(self, placement: ClonePlacement, leaves: Sequence[int]) -> dict[int, int]:
+        """Writes the group's barrier over its leaves; maps these to the barrier's results."""
         if not placement.leaves:
             return {}
         gate, held = placement.gate, self.held
         gates = gate.values if gate is not None else ()
-        read = [*placement.leaves, *(held.get(value, value) for value in gates)]
+        read = [*leaves, *(held.get(value, value) for value in gates)]
         made = [self._copy(value) for value in read]
         self._emit(BufferUse.ALIAS, read, made, 0)
         if gate is not None:

@@ -25,6 +25,17 @@ Shared = tuple[ScanBody, int]
 """A value of a body."""
 
 
+class _Network(tuple[tuple[object, ...], ...]):
+    """What makes two problems equal but for their prices; hashed once, and looked up often."""
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
     """The stacked values that several loops read, or that one reads which is read itself.
 
@@ -73,6 +84,8 @@ class CutProblem:
     sinks: list[int] = field(default_factory=list)
     made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
     times: dict[int, int] = field(default_factory=dict)
+    _known_work: list[tuple[int, bool, float, int]] | None = None
+    """Of one device, whose pricings differ by their rates."""
 
     @classmethod
     def of(
@@ -100,7 +113,7 @@ class CutProblem:
         prices = {
             vertex: min(price, self.unstorable) for vertex, price in self.prices(pricing).items()
         }
-        key = self._network, tuple(prices.items())
+        key = self._network, tuple(prices.values())
         if key not in solved:
             solved[key] = minimum_vertex_cut(
                 self.weights, self.edges, self.sources, self.sinks, prices
@@ -120,7 +133,7 @@ class CutProblem:
         # A value that cannot be stored exceeds any cap.
         weights = [weight if weight < self.unstorable else cap_bytes + 1 for weight in self.weights]
         network = FlowNetwork(weights, self.edges, self.sources, self.sinks, prices)
-        key = self._network, tuple(prices.items())
+        key = self._network, tuple(prices.values())
         caps = solved.get((key, "caps"), frozenset())
         known = (solved[key, cap] for cap in sorted(caps) if cap >= cap_bytes)
         kept = next((one for one in known if network.weigh(one) <= cap_bytes), None)
@@ -132,17 +145,28 @@ class CutProblem:
         return kept, network.price_of(kept)
 
     @functools.cached_property
-    def _network(self) -> tuple[tuple[object, ...], ...]:
-        return tuple(self.weights), tuple(self.edges), tuple(self.sources), tuple(self.sinks)
+    def _network(self) -> _Network:
+        parts = self.weights, self.edges, self.sources, self.sinks, self.made
+        return _Network(tuple(part) for part in parts)
 
     def prices(self, pricing: Pricing | None) -> dict[int, int]:
         """By vertex, the price of recomputing it; empty without a pricing: all is free."""
         if pricing is None:
             return {}
+        price = pricing.of_work
         return {
-            vertex: price_in(body, position, pricing) * self.times[vertex]
-            for vertex, (body, position) in self.made.items()
+            vertex: price(cheap, seconds) * runs
+            for vertex, cheap, seconds, runs in self._work(pricing)
         }
+
+    def _work(self, pricing: Pricing) -> list[tuple[int, bool, float, int]]:
+        """By vertex with a price, the work of its operation, and how often that runs again."""
+        if self._known_work is None:
+            self._known_work = [
+                (vertex, *pricing.work(body.graph.ops[position]), body.runs * self.times[vertex])
+                for vertex, (body, position) in self.made.items()
+            ]
+        return self._known_work
 
     def is_recomputable(self, body: ScanBody, value: int) -> bool:
         """Whether a value of a body may be recomputed in the backward body."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -77,6 +78,21 @@ def test_the_best_of_all_was_compiled() -> None:
     assert best_of(made, 100) == 1
     assert best_of(made, 10) == 2
     assert best_of(made[:1], 10) == 0
+
+
+def test_of_nearly_the_least_memory_the_cheapest_is_used() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Costly(PlanRecord):
+        seconds: float = 0.0
+
+        @property
+        def cost(self) -> float:
+            return self.seconds
+
+    sizes = ((10_000_256, 2.0), (10_000_000, 9.0), (10_000_512, 1.0), (10_002_000, 0.5))
+    made = [Attempt(Costly(seconds=cost), size, size) for size, cost in sizes]
+    assert [best_of(made[:count], 10) for count in (1, 2, 3, 4)] == [0, 0, 2, 2]
+    assert best_of(made, 10_000_100) == 1  # what a budget asks for is asked to the byte
 
 
 @pytest.mark.parametrize(

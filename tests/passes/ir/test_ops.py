@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import chlo, func, sdy, stablehlo
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis import flops
+from hloom.passes.analysis.memory_model.fusion import FUSED
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.purity import kind_of
 from hloom.passes.capture.capturable import Rules, obstacle
@@ -77,7 +78,7 @@ def with_rows() -> list[tuple[str, OpFacts]]:
 
 def test_columns_agree() -> None:
     for name, facts in with_rows():
-        fused = facts.use in (BufferUse.FUSED, BufferUse.HEAVY, BufferUse.VIEW)
+        fused = facts.use in FUSED | {BufferUse.HEAVY, BufferUse.VIEW}
         assert not facts.is_fusible or fused, name
         assert not facts.is_fusible or facts.kind is Kind.CHEAP, name
         assert not facts.light or facts.is_fusible or facts.is_constant, name

@@ -199,19 +199,22 @@ def test_what_is_fused_requests_its_operands_where_it_stands(block_of: BlockOf) 
     assert any(step < reader for step in requests.values())
 
 
+@pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("seed", range(often(8, 200)))
-def test_evictions_hold_their_bound(block_of: BlockOf, seed: int) -> None:
+def test_evictions_hold_their_bound(block_of: BlockOf, seed: int, sinks: bool) -> None:
     lines = random_lines(seed, forward=14, backward=12)
     machine = machine_of(TrainingBlock(block_of, lines, Pricing(CPU_SPEED)))
-    problem, evictions = machine.problem, Evictions(machine.problem)
+    problem = machine.sunk_problem if sinks else machine.problem
+    evictions = Evictions(problem)
     as_it_is, least = unmodified(problem).peak_bytes, least_peak(problem).bound
     for limit_bytes in (1, int(least + as_it_is) // 2, as_it_is):
         plan = evictions.within(limit_bytes)
         if plan is None:
             continue
-        found = evictions.run(plan)
+        found = evictions.machine.run(plan)
         assert least <= found.peak_bytes <= as_it_is
-        assert evictions.run(plan_of(machine, schedule_of(machine, plan))) == found
+        schedule = schedule_of(machine, plan, sinks=sinks)
+        assert evictions.machine.run(plan_of(machine, schedule)) == found
         if found.peak_bytes <= limit_bytes:
             assert found.seconds >= optimum(problem, limit_bytes).bound * (1 - 1e-6)
 
@@ -225,7 +228,7 @@ def test_the_machine_runs_what_is_evicted(problem: SchedulingProblem, limit_byte
     evictions = Evictions(problem)
     plan = evictions.within(limit_bytes)
     if plan is not None:
-        found = evictions.run(plan)
+        found = evictions.machine.run(plan)
         same = run(problem, found.sequence)
         assert (same.peak_bytes, same.seconds) == (found.peak_bytes, pytest.approx(found.seconds))
         assert found.peak_bytes <= max(limit_bytes, unmodified(problem).peak_bytes)
@@ -241,7 +244,7 @@ def test_of_a_chain_evictions_are_the_optimum(block_of: BlockOf) -> None:
         plan, best = evictions.within(limit_bytes), optimum(problem, limit_bytes, EXACT).run
         assert plan is not None
         assert best is not None
-        found = evictions.run(plan)
+        found = evictions.machine.run(plan)
         assert found.peak_bytes <= limit_bytes
         assert found.seconds == pytest.approx(best.seconds)
 
@@ -254,7 +257,7 @@ def test_a_large_block_has_plans(block_of: BlockOf) -> None:
     evictions, limit_bytes = Evictions(machine.problem), unmodified(machine.problem).peak_bytes // 2
     plan = evictions.within(limit_bytes)
     assert plan is not None
-    assert evictions.run(plan).peak_bytes <= limit_bytes
+    assert evictions.machine.run(plan).peak_bytes <= limit_bytes
 
 
 def test_a_plan_that_keeps_everything_adds_nothing(block_of: BlockOf) -> None:
@@ -263,5 +266,5 @@ def test_a_plan_that_keeps_everything_adds_nothing(block_of: BlockOf) -> None:
     everything = frozenset(range(len(forward.graph.values)))
     border, end = forward.borders.highest, len(forward.graph.ops)
     schedule = CloneSchedule(forward, [Window(range(border, end), range(border))], [everything])
-    found = Evictions(machine.problem).run(plan_of(machine, schedule))
+    found = Evictions(machine.problem).machine.run(plan_of(machine, schedule))
     assert found.sequence == list(range(len(machine.positions)))

@@ -59,6 +59,10 @@ def fused(reads: str, makes: str) -> Step:
     return BufferUse.FUSED, reads.split(), makes.split()
 
 
+def elementwise(reads: str, makes: str) -> Step:
+    return BufferUse.ELEMENTWISE, reads.split(), makes.split()
+
+
 def reduction(reads: str, makes: str) -> Step:
     return BufferUse.REDUCTION, reads.split(), makes.split()
 
@@ -105,6 +109,56 @@ def test_what_a_fused_value_is_made_of_lives_until_its_reader_runs() -> None:
     ]
     found = simulate(line(steps, {"a": 100, "b": 30}, given="x", returned="r"))
     assert found.bytes == 110  # b is gone before a is made: XLA orders it so
+
+
+OVER = {
+    "what nothing reads later": ([whole("x", "a"), elementwise("a", "e")], 100),
+    "through other elementwise work": (
+        [whole("x", "a"), elementwise("a", "b"), elementwise("b", "e")],
+        100,
+    ),
+    "what elementwise work made": (
+        [whole("x", "n"), elementwise("n", "a"), whole("a", "w"), elementwise("a w", "e")],
+        110,
+    ),
+}
+"""Where elementwise work is written over what it reads, with the bytes; values that are named a, b
+and e have 100, the others 10."""
+
+NOT_OVER = {
+    "what is read later": ([whole("x", "a"), elementwise("a", "e"), whole("a e", "n")], 210),
+    "what is moved": ([whole("x", "a"), fused("a", "e")], 200),
+    "what is moved as well": ([whole("x", "a"), fused("a", "f"), elementwise("a f", "e")], 200),
+    "what a library made": ([(BufferUse.LIBRARY, ["x"], ["a"]), elementwise("a", "e")], 200),
+    "one of several": ([(BufferUse.WHOLE, ["x"], ["a", "n"]), elementwise("a", "e")], 200),
+    "a smaller value": ([whole("x", "n"), elementwise("n", "e")], 110),
+    "what is normalized": ([whole("x", "a"), reduction("a", "m"), elementwise("a m", "e")], 210),
+}
+"""Where it is not."""
+
+
+@pytest.mark.parametrize(("steps", "expected"), OVER.values(), ids=OVER)
+def test_elementwise_work_is_written_over(steps: list[Step], expected: int) -> None:
+    assert bytes_until_read(steps) == expected
+
+
+@pytest.mark.parametrize(("steps", "expected"), NOT_OVER.values(), ids=NOT_OVER)
+def test_elementwise_work_is_not_written_over(steps: list[Step], expected: int) -> None:
+    assert bytes_until_read(steps) == expected
+
+
+def bytes_until_read(steps: list[Step]) -> int:
+    sizes = dict.fromkeys("abef", 100)
+    end = whole(steps[-1][2][0], "r")
+    return simulate(line([*steps, end], sizes, given="x", returned="r")).bytes
+
+
+def test_what_is_written_over_has_the_name_of_what_is_there() -> None:
+    steps = [whole("x", "a"), elementwise("a", "e"), whole("e", "b"), whole("b e", "r")]
+    found = line(steps, {"a": 100, "e": 100}, given="x", returned="r")
+    assert simulate(found).alive == ((2, 100), (3, 10))  # e and b
+    ranges = [(one.value, one.start, one.end) for one in buffer_timeline(found).live_ranges]
+    assert ranges == [(1, 0, 0), (2, 1, 3), (3, 2, 3)]
 
 
 def test_heavy_work_is_done_once_for_several_readers() -> None:

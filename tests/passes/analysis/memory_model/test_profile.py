@@ -230,6 +230,11 @@ def random_line(random_: random.Random) -> OpTrace:
         same = work in (BufferUse.VIEW, BufferUse.IN_PLACE)
         line.sizes.append(line.sizes[reads[0]] if same else random_.randrange(1, 9))
         line.inner.append(random_.randrange(3) if work is BufferUse.WHOLE else 0)
+    line.uses.append(BufferUse.WHOLE)  # a line of one kernel at least
+    line.reads.append([len(line.sizes) - 1])
+    line.makes.append([len(line.sizes)])
+    line.sizes.append(1)
+    line.inner.append(0)
     line.returned = frozenset({len(line.sizes) - 1, len(line.sizes) - 3})
     return line
 

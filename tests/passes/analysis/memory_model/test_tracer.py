@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,9 @@ from benchmarks.common.subjects import SUBJECTS, TPU_SUBJECTS
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.layouts import transposed_products, transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
-from hloom.passes.analysis.program import Program
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.analysis.memory_model.tracer import inner_bytes, kernels_of, predict, trace_block
+from hloom.passes.analysis.program import BlockPrograms, Program
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -102,8 +103,8 @@ def test_branches_need_what_the_larger_one_needs(parse: Callable[[str], ir.Modul
     )
     (case,) = [op for op in walk.operations(module.operation) if op.name == "stablehlo.case"]
     # a, b and c, of which one stands where the branch's result will.
-    assert inner_bytes(case, DeviceView()) == 2 * 4 * 64 * 64
-    assert inner_bytes(next(iter(walk.operations(case))), DeviceView()) == 0
+    assert inner_bytes(case, BlockPrograms(DeviceView())) == 2 * 4 * 64 * 64
+    assert inner_bytes(next(iter(walk.operations(case))), BlockPrograms(DeviceView())) == 0
 
 
 def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]) -> None:
@@ -115,7 +116,10 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(Program(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
+    assert trace_block(Program(main_block(module))).uses == [
+        BufferUse.ELEMENTWISE,
+        BufferUse.HEAVY,
+    ]
 
 
 GELU = """
@@ -138,7 +142,7 @@ GELU = """
 @pytest.mark.parametrize(
     ("activation", "element", "read", "use"),
     [
-        ("stablehlo.tanh %inner : {type}", "f32", "%x", BufferUse.FUSED),
+        ("stablehlo.tanh %inner : {type}", "f32", "%x", BufferUse.ELEMENTWISE),
         ("stablehlo.tanh %inner : {type}", "bf16", "%x", BufferUse.HEAVY),
         ("chlo.erf %inner : {type} -> {type}", "f32", "%x", BufferUse.HEAVY),
         ("stablehlo.tanh %inner : {type}", "f32", "%t", BufferUse.HEAVY),
@@ -213,7 +217,7 @@ def test_a_stack_that_is_read_in_another_order_is_copied(transposed: bool) -> No
 
     module = prepared(jax.jit(jax.grad(loss)).lower(square(128)))
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    copied = [transposing_bytes(loop, DeviceView()) for loop in loops]
+    copied = [transposing_bytes(loop, BlockPrograms(DeviceView())) for loop in loops]
     assert copied == [0, pytest.approx(8 * 4 * 128 * 128 * transposed, abs=64)]
 
 
@@ -337,35 +341,59 @@ def test_predictions_are_near_xlas_figures(name: str, policy: str | None) -> Non
 
 # Heads in groups: the scores' axes have another order in the first product than in the gradient's.
 ATTENTIONS = {
-    "grouped": ("btkgd,bskd->bkgts", "bkgts,bskd->btkgd", (2, 1024, 4, 4, 64), (2, 1024, 4, 64)),
-    "not grouped": ("bthd,bshd->bhts", "bhts,bshd->bthd", (2, 1024, 16, 64), (2, 1024, 16, 64)),
+    "grouped": ("btkgd,bskd->bkgts", "bkgts,bskd->btkgd", (4, 4), (4,)),
+    "not grouped": ("bthd,bshd->bhts", "bhts,bshd->bthd", (16,), (16,)),
 }
 
 
 def gradient_of_attention(name: str, sharding: Any = None) -> Any:
+    """Of a checkpointed layer, from a gradient of its result, between products with weights."""
     scored, summed, queries, keys = ATTENTIONS[name]
+    batch, length, head, width = 3, 1024, 64, 1024
 
-    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    @jax.checkpoint
+    def layer(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array, wo: jax.Array) -> Any:
+        q = (x @ wq).reshape(batch, length, *queries, head)
+        k, v = ((x @ w).reshape(batch, length, *keys, head) for w in (wk, wv))
         scores = jnp.einsum(scored, q, k).astype("float32") / 8
         weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
-        return jnp.einsum(summed, weights, v).astype("float32").sum()
+        return jnp.einsum(summed, weights, v).reshape(x.shape) @ wo
 
-    shapes = [
-        jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding)
-        for shape in (queries, keys, keys)
-    ]
-    return jax.jit(jax.grad(attention, argnums=(0, 1, 2))).lower(*shapes)
+    def gradient(g: jax.Array, *given: jax.Array) -> Any:
+        return jax.vjp(layer, *given)[1](g)
+
+    narrow = keys[0] * head
+    shapes = [(batch, length, width)] * 2
+    shapes += [(width, width), (width, narrow), (width, narrow), (width, width)]
+    return jax.jit(gradient).lower(
+        *(jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding) for shape in shapes)
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("grouped", ["tensor<2x4x4x1024x1024xf32>"]), ("not grouped", [])]
+    ("name", "wanted"), [("grouped", ["tensor<3x4x4x1024x1024xf32>"]), ("not grouped", [])]
 )
 def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) -> None:
     module = prepared(gradient_of_attention(name))
     graph = Program(main_block(module))
-    found = [graph.ops[position] for position in transposed_products(graph)]
+    found = [graph.ops[product.conversion] for product in transposed_products(graph)]
     assert [str(op.results[0].type) for op in found] == wanted
     assert all(op.operands[0].owner.name == "stablehlo.dot_general" for op in found)
+
+
+def test_what_is_found_of_a_program_once_goes_with_it() -> None:
+    """Passes put off the collection of cyclic garbage: a cycle would hold all that a plan tried."""
+    module = prepared(gradient_of_attention("grouped"))
+    graph = Program(main_block(module))
+    first, kept = trace_block(graph), kernels_of(graph)
+    assert kernels_of(graph) is kept
+    first.uses.clear()
+    first.inner[0] += 1
+    assert trace_block(graph) == trace_block(Program(main_block(module)))
+    gone = weakref.ref(graph)
+    with gc_paused():
+        del graph
+        assert gone() is None
 
 
 @pytest.mark.h100
@@ -373,4 +401,4 @@ def test_scores_of_another_order_are_transposed(name: str, wanted: list[str]) ->
 def test_the_memory_of_the_gradient_of_attention_is_xlas(name: str) -> None:
     lowered = gradient_of_attention(name, placement())
     real = measure(lowered, "off").temp_bytes
-    assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.005)
+    assert predict(prepared(lowered)).temp_bytes == pytest.approx(real, rel=0.01)

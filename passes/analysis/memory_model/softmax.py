@@ -1,0 +1,88 @@
+"""What XLA:GPU has in memory of a softmax and of its gradient, beyond what fusion tells."""
+
+from __future__ import annotations
+
+import math
+
+from ...ir.op_facts import BufferUse
+from ...ir.values import shape_of
+from ..program import FROM_OUTSIDE, Program
+from .fusion import FUSED, INLINED
+from .layouts import transposed_products
+from .trace import OpTrace
+
+_LONGEST_BROADCAST = 6
+"""Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
+
+
+def mark_shifts(graph: Program, trace: OpTrace) -> None:
+    """Marks x - max(x), a softmax's shift, where nothing else reads x."""
+    constant = graph.constant_derived
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name != "stablehlo.subtract":
+            continue
+        value, other = (graph.index[operand] for operand in graph.ops[position].operands)
+        shifted = graph.results[position][0]
+        if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
+            continue
+        if value in _maximum_of(graph, other, constant):
+            trace.uses[position] = BufferUse.SHIFT
+
+
+def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
+    """The operands of the maximum that a value is broadcast from; empty where it is none."""
+    for _ in range(_LONGEST_BROADCAST):
+        producer = graph.producers[value]
+        if producer == FROM_OUTSIDE:
+            break
+        op = graph.ops[producer]
+        if op.name == "stablehlo.reduce":
+            combines = op.regions[0].blocks[0].operations[0].operation.name
+            return graph.operands[producer] if combines == "stablehlo.maximum" else []
+        value = next((v for v in graph.operands[producer] if not constant[v]), value)
+    return []
+
+
+def mark_transposed(graph: Program, trace: OpTrace) -> None:
+    """Keeps what a product is converted to where XLA transposes that for several readers.
+
+    Where the product is the gradient that comes back to attention's weights, XLA makes a transposed
+    copy of these, for the gradient of the values, in one kernel with the gradient of the scores, so
+    that both are in memory at once (multi_output_fusion.cc; compiled with jax 0.10.2 and 0.12.0.1,
+    2026-11-27, for batches of 1, 3, 4 and 8; of 2 it makes no such copy).
+    """
+    for product in transposed_products(graph):
+        if trace.uses[product.conversion] not in FUSED:
+            continue
+        trace.uses[product.conversion] = BufferUse.HEAVY
+        if product.beside == FROM_OUTSIDE:
+            continue
+        gradients = _read_by_products(graph, trace, product.conversion)
+        weights = _read_by_products(graph, trace, product.beside) - gradients
+        if gradients and weights:
+            kernel = min(graph.producers[value] for value in gradients)
+            trace.inner[kernel] += sum(map(graph.bytes_of, weights))
+
+
+def _read_by_products(graph: Program, trace: OpTrace, position: int) -> set[int]:
+    """What products read of the values that follow, one element from one, from an operation's."""
+    [made] = graph.results[position]
+    count = _elements(graph, made)
+    found, seen, waiting = set[int](), {made}, [made]
+    while waiting:
+        value = waiting.pop()
+        for user in graph.users[value]:
+            if user >= len(trace.uses):
+                continue
+            if graph.names[user] == "stablehlo.dot_general":
+                found.add(value)
+            elif trace.uses[user] in INLINED:
+                [result] = graph.results[user]
+                if result not in seen and _elements(graph, result) == count:
+                    seen.add(result)
+                    waiting.append(result)
+    return found
+
+
+def _elements(graph: Program, value: int) -> int:
+    return math.prod(shape_of(graph.values[value]))

@@ -1,0 +1,204 @@
+"""Plans of the machine by windows, and what it runs of them.
+
+Such a plan has windows of the stages, and for each node that may run again the last stage for which
+its first result is kept. Behind that the node runs again where it is read, once in a window, unless
+what it made in the window before is carried into this one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .problem import SchedulingProblem
+
+ALWAYS = 1 << 30
+"""A stage behind all others: what is kept for it is kept for every window."""
+
+
+@dataclass
+class WindowedPlan:
+    """What is kept until when.
+
+    Attributes:
+      begins: the stages at which windows begin, in order; the first window begins at the first.
+      until: by node, the last stage for which its first result is kept; the nodes that are not in
+        it are always kept. It counts by whole windows, at the stages at which they begin.
+      carried: nodes, each with the begin of a window that has what ran again in the window before.
+    """
+
+    begins: list[int]
+    until: dict[int, int] = field(default_factory=dict)
+    carried: set[tuple[int, int]] = field(default_factory=set)
+
+    def copy(self) -> WindowedPlan:
+        return WindowedPlan(list(self.begins), dict(self.until), set(self.carried))
+
+    def is_kept(self, node: int, stage: int) -> bool:
+        """Whether the node's first result is there for a stage, or a window that begins there."""
+        return self.until.get(node, ALWAYS) >= stage
+
+    def carried_into(self, begin: int) -> list[int]:
+        """The nodes that the window beginning there has from the one before."""
+        return sorted(node for node, at in self.carried if at == begin)
+
+    def split(self, begin: int) -> None:
+        """Begins a window there, into which is carried what was carried over its begin."""
+        number = bisect_right(self.begins, begin)
+        if number < len(self.begins):
+            self.carried.update((node, begin) for node in self.carried_into(self.begins[number]))
+        self.begins.insert(number, begin)
+
+    def without(self, begin: int) -> WindowedPlan:
+        """The plan with the window that begins there joined to the one before."""
+        return WindowedPlan(
+            [one for one in self.begins if one != begin],
+            dict(self.until),
+            {each for each in self.carried if each[1] != begin},
+        )
+
+
+@dataclass(frozen=True)
+class WindowedRun:
+    """A plan put into the machine.
+
+    Attributes:
+      sequence: by place, the node that runs there.
+      steps: by place, the node of the program that runs there, or before which one runs again.
+      reads: by place, the places that read what is written there, in order.
+      memory: by place, the bytes in memory.
+      seconds: the time of the nodes that run again.
+    """
+
+    sequence: list[int]
+    steps: list[int]
+    reads: list[list[int]]
+    memory: list[int]
+    seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.memory, default=0)
+
+    def again(self) -> Iterator[int]:
+        """The places at which nodes run again."""
+        return (p for p, node in enumerate(self.sequence) if node != self.steps[p])
+
+
+class WindowedMachine:
+    """What plans by windows take in one problem; all steps from its first stage on are stages."""
+
+    def __init__(self, problem: SchedulingProblem) -> None:
+        nodes = problem.nodes
+        self._bytes = [node.bytes for node in nodes]
+        self._inner = [node.inner_bytes for node in nodes]
+        self._seconds = [node.seconds for node in nodes]
+        self._operands = [node.operands for node in nodes]
+        self._read = [
+            sorted({*node.operands} - {o for o, _ in node.requests})
+            if node.requests
+            else list(node.operands)
+            for node in nodes
+        ]
+        """By node, what it reads at its own place; `_early` has what it requests before."""
+        self._early: dict[int, list[tuple[int, int]]] = {}
+        self._requested_at: dict[tuple[int, int], list[int]] = {}
+        for number, node in enumerate(nodes):
+            for operand, step in node.requests:
+                if step < number:
+                    self._early.setdefault(step, []).append((operand, number))
+                    self._requested_at.setdefault((operand, number), []).append(step)
+                else:
+                    self._read[number].append(operand)
+        again = {node for some in problem.again.values() for node in some}
+        self._may_run_again = [node in again for node in range(len(nodes))]
+        start = min(problem.stages, default=len(nodes))
+        self._before = [[user for user in users if user < start] for users in problem.users[:start]]
+        """By node before the first stage, those of them that read it: no plan changes them."""
+
+    def run(self, plan: WindowedPlan) -> WindowedRun:
+        """The plan in the machine."""
+        operands, may = self._operands, self._may_run_again
+        start = len(self._before)
+        sequence, steps = list(range(start)), list(range(start))
+        reads = list(map(list, self._before))
+        there = list(range(len(operands)))
+        """By node, the place of what the window reads of it."""
+        firsts: dict[int, int] = {}
+        """By node that has run again for the window, the place of its first result."""
+        missing: set[int] = set()
+        """The nodes that have to run again where they are read."""
+        waiting: dict[int, set[int]] = {}
+        """By node to come, the places of what it has requested."""
+        seconds = 0.0
+        following = iter([*plan.begins, ALWAYS])
+        begin = next(following)
+        for step in range(start, len(operands)):
+            read, early = self._read[step], self._early.get(step, ())
+            if step >= begin:
+                while step >= begin:
+                    window, begin = begin, next(following)
+                carried = firsts.keys() & plan.carried_into(window)
+                for node in firsts.keys() - carried:
+                    there[node] = firsts.pop(node)
+                missing = {node for node, last in plan.until.items() if last < window and may[node]}
+                missing -= carried
+            if missing and (early or not missing.isdisjoint(read)):
+                found = self._again(missing, [*read, *(node for node, _ in early)])
+                for node in sorted(found):
+                    place = len(sequence)
+                    for operand in operands[node]:
+                        reads[there[operand]].append(place)
+                    firsts[node], there[node] = there[node], place
+                    seconds += self._seconds[node]
+                    sequence.append(node)
+                    steps.append(step)
+                    reads.append([])
+                missing -= found
+            for node, reader in early:
+                waiting.setdefault(reader, set()).add(there[node])
+            place = there[step] = len(sequence)
+            if step in waiting:
+                for source in waiting.pop(step).union([there[node] for node in read]):
+                    reads[source].append(place)
+            else:
+                for node in read:
+                    reads[there[node]].append(place)
+            sequence.append(step)
+            steps.append(step)
+            reads.append([])
+        return WindowedRun(sequence, steps, reads, self._memory(sequence, reads), seconds)
+
+    def _again(self, missing: Collection[int], wanted: Sequence[int]) -> set[int]:
+        """What runs again for nodes to be there: those of them, and of their operands, that are
+        missing."""
+        stack = [node for node in wanted if node in missing]
+        found = set(stack)
+        while stack:
+            for node in self._operands[stack.pop()]:
+                if node in missing and node not in found:
+                    found.add(node)
+                    stack.append(node)
+        return found
+
+    def _memory(self, sequence: Sequence[int], reads: Sequence[Sequence[int]]) -> list[int]:
+        sizes, inner = self._bytes, self._inner
+        freed = [0] * len(sequence)
+        memory: list[int] = []
+        total = 0
+        for place, (node, later) in enumerate(zip(sequence, reads, strict=True)):
+            size = sizes[node]
+            total += size
+            memory.append(total + inner[node])
+            freed[later[-1] if later else place] += size
+            total -= freed[place]
+        return memory
+
+    def request(self, ran: WindowedRun, made: int, reader: int) -> int:
+        """The step before which a reader needs what was made at a place."""
+        node, step = ran.sequence[made], ran.steps[reader]
+        requests = self._requested_at.get((node, step), ())
+        if ran.sequence[reader] != step or not requests:
+            return step
+        return min((at for at in requests if at >= ran.steps[made]), default=step)
