@@ -262,8 +262,7 @@ def compiled(
 
 @pytest.mark.parametrize("far_off", [1050, 1200, 1300])
 def test_a_budget_that_min_holds_is_held(far_off: int) -> None:
-    """After two attempts that miss, and one that misses by far, it compiles what `min` does, in the same
-    order."""
+    """After two attempts that miss, and one by far, it compiles what `min` does, in that order."""
     real_bytes = REAL_BYTES | {704: far_off, 705: far_off}
     road = compiled(Budget(percent=0.0, least=True), 0, real_bytes)[1:]
     assert min(each.temp_bytes for each in road) == LIMIT
