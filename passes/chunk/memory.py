@@ -182,6 +182,7 @@ class BlockMemory:
             makes=[self.trace.makes[n] for n in places],
             sizes=sizes,
             inner=[0] * len(places),
+            writes_over=self.trace.writes_over,
             inputs=frozenset(root.arguments),
             returned=frozenset(root.returned),
         )

@@ -224,7 +224,7 @@ class Kernels:
             if use in INLINED:
                 made = makes[0]
                 disordered = read
-                if use in _IN_ORDER:
+                if use in _IN_ORDER and trace.writes_over:
                     disordered = moved[reads[0]] if reads else ()
                     for value in reads[1:]:
                         found = moved[value]
@@ -239,7 +239,7 @@ class Kernels:
                     buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
-                if use in _IN_ORDER and made not in trace.returned:
+                if trace.writes_over and use in _IN_ORDER and made not in trace.returned:
                     self._find_beside(made, read, disordered)
             elif use is BufferUse.PRODUCT and not in_memory[makes[0]]:
                 sources[makes[0]] = read

@@ -1,7 +1,7 @@
 """Memory rules: the part of the memory model in which the compilers of targets differ.
 
-`PACKED` is how XLA:CPU and XLA:GPU go about it; `tpu.XLA_TPU` is XLA:TPU's. `targets` says which
-target follows which.
+`PACKED` is how XLA:CPU goes about it, `XLA_GPU` and `tpu.XLA_TPU` are those of GPUs and TPUs.
+`targets` says which target follows which.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ class MemoryRules:
     transposes_products = True
     """Whether a product's result, converted, is transposed in memory where it is read together with
     values in another order (`layouts.transposed_products`)."""
+
+    writes_over = False
+    """Whether elementwise work is written over what it reads (`Kernels.beside`)."""
+
+    copies_weights = False
+    """Whether attention's weights are copied, transposed, in the kernel that makes the gradient of
+    the scores (`softmax.mark_transposed`)."""
 
     has_shifts = True
     """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
@@ -70,3 +77,13 @@ class MemoryRules:
 
 
 PACKED = MemoryRules()
+
+
+class GpuRules(MemoryRules):
+    """XLA:GPU's. What XLA:CPU writes over was not looked at."""
+
+    writes_over = True
+    copies_weights = True
+
+
+XLA_GPU = GpuRules()

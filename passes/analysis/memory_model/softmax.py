@@ -46,16 +46,16 @@ def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
 def mark_transposed(graph: Program, trace: OpTrace) -> None:
     """Keeps what a product is converted to where XLA transposes that for several readers.
 
-    Where the product is the gradient that comes back to attention's weights, XLA makes a transposed
-    copy of these, for the gradient of the values, in one kernel with the gradient of the scores, so
-    that both are in memory at once (multi_output_fusion.cc; compiled with jax 0.10.2 and 0.12.0.1,
-    2026-11-27, for batches of 1, 3, 4 and 8; of 2 it makes no such copy).
+    Where the product is the gradient that comes back to attention's weights, XLA:GPU makes a
+    transposed copy of these, for the gradient of the values, in one kernel with the gradient of the
+    scores, so that both are in memory at once (multi_output_fusion.cc; compiled with jax 0.10.2 and
+    0.12.0.1, 2026-11-27, for batches of 1, 3, 4 and 8; of 2 it makes no such copy).
     """
     for product in transposed_products(graph):
         if trace.uses[product.conversion] not in FUSED:
             continue
         trace.uses[product.conversion] = BufferUse.HEAVY
-        if product.beside == FROM_OUTSIDE:
+        if product.beside == FROM_OUTSIDE or not graph.device.rules.copies_weights:
             continue
         gradients = _read_by_products(graph, trace, product.conversion)
         weights = _read_by_products(graph, trace, product.beside) - gradients

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from ...framework.target import Target
 from ..program import Program
 from . import tpu
-from .memory_rules import PACKED, MemoryRules
+from .memory_rules import PACKED, XLA_GPU, MemoryRules
 from .trace import OpTrace
 
-_RULES = {"tpu": tpu.XLA_TPU}
+_RULES: dict[str, MemoryRules] = {"cuda": XLA_GPU, "rocm": XLA_GPU, "tpu": tpu.XLA_TPU}
 
 _REFINED: dict[MemoryRules, Callable[[Program, OpTrace], None]] = {tpu.XLA_TPU: tpu.refine}
 

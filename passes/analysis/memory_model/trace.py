@@ -32,6 +32,7 @@ class OpTrace:
         counted where it is made before the input was read last.
       over_constants: by value that is written over a constant, a negative number that those of one
         type have in common; values that are not there are told apart by their sizes.
+      writes_over: whether elementwise work is written over what it reads.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
     """
 
@@ -44,4 +45,5 @@ class OpTrace:
     returned: frozenset[int] = frozenset()
     donations: tuple[tuple[int, int], ...] = ()
     over_constants: dict[int, int] = field(default_factory=dict)
+    writes_over: bool = False
     is_overlapped: bool = False

@@ -110,10 +110,13 @@ def _kernels(graph: Program) -> Kernels:
 
 def _trace_around(graph: Program) -> OpTrace:
     """The trace of a block without the bytes that are alive in the code inside of it."""
-    trace = OpTrace(sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))])
+    rules = graph.device.rules
+    trace = OpTrace(
+        sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))],
+        writes_over=rules.writes_over,
+    )
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     unchanged: dict[int, int] = {}
-    rules = graph.device.rules
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
         use = rules.use_of(name, len(makes))

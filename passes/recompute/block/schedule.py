@@ -327,6 +327,7 @@ class _CloneWriter:
             returned=trace.returned,
             donations=trace.donations,
             over_constants=trace.over_constants,
+            writes_over=trace.writes_over,
             is_overlapped=trace.is_overlapped,
         )
         self.clones: dict[int, dict[int, int]] = {}

@@ -123,11 +123,10 @@ def test_the_plan_tells_the_seconds_of_all_clones_beside_what_they_count(spec: s
     ]
     all_s = sum(repeat_seconds(op, Target().speed) for op in clones)
     expensive_s = sum(repeat_seconds(op, Target().speed) for op in clones if not is_cheap(op))
-    # Nearly: a clone has other readers than its original, which may want it written, and what is
-    # sunk into a kernel that it was fused into before adds nothing.
-    assert plan["added_seconds"] == pytest.approx(all_s, rel=0.06)
+    # Nearly: a clone has other readers than its original, which may want it written.
+    assert plan["added_seconds"] == pytest.approx(all_s, rel=0.05)
     as_they_count = expensive_s + (all_s - expensive_s) / 16
-    assert plan["weighted_seconds"] == pytest.approx(as_they_count, rel=0.06)
+    assert plan["weighted_seconds"] == pytest.approx(as_they_count, rel=0.05)
     assert as_they_count < 0.9 * all_s
 
 

@@ -22,8 +22,6 @@ from hloom.passes.ir.values import defining_op
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
 NOTHING_TO_RECOMPUTE = {
-    # By the model as much is alive as it is, which is what XLA takes, and more with clones.
-    "gradient_of_a_gradient",
     "per_example_gradients",
     "residual_stream_that_scales_its_branches",  # more would be alive at the peak, by the model
 }

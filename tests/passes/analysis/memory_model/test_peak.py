@@ -48,6 +48,7 @@ def line(
         inputs=frozenset(number[name] for name in given.split()),
         returned=frozenset(number[name] for name in returned.split()),
         donations=tuple((number[value], number[target]) for value, target in into),
+        writes_over=True,
     )
 
 

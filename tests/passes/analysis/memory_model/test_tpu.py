@@ -63,7 +63,8 @@ def written(function: Callable[..., Any], *arguments: Any) -> list[str]:
 
 def test_only_a_tpu_has_these_rules() -> None:
     assert memory_rules(TARGET) is XLA_TPU
-    assert memory_rules(Target()) is memory_rules(Target("cuda", "h100_sxm"))
+    assert memory_rules(Target("rocm", "mi300x")) is memory_rules(Target("cuda", "h100_sxm"))
+    assert memory_rules(Target()) is not memory_rules(Target("cuda", "h100_sxm"))
     assert memory_rules(Target()) is not XLA_TPU
 
 
