@@ -31,8 +31,8 @@ module attributes {mhlo.num_partitions = 8 : i32} {
 
 // On one device nothing is gathered, and the converted copy is not kept.
 // CHECK-LABEL: func.func public @main
-// CHECK:         %[[AGAIN:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %{{[0-9]+}} :
-// CHECK-NEXT:    stablehlo.convert %[[AGAIN]]#1
+// CHECK:         %[[AGAIN:.*]]:2 = stablehlo.optimization_barrier %arg1, %{{[0-9]+}} :
+// CHECK-NEXT:    stablehlo.convert %[[AGAIN]]#0
 module {
   func.func public @main(%x: tensor<32x64xbf16>, %w: tensor<64x512xf32>, %y: tensor<32x4096xbf16>, %z: tensor<32x512xbf16>) -> (tensor<512x64xbf16>, tensor<32x64xbf16>) {
     %0 = stablehlo.convert %w : (tensor<64x512xf32>) -> tensor<64x512xbf16> loc("jvp()/convert")

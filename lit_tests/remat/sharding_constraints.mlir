@@ -34,8 +34,8 @@ func.func public @main(%x: tensor<64x512xf32> {sdy.sharding = #sdy.sharding<@mes
 // CHECK-NOT:   sdy.sharding_constraint
 // BUDGET-LABEL: func.func public @main
 // BUDGET:         sdy.sharding_constraint
-// BUDGET:         %[[B:.*]]:3 = stablehlo.optimization_barrier
-// BUDGET-NEXT:    %[[T:.*]] = stablehlo.tanh %[[B]]#
+// BUDGET:         %[[B:.*]] = stablehlo.optimization_barrier %arg0
+// BUDGET-NEXT:    %[[T:.*]] = stablehlo.tanh %[[B]]
 // BUDGET-NEXT:    sdy.sharding_constraint %[[T]]
 // BUDGET-NOT:   sdy.sharding_constraint
 sdy.mesh @mesh = <["a"=8]>
