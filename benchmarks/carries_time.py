@@ -13,6 +13,7 @@ from benchmarks.common.h100 import TARGET, measure_times, placement
 from benchmarks.common.tables import table
 from benchmarks.programs import carries
 from hloom import targets
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
@@ -48,7 +49,7 @@ def _point(program: Callable[[int], Any], count: int) -> dict[str, Any]:
     inlined = clone_module(module)
     Pipeline.parse("inline").run(inlined, target=targets.load(TARGET))
     with module.context:
-        half = print_bytes(predict(inlined).step_bytes // 2)
+        half = print_bytes(predict(inlined, rules=XLA_GPU).step_bytes // 2)
     found: dict[str, Any] = {
         "carries": count,
         "operations": sum(1 for _ in walk.operations(inlined.operation)),

@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.common.h100 import measure, placement
 from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text
 from benchmarks.common.subjects import POLICIES, SUBJECTS
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
@@ -76,7 +77,7 @@ def _measure(
     Pipeline(passes).run(module, target=Target("cuda", "cuda"))
     start_s = time.process_time()
     with module.context:
-        predicted = predict(module)
+        predicted = predict(module, rules=XLA_GPU)
     predict_s = time.process_time() - start_s
     return {
         "form": label,

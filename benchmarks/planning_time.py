@@ -28,6 +28,7 @@ from benchmarks.common.measure import Benchmark, Columns, Row, code, figure, sec
 from benchmarks.common.tables import RESULTS, Report
 from benchmarks.programs.gpt import Gpt
 from hloom import targets
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
@@ -144,7 +145,7 @@ def _plan_times(name: str, layers: int) -> dict[str, Any]:
     module = MODELS[name](layers).compiler_ir()
     found: dict[str, Any] = {"layers": layers, "operations": _size(module), "specs": {}}
     with module.context:
-        half = print_bytes(predict(module).step_bytes // 2)
+        half = print_bytes(predict(module, rules=XLA_GPU).step_bytes // 2)
     for label, spec in SPECS.items():
         pipeline = Pipeline.parse(spec.format(half=half))
         start_s = time.perf_counter()

@@ -13,6 +13,7 @@ from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.common.tables import table
 from benchmarks.frontier.compiles import Compiles
 from hloom import targets
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
@@ -35,7 +36,7 @@ def measure(programs: Collection[str] = PROGRAMS) -> Iterator[dict[str, Any]]:
             inlined = clone_module(module)
             Pipeline.parse("inline").run(inlined, target=targets.load(TARGET))
             with module.context:
-                size = predict(inlined).step_bytes // SHARE
+                size = predict(inlined, rules=XLA_GPU).step_bytes // SHARE
             point = compiles.under(module, f"fit{{budget={print_bytes(size)}}}", size)
             yield {
                 "program": name,

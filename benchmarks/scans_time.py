@@ -14,6 +14,7 @@ from benchmarks.common.h100 import TARGET
 from benchmarks.common.tables import table
 from benchmarks.programs.common import shaped
 from hloom import targets
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
@@ -67,7 +68,7 @@ def _point(name: str, count: int) -> dict[str, Any]:
     inlined = clone_module(module)
     Pipeline.parse("inline").run(inlined, target=targets.load(TARGET))
     with module.context:
-        half = print_bytes(predict(inlined).step_bytes // 2)
+        half = print_bytes(predict(inlined, rules=XLA_GPU).step_bytes // 2)
     found: dict[str, Any] = {
         "scans": count,
         "operations": sum(1 for _ in walk.operations(inlined.operation)),

@@ -22,7 +22,7 @@ from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section,
 from benchmarks.common.subjects import POLICIES, TPU_SUBJECTS
 from benchmarks.frontier.compiles import ROOT, Compiles
 from hloom import targets
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU, MemoryRules
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
@@ -58,7 +58,7 @@ def _measure(module: ir.Module, policy: str | None, compiles: Compiles) -> dict[
         "form": policy or "none",
         "step_bytes": real.step_bytes,
         "predicted_step_bytes": _predicted(prepared, memory_rules(target)),
-        "predicted_by_gpu_rules": _predicted(prepared, PACKED),
+        "predicted_by_gpu_rules": _predicted(prepared, XLA_GPU),
     }
 
 

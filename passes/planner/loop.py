@@ -40,6 +40,10 @@ many times as much."""
 _BEFORE_THE_LEAST = 2
 """Attempts at a budget near the floor that miss, before the others compile what `min` would."""
 
+_NEAR_THE_FLOOR = 1.25
+"""How far above a budget the least expected memory may be where `min` is followed nevertheless: one
+plan that XLA makes far more of than expected corrects all others too."""
+
 _STALLED = 2
 """Attempts for the least memory in a row that reach no less than those before them end it."""
 
@@ -56,11 +60,6 @@ class Choice:
     expected_bytes: int
     """Its temporary memory as the model, corrected by the attempts so far, has it."""
     known: tuple[Estimate, ...]
-
-
-_NEAR_THE_FLOOR = 1.25
-"""How far above a budget the least expected memory may be where `min` is followed nevertheless: one
-plan that XLA makes far more of than expected corrects all others too."""
 
 
 def aimed(compiles: int) -> int:
@@ -181,7 +180,7 @@ def _on_the_road_of_min(
     """What `min` compiles next, where the plans on its road are compiled first, one by one.
 
     It is chosen by what was measured on that road alone, so that a budget is held that `min` holds,
-    as far as there are attempts. None where the road ends, or is not expected to lead so low.
+    as far as there are attempts. None where the road ends, or is expected to end far above it.
     """
     whole = search.estimate(None)
     measurements = {_looks(one.estimate): one for one in tried}

@@ -369,13 +369,7 @@ class Model:
         ]
         if not changed:
             return base
-        trace = dataclasses.replace(
-            base,
-            inner=list(base.inner),
-            sizes=list(base.sizes),
-            reads=list(base.reads),
-            makes=list(base.makes),
-        )
+        trace = base.copy()
         for position, op in changed:
             effect = planned.effects.get(self.number[walk.key(op)])
             held = base.inner[position] - self._inner[walk.key(op)]

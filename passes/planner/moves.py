@@ -87,7 +87,7 @@ def _chunked(trials: Trials) -> Iterator[str]:
         more = str(dataclasses.replace(step, chunks=times * record.chunks))
         yield more
         if not trials.runs(more):
-            continue  # as many chunks as without
+            continue  # `chunk` makes no other program of so many
         more_s = trials.least_seconds(more)
         if best_s < math.inf and more_s >= best_s:
             return

@@ -8,7 +8,7 @@ and puts values where an output will lie later. Fragmentation is left out: XLA h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...ir.op_facts import BufferUse
 
@@ -47,3 +47,14 @@ class OpTrace:
     over_constants: dict[int, int] = field(default_factory=dict)
     writes_over: bool = False
     is_overlapped: bool = False
+
+    def copy(self) -> OpTrace:
+        """The same with operations and sizes of its own."""
+        return replace(
+            self,
+            uses=list(self.uses),
+            reads=list(self.reads),
+            makes=list(self.makes),
+            sizes=list(self.sizes),
+            inner=list(self.inner),
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -83,15 +82,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
 
     ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
-    around, programs = graph.once(_trace_around), BlockPrograms(graph.device, graph)
-    trace = dataclasses.replace(
-        around,
-        uses=list(around.uses),
-        reads=list(around.reads),
-        makes=list(around.makes),
-        sizes=list(around.sizes),
-        inner=list(around.inner),
-    )
+    trace, programs = graph.once(_trace_around).copy(), BlockPrograms(graph.device, graph)
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if facts_of(name).holds_code:
             op = graph.ops[position]

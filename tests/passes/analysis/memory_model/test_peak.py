@@ -327,6 +327,10 @@ def test_a_block_with_exchanges_runs_in_that_order() -> None:
     assert buffer_timeline(overlapped).peak_bytes == 210
 
 
+SIZES = st.one_of(st.integers(1, 1000), st.just(500))
+"""Some alike, so that one may be written over another."""
+
+
 @st.composite
 def lines(draw: st.DrawFn) -> OpTrace:
     """Random lines of all kinds of work, each operation with one result."""
@@ -335,6 +339,7 @@ def lines(draw: st.DrawFn) -> OpTrace:
     drawn = OpTrace(
         sizes=[draw(st.integers(1, 1000)) for _ in range(given_count)],
         inputs=frozenset(range(given_count)),
+        writes_over=draw(st.booleans()),
     )
     for position in range(count):
         work = draw(st.sampled_from([w for w in BufferUse if w is not BufferUse.SHIFT]))
@@ -347,7 +352,7 @@ def lines(draw: st.DrawFn) -> OpTrace:
         drawn.reads.append(reads)
         drawn.makes.append([there])
         same = work in (BufferUse.VIEW, BufferUse.ALIAS, BufferUse.IN_PLACE)
-        drawn.sizes.append(drawn.sizes[reads[0]] if same else draw(st.integers(1, 1000)))
+        drawn.sizes.append(drawn.sizes[reads[0]] if same else draw(SIZES))
         drawn.inner.append(draw(st.sampled_from([0, 0, 0, 500])))
     made = range(given_count, len(drawn.sizes))
     returned = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
@@ -380,6 +385,7 @@ def test_the_numbers_of_values_do_not_matter(drawn: OpTrace, random: Any) -> Non
         inner=drawn.inner,
         inputs=frozenset(new[value] for value in drawn.inputs),
         returned=frozenset(new[value] for value in drawn.returned),
+        writes_over=drawn.writes_over,
     )
     one, other = simulate(drawn), simulate(renumbered)
     assert (one.bytes, one.position) == (other.bytes, other.position)
@@ -408,6 +414,7 @@ def test_a_value_more_to_keep_never_needs_less(drawn: OpTrace, size: int) -> Non
         inner=[0, *drawn.inner, 0],
         inputs=drawn.inputs,
         returned=drawn.returned | {last},
+        writes_over=drawn.writes_over,
     )
 
     def own_peak(line: OpTrace) -> int:

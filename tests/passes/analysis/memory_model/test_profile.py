@@ -219,7 +219,11 @@ def test_a_timeline_peaks_where_the_simulation_does(seed: int) -> None:
 
 def random_line(random_: random.Random) -> OpTrace:
     kinds = [work for work in BufferUse if work not in (BufferUse.SHIFT, BufferUse.ALIAS)]
-    line = OpTrace(sizes=[random_.randrange(1, 9) for _ in range(2)], inputs=frozenset({0, 1}))
+    line = OpTrace(
+        sizes=[random_.randrange(1, 9) for _ in range(2)],
+        inputs=frozenset({0, 1}),
+        writes_over=True,
+    )
     for _ in range(14):
         work = random_.choice(kinds)
         count = 0 if work is BufferUse.FREE else random_.randrange(1, 3)
