@@ -25,7 +25,10 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.candidates import PlannerSettings
+from hloom.passes.planner.variants import Variants
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
 from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
@@ -43,6 +46,8 @@ class ModuleFigures:
       product_flops: work in matrix products and convolutions that it runs.
       elementwise_flops: all other work.
       compile_cpu_s: CPU seconds that XLA took.
+      modelled_s: the time of a step by the model that plans are chosen by; None where it was
+        compiled before that was noted.
       collectives, sent_bytes: what XLA's program exchanges in a step, and sends from a device.
     """
 
@@ -55,6 +60,7 @@ class ModuleFigures:
     compile_cpu_s: float
     collectives: int = 0
     sent_bytes: int = 0
+    modelled_s: float | None = None
 
     def point(self, label: str) -> Point:
         given = self.argument_size_in_bytes + self.output_size_in_bytes
@@ -66,6 +72,7 @@ class ModuleFigures:
             elementwise_flops=self.elementwise_flops,
             collectives=self.collectives,
             sent_bytes=self.sent_bytes,
+            modelled_s=self.modelled_s,
         )
 
 
@@ -95,6 +102,9 @@ class Compiles:
         self._devices = (
             jax.devices("cpu")[:1] if sharding is None else list(sharding.mesh.devices.flat)
         )
+        backend, self._grid = self._devices[0].client, np.array(self._devices)
+        self._process = backend.process_index()
+        self._target = target_of(platform_of(backend), device_facts(backend, self._grid))
         self._file = file
         self._known = self._read()
 
@@ -123,6 +133,9 @@ class Compiles:
                 collectives=sum(collectives_by_kind(text).values()) if several else 0,
                 sent_bytes=sum(sent_bytes_by_kind(text).values()) if several else 0,
             )
+        if self._known[digest].modelled_s is None:
+            modelled_s = _modelled_seconds(module, self._target)
+            self._known[digest] = dataclasses.replace(self._known[digest], modelled_s=modelled_s)
             self._write()
         return self._known[digest]
 
@@ -158,13 +171,11 @@ class Compiles:
             compiling_s += _cpu_seconds() - start_s
             return KnownExecutable(asked[-1])
 
-        backend, grid = self._devices[0].client, np.array(self._devices)
-        target = target_of(platform_of(backend), device_facts(backend, grid))
         request = CompileRequest(
             module=module,
             pipeline=Pipeline.parse(spec),
-            target=target,
-            placement=placement_of(target, grid, process=backend.process_index()),
+            target=self._target,
+            placement=placement_of(self._target, self._grid, process=self._process),
             compile=compile_once,
             agreement=Agreement(module),
             falls_back=False,
@@ -185,6 +196,13 @@ class Compiles:
             added_s=plan.get("weighted_seconds"),
             moves=moves_of(plan),
         )
+
+
+def _modelled_seconds(module: ir.Module, target: Target) -> float:
+    """A step of any program by the rooflines that plans are chosen by."""
+    read = clone_module(module)
+    Pipeline.parse("inline").run(read, target=target)
+    return Variants(read, target, PlannerSettings()).base.step_seconds
 
 
 def _plan(record: CompileRecord) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from benchmarks.common.h100 import MEBI_BYTES
+from hloom.passes.planner.price_search import NO_TIME
 
 GIGA_FLOPS = 10**9
 
@@ -24,6 +25,7 @@ class Point:
       elementwise_flops: all other work.
       collectives: how many XLA's program does in a step.
       sent_bytes: what a device sends in them.
+      modelled_s: the time of a step by the model that plans are chosen by; None where nobody asked.
     """
 
     label: str
@@ -33,6 +35,7 @@ class Point:
     elementwise_flops: int
     collectives: int = dataclasses.field(default=0, kw_only=True)
     sent_bytes: int = dataclasses.field(default=0, kw_only=True)
+    modelled_s: float | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def flops(self) -> int:
@@ -112,6 +115,8 @@ class Verdict:
       level: there is one that takes at most a thousandth more of both: so much is XLA's packing of
         buffers, and elementwise work that it fuses.
       won_in_products: there is one where only matrix products and convolutions count as work.
+      level_in_time: there is one that takes at most a thousandth more of memory and of a step's
+        time by the model; None where the other side's time is not known.
       least_flops: the least work of the points within the memory; None where none is.
       least_bytes: the least memory of the points within the work; None where none is.
       shortfall: what is missing, in words; empty where it is won.
@@ -120,6 +125,7 @@ class Verdict:
     won: bool
     level: bool
     won_in_products: bool
+    level_in_time: bool | None
     least_flops: int | None
     least_bytes: int | None
     shortfall: str
@@ -138,7 +144,18 @@ def judge(other: Point, points: Sequence[Point]) -> Verdict:
         p.step_bytes <= other.step_bytes and p.product_flops <= other.product_flops for p in points
     )
     shortfall = "" if won else _shortfall(other, points)
-    return Verdict(won, level, won_in_products, least_flops, least_bytes, shortfall)
+    in_time = _is_level_in_time(other, points)
+    return Verdict(won, level, won_in_products, in_time, least_flops, least_bytes, shortfall)
+
+
+def _is_level_in_time(other: Point, points: Sequence[Point]) -> bool | None:
+    if other.modelled_s is None:
+        return None
+    most_s, most_bytes = other.modelled_s * _LEVEL, other.step_bytes * _LEVEL
+    return any(
+        p.modelled_s is not None and p.modelled_s <= most_s and p.step_bytes <= most_bytes
+        for p in points
+    )
 
 
 def _shortfall(other: Point, points: Sequence[Point]) -> str:
@@ -151,6 +168,10 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
         if nearest.product_flops <= other.product_flops:
             part += ", all of it elementwise"
         parts.append(part)
+        timed = [p.modelled_s for p in within if p.modelled_s is not None]
+        if timed and other.modelled_s is not None:
+            more_s = min(timed) - other.modelled_s
+            parts.append(f"{abs(more_s) * 1e6:.3g} us {'more' if more_s > 0 else 'less'} there")
     else:
         floor = min(p.step_bytes for p in points)
         parts.append(f"the floor is {(floor - other.step_bytes) / MEBI_BYTES:.0f} MiB above it")
@@ -169,7 +190,7 @@ class Kept:
       within: of these, how many steps took no more.
       work_falls: a larger budget never cost more work.
       time_rises_s: the most that a larger budget adds to a step's time by the model, in seconds,
-        over a smaller one; None where the plans do not tell.
+        over a smaller one, 0 where that is next to nothing; None where the plans do not tell.
       memory_rises: nor less memory.
       median_error: of the predictions of the plans that were used.
       median_first_error: of the first plans that predicted anything, before XLA's figures
@@ -207,7 +228,7 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
         above_floor=len(above),
         within=sum(p.step_bytes <= budget for budget, p in above),
         work_falls=work == sorted(work, reverse=True),
-        time_rises_s=_most_risen(times),
+        time_rises_s=_most_risen(times, NO_TIME * (none.modelled_s or 0.0)),
         memory_rises=memory == sorted(memory),
         median_error=_median(p.error for _, p in budgets),
         median_first_error=_median(p.first_error for _, p in budgets),
@@ -221,11 +242,12 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
     )
 
 
-def _most_risen(figures: Sequence[float]) -> float | None:
-    """The most that a figure is above one before it; 0 where none is."""
+def _most_risen(figures: Sequence[float], nothing: float) -> float | None:
+    """The most that a figure is above one before it; 0 where none is by more than ``nothing``."""
     least = itertools.accumulate(figures, min)
     risen = (figure - before for figure, before in zip(figures, least, strict=True))
-    return max(risen, default=None)
+    most = max(risen, default=None)
+    return most if most is None or most > nothing else 0.0
 
 
 def _median(figures: Iterable[float | None]) -> float | None:

@@ -74,7 +74,8 @@ class _Row:
         self.failed = sum(spec.startswith(f"{name}{{") for spec in frontier.failures)
 
     def won(self, which: str) -> str:
-        return f"{sum(getattr(each, which) for each in self.verdicts)} of {len(self.verdicts)}"
+        found = [getattr(each, which) for each in self.verdicts]
+        return "" if None in found else f"{sum(found)} of {len(found)}"
 
     def most_sent(self) -> Point:
         return max(self.frontier.passes[self.name], key=lambda p: (p.sent_bytes, p.collectives))
@@ -92,6 +93,7 @@ _SUMMARY: Mapping[str, Callable[[_Row], str]] = {
     "points won": lambda row: row.won("won"),
     "won or level": lambda row: row.won("level"),
     "in products": lambda row: row.won("won_in_products"),
+    "in time": lambda row: row.won("level_in_time"),
     "budgets kept": lambda row: f"{row.kept.within} of {row.kept.above_floor + row.failed}",
     "work falls": lambda row: _yes(row.kept.work_falls),
     "time falls": lambda row: _falls(row.kept.time_rises_s),

@@ -74,6 +74,21 @@ def test_a_point_within_a_thousandth_of_both_is_level() -> None:
     assert not judge(policy, [point(2003, 5000), point(2000, 5006)]).level
 
 
+def _timed(made: Point, seconds: float) -> Point:
+    return dataclasses.replace(made, modelled_s=seconds)
+
+
+def test_more_work_in_less_time_is_level_in_time() -> None:
+    policy, ours = _timed(point(100, 50), 2e-3), _timed(point(100, 60), 1.5e-3)
+    found = judge(policy, [ours])
+    assert not found.level
+    assert found.level_in_time
+    assert found.shortfall == "10.00 GFLOP more at its memory; 500 us less there"
+    assert not judge(policy, [_timed(point(101, 50), 1e-3)]).level_in_time
+    assert not judge(policy, [_timed(point(100, 50), 2.1e-3)]).level_in_time
+    assert judge(point(100, 50), [ours]).level_in_time is None
+
+
 def test_what_is_lost_by_elementwise_work_is_told() -> None:
     found = judge(point(100, 50, 2), [point(100, 50, 3)])
     assert not found.won
@@ -134,6 +149,15 @@ def test_time_falls_as_budgets_grow(seconds: tuple[float, float], falls: bool) -
     assert kept([budget_point(60, 60, 1)], NONE).time_rises_s is None
 
 
+def test_next_to_no_time_is_none() -> None:
+    points = [
+        dataclasses.replace(budget_point(60 + n, 60, 1), added_s=each)
+        for n, each in enumerate((1e-3, 1.00001e-3))
+    ]
+    assert kept(points, _timed(NONE, 1.0)).time_rises_s == 0
+    assert kept(points, _timed(NONE, 1e-5)).time_rises_s == pytest.approx(1e-8)
+
+
 @pytest.mark.parametrize(
     ("count", "budgets"),
     [
@@ -158,7 +182,7 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
     )
     [_, _, summary] = summary_table({"toy": frontier})
     assert summary == (
-        "| a program | `remat` | 0 of 1 | 0 of 1 | 0 of 1 | 2 of 3 | yes |  | yes | 99.0 % | 2 "
+        "| a program | `remat` | 0 of 1 | 0 of 1 | 0 of 1 |  | 2 of 3 | yes |  | yes | 99.0 % | 2 "
         "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 | 0123456789+ |"
     )
     text = "\n".join(program_tables(frontier))
