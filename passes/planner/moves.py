@@ -56,6 +56,9 @@ class Trials(Protocol):
     def may_recompute(self, moves: str) -> bool:
         """Whether something may be recomputed after these moves."""
 
+    def are_dear(self, moves: str) -> bool:
+        """Whether these moves alone take as long as the best plan that was found until now."""
+
     def least_seconds(self, moves: str) -> float:
         """The least added time of what these moves make to fit, by what was searched until now;
         infinite where nothing fits."""
@@ -83,8 +86,11 @@ def _chunked(trials: Trials) -> Iterator[str]:
         around_s = trials.least_seconds(str(around))
         if around_s < best_s:
             step, best_s, record = around, around_s, _record(trials, around)
+    last = str(step)
     for times in _MORE_CHUNKS:
-        more = str(dataclasses.replace(step, chunks=times * record.chunks))
+        if trials.are_dear(last):
+            return  # and so are more chunks
+        more = last = str(dataclasses.replace(step, chunks=times * record.chunks))
         yield more
         if not trials.runs(more):
             continue  # `chunk` makes no other program of so many

@@ -95,8 +95,7 @@ class Search:
         bases: list[tuple[Variant, Sequence[Candidate]]] = []
         waiting: Variant | None = None
         for variant in self._tried(fits):
-            # Loops are as much faster behind moves as without them.
-            if best is not None and variant.added_seconds - faster_s >= best.seconds:
+            if self._is_dear(variant, best):
                 continue
             self._evict(variant, limit_bytes, fits, tried)
             if waiting is not None and not self._is_beaten(waiting, fits, by=variant):
@@ -133,6 +132,13 @@ class Search:
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
+
+    def _is_dear(self, variant: Variant, best: Estimate | None) -> bool:
+        """Whether the moves alone take as long as the best plan. Loops are as much faster behind
+        moves as without them."""
+        if best is None:
+            return False
+        return variant.added_seconds - self._speed_up(self._variants.base) >= best.seconds
 
     def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
         found = (one for one in self.estimates.values() if moves_of(one) == moves)
@@ -336,6 +342,10 @@ class _Trials:
         variant = self._variant(moves)
         is_move = RECOMPUTE in self.search._moves
         return is_move and variant is not None and bool(variant.model.columns())
+
+    def are_dear(self, moves: str) -> bool:
+        variant = self._variant(moves)
+        return variant is not None and self.search._is_dear(variant, self.search._best(self.fits))
 
     def _variant(self, moves: str) -> Variant | None:
         return self.search._variants.of(_joined(self.start, moves))
