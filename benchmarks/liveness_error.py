@@ -1,87 +1,70 @@
 """How far the liveness model is from XLA: predicted and real temporary memory on an H100.
 
-    python -m benchmarks.liveness_error         (needs the extra cuda13; no GPU; about 10 minutes)
-    python -m benchmarks.liveness_error --predict    (XLA's figures of modules that no pass rewrites
-                                                      stay as they are)
+    python -m benchmarks.liveness_error    (needs the extra cuda13; no GPU; about 20 minutes, and
+                                            two where `benchmarks.frontier` was run before)
 
-Every program is compiled as it is, through `remat`, and with every policy of `jax.checkpoint`. The
-model reads the module that goes to XLA, its calls inlined. Writes
-benchmarks/results/liveness_error.json, which keeps one entry for each version of JAX it was run
-with, and liveness_error.md, the same as tables.
+Every program of the frontier, as it is and with every policy of `jax.checkpoint`. The model reads
+the module that goes to XLA, its calls inlined; XLA's figures of modules are kept where the frontier
+keeps them. Writes benchmarks/results/liveness_error.json, which keeps one entry for each version of
+JAX it was run with, and liveness_error.md, the same as tables.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common.h100 import measure, placement
+import jaxlib
+from jax.extend.mlir import ir
+
 from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text
-from benchmarks.common.subjects import POLICIES, SUBJECTS
+from benchmarks.common.subjects import POLICIES
+from benchmarks.frontier.compiles import Compiles, known_figures
+from benchmarks.frontier.yardsticks import H100
 from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom.targets import deviceless
 
 PREPARATION = "inline,cse,free-constants"
-OFF, REMAT = "off", "remat"
+OFF = "off"
 SMALL_CHANGE = 0.01
 """Share of a program's memory below which a difference is no difference."""
 
 
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
-    sharding = placement()
-    known: dict[tuple[str, str], int] = {}
-    if "--predict" in sys.argv[1:]:
-        before = BENCHMARK.before()["programs"]
-        known = {
-            (program["title"], form["form"]): form["temp_bytes"]
-            for program in before
-            for form in program["forms"]
-            if form["form"] != REMAT
-        }
-    forms = (OFF, None, OFF), (REMAT, None, REMAT), *((each, each, OFF) for each in POLICIES)
-    programs = [
-        {
-            "title": subject.title,
-            "forms": [
-                _measure(
-                    subject.title,
-                    subject.lower(policy, sharding),
-                    label,
-                    spec,
-                    known.get((subject.title, label)),
-                )
-                for label, policy, spec in forms
-            ],
-        }
-        for subject in SUBJECTS.values()
-    ]
+    deviceless.prepare()
+    sharding = H100.placement()
+    compiles = Compiles(sharding, known_figures(H100, jaxlib.__version__))
+    programs = []
+    for subject in H100.programs.values():
+        forms = []
+        for policy in (None, *POLICIES):
+            print(f"measuring: {subject.title}, {policy or OFF}", flush=True)
+            module = subject.lower(policy, sharding).compiler_ir()
+            forms.append(_measured(module, policy or OFF, compiles))
+        programs.append({"title": subject.title, "forms": forms})
     print(BENCHMARK.write(programs=programs))
 
 
-def _measure(
-    title: str, lowered: Any, label: str, spec: str, temp_bytes: int | None
-) -> dict[str, Any]:
-    """A form's figures, XLA's among them where they are not known."""
-    print(f"measuring: {title}, {label}", flush=True)
-    module = clone_module(lowered.compiler_ir())
-    prepared = PREPARATION if spec == OFF else f"{PREPARATION},{spec}"
-    passes = parse_spec(prepared, source="benchmark")
-    Pipeline(passes).run(module, target=Target("cuda", "cuda"))
+def _measured(module: ir.Module, label: str, compiles: Compiles) -> dict[str, Any]:
+    """A form's figures, by the model and by XLA."""
+    read = clone_module(module)
+    passes = parse_spec(PREPARATION, source="benchmark")
+    Pipeline(passes).run(read, target=Target("cuda", "cuda"))
     start_s = time.process_time()
-    with module.context:
-        predicted = predict(module, rules=XLA_GPU)
+    with read.context:
+        predicted = predict(read, rules=XLA_GPU)
     predict_s = time.process_time() - start_s
     return {
         "form": label,
-        "temp_bytes": measure(lowered, spec).temp_bytes if temp_bytes is None else temp_bytes,
+        "temp_bytes": compiles.figures(module).temp_size_in_bytes,
         "predicted_temp_bytes": predicted.temp_bytes,
         "predict_s": predict_s,
     }
@@ -125,9 +108,9 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     changes = [abs(row["change"]) for row in rows if row["change"] is not None]
     yield ""
     yield (
-        f"Median error {statistics.median(errors):.1%}, of the change "
-        f"{statistics.median(changes):.1%}; largest {max(errors):.1%}. A prediction "
-        f"takes {max(row['predict_s'] for row in rows):.2f} CPU s at most."
+        f"Median error {statistics.median(errors):.1%}, mean {statistics.mean(errors):.1%}, of the "
+        f"change {statistics.median(changes):.1%} in the median; largest {max(errors):.1%}. A "
+        f"prediction takes {max(row['predict_s'] for row in rows):.2f} CPU s at most."
     )
 
 

@@ -1,9 +1,9 @@
 """Counts the floating-point operations that a StableHLO module runs, loops included.
 
-It shares no code with the passes, whose promise it checks. What XLA merges or drops anyway does not
-count: equal operations on equal operands count once, and what nothing reads counts as nothing. The
-copies that `jax.checkpoint` and hloom hold apart with optimization barriers are not equal, and
-count.
+It shares no code with the passes, whose promise it checks, but for how fast devices are. What XLA
+merges or drops anyway does not count: equal operations on equal operands count once, and what
+nothing reads counts as nothing. The copies that `jax.checkpoint` and hloom hold apart with
+optimization barriers are not equal, and count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.framework.target import Speed
 
 _MOVEMENT = frozenset(
     f"stablehlo.{name}"
@@ -50,16 +52,23 @@ class Flops:
     Attributes:
       products: in matrix products and convolutions, without those on padding.
       elementwise: one for each element that any other operation computes or reduces.
+      product_s: seconds of the products on one device by its roofline: of each what takes longer,
+        its operations or to read its operands and to write its result.
     """
 
     products: int
     elementwise: int
+    product_s: float = dataclasses.field(default=0.0, compare=False)
 
     def __add__(self, other: Flops) -> Flops:
-        return Flops(self.products + other.products, self.elementwise + other.elementwise)
+        return Flops(
+            self.products + other.products,
+            self.elementwise + other.elementwise,
+            self.product_s + other.product_s,
+        )
 
     def __mul__(self, times: int) -> Flops:
-        return Flops(self.products * times, self.elementwise * times)
+        return Flops(self.products * times, self.elementwise * times, self.product_s * times)
 
 
 _NONE = Flops(0, 0)
@@ -67,18 +76,21 @@ _NONE = Flops(0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class _Within:
-    """What operations of a module name: its functions, and by name how long its mesh's axes are."""
+    """What operations of a module name: its functions, and by name how long its mesh's axes are;
+    and how fast the device is."""
 
     functions: Mapping[str, ir.Operation]
     axes: Mapping[str, int]
+    speed: Speed
 
 
-def executed_flops(module: ir.Module) -> Flops:
+def executed_flops(module: ir.Module, speed: Speed | None = None) -> Flops:
     """What one run of the module's `main` computes; the module stays as it is.
 
     The body of a loop counts once a trip; of a conditional the branch with the most work counts;
-    what is written for one device of a mesh counts for each. Raises ValueError where a loop with
-    work in it does not count up to a constant.
+    what is written for one device of a mesh counts for each. ``speed`` is that of the device, an
+    H100 where none is given. Raises ValueError where a loop with work in it does not count up to a
+    constant.
     """
     merged = ir.Module.parse(str(module), module.context)
     with module.context:
@@ -87,7 +99,7 @@ def executed_flops(module: ir.Module) -> Flops:
         _erase_unread(function.operation)
     meshes = [op.attributes["mesh"] for op in merged.body.operations if _is_mesh(op)]
     axes = {name: int(size) for mesh in meshes for name, size in _AXIS.findall(str(mesh))}
-    within = _Within(functions_of(merged), axes)
+    within = _Within(functions_of(merged), axes, speed or Speed())
     return _region_flops(within.functions["main"].regions[0], within)
 
 
@@ -122,9 +134,9 @@ def _region_flops(region: ir.Region, within: _Within) -> Flops:
 def _flops(op: ir.Operation, within: _Within) -> Flops:
     name = op.name
     if name == "stablehlo.dot_general":
-        return Flops(_dot_general(op), 0)
+        return _product(op, _dot_general(op), within.speed)
     if name == "stablehlo.convolution":
-        return Flops(_convolution(op), 0)
+        return _product(op, _convolution(op), within.speed)
     if name == "func.call":
         callee = within.functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
         return _region_flops(callee.regions[0], within)
@@ -154,6 +166,20 @@ def _operations(region: ir.Region) -> Iterator[ir.Operation]:
 
 def _shape(value: ir.Value) -> list[int]:
     return list(ir.ShapedType(value.type).shape)
+
+
+def _product(op: ir.Operation, flops: int, speed: Speed) -> Flops:
+    rate = speed.matrix_rate(max(map(_bits, op.operands)))
+    moved = sum(math.prod(_shape(v)) * _bits(v) / 8 for v in (*op.operands, *op.results))
+    return Flops(flops, 0, max(flops / rate, moved / speed.bytes_per_s))
+
+
+def _bits(value: ir.Value) -> int:
+    element, parts = ir.ShapedType(value.type).element_type, 1
+    if isinstance(element, ir.ComplexType):
+        element, parts = element.element_type, 2
+    assert isinstance(element, ir.IntegerType | ir.FloatType)
+    return element.width * parts
 
 
 def _dot_general(op: ir.Operation) -> int:

@@ -24,7 +24,7 @@ from jax.extend.mlir import ir
 
 from benchmarks.common.h100 import MEBI_BYTES
 from benchmarks.common.subjects import POLICIES, Subject
-from benchmarks.frontier.compiles import ROOT, Compiles, without_place
+from benchmarks.frontier.compiles import Compiles, known_figures, without_place
 from benchmarks.frontier.points import BudgetPoint, Point, budgets_between
 from benchmarks.frontier.store import PASSES, Store
 from benchmarks.frontier.yardsticks import H100, YARDSTICKS
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no pass {', '.join(sorted(unknown))}")
     deviceless.prepare()
     sharding = yardstick.placement()
-    file = ROOT / "build" / "frontier" / yardstick.name / f"{jaxlib.__version__}.json"
+    file = known_figures(yardstick, jaxlib.__version__)
     compiles, store = Compiles(sharding, file), Store(yardstick)
     count = QUICK_BUDGETS if chosen.quick else chosen.budgets or yardstick.budgets
     failed = False

@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from benchmarks.common.flops import executed_flops
 from benchmarks.common.measure import moves_of
 from benchmarks.frontier.points import BudgetPoint, Point
+from benchmarks.frontier.yardsticks import Yardstick
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
@@ -25,15 +26,17 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import PlannerSettings
-from hloom.passes.planner.variants import Variants
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
 from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def known_figures(yardstick: Yardstick, version: str) -> Path:
+    """Where the figures of modules that a version of XLA compiled for a device are kept."""
+    return ROOT / "build" / "frontier" / yardstick.name / f"{version}.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +49,8 @@ class ModuleFigures:
       product_flops: work in matrix products and convolutions that it runs.
       elementwise_flops: all other work.
       compile_cpu_s: CPU seconds that XLA took.
-      modelled_s: the time of a step by the model that plans are chosen by; None where it was
-        compiled before that was noted.
+      product_s: seconds of the products by the roofline of the device; None where it was compiled
+        before that was noted.
       collectives, sent_bytes: what XLA's program exchanges in a step, and sends from a device.
     """
 
@@ -60,7 +63,7 @@ class ModuleFigures:
     compile_cpu_s: float
     collectives: int = 0
     sent_bytes: int = 0
-    modelled_s: float | None = None
+    product_s: float | None = None
 
     def point(self, label: str) -> Point:
         given = self.argument_size_in_bytes + self.output_size_in_bytes
@@ -72,7 +75,7 @@ class ModuleFigures:
             elementwise_flops=self.elementwise_flops,
             collectives=self.collectives,
             sent_bytes=self.sent_bytes,
-            modelled_s=self.modelled_s,
+            product_s=self.product_s,
         )
 
 
@@ -113,7 +116,7 @@ class Compiles:
         text = str(module.operation.get_asm(enable_debug_info=False))
         digest = hashlib.sha256(text.encode()).hexdigest()
         if digest not in self._known:
-            flops = executed_flops(module)
+            flops = executed_flops(module, self._target.speed)
             start_s = _cpu_seconds()
             executable = compile_module(clone_module(module), self._devices, {OPTION: "off"})
             compile_cpu_s = _cpu_seconds() - start_s
@@ -130,12 +133,14 @@ class Compiles:
                 product_flops=flops.products,
                 elementwise_flops=flops.elementwise,
                 compile_cpu_s=round(compile_cpu_s, 3),
+                product_s=flops.product_s,
                 collectives=sum(collectives_by_kind(text).values()) if several else 0,
                 sent_bytes=sum(sent_bytes_by_kind(text).values()) if several else 0,
             )
-        if self._known[digest].modelled_s is None:
-            modelled_s = _modelled_seconds(module, self._target)
-            self._known[digest] = dataclasses.replace(self._known[digest], modelled_s=modelled_s)
+            self._write()
+        elif self._known[digest].product_s is None:
+            product_s = executed_flops(module, self._target.speed).product_s
+            self._known[digest] = dataclasses.replace(self._known[digest], product_s=product_s)
             self._write()
         return self._known[digest]
 
@@ -196,13 +201,6 @@ class Compiles:
             added_s=plan.get("weighted_seconds"),
             moves=moves_of(plan),
         )
-
-
-def _modelled_seconds(module: ir.Module, target: Target) -> float:
-    """A step of any program by the rooflines that plans are chosen by."""
-    read = clone_module(module)
-    Pipeline.parse("inline").run(read, target=target)
-    return Variants(read, target, PlannerSettings()).base.step_seconds
 
 
 def _plan(record: CompileRecord) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from benchmarks.common.h100 import MEBI_BYTES
-from hloom.passes.planner.price_search import NO_TIME
 
 GIGA_FLOPS = 10**9
 
@@ -25,7 +24,7 @@ class Point:
       elementwise_flops: all other work.
       collectives: how many XLA's program does in a step.
       sent_bytes: what a device sends in them.
-      modelled_s: the time of a step by the model that plans are chosen by; None where nobody asked.
+      product_s: seconds of the products by the roofline of the device; None where nobody counted.
     """
 
     label: str
@@ -35,7 +34,7 @@ class Point:
     elementwise_flops: int
     collectives: int = dataclasses.field(default=0, kw_only=True)
     sent_bytes: int = dataclasses.field(default=0, kw_only=True)
-    modelled_s: float | None = dataclasses.field(default=None, kw_only=True)
+    product_s: float | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def flops(self) -> int:
@@ -115,8 +114,8 @@ class Verdict:
       level: there is one that takes at most a thousandth more of both: so much is XLA's packing of
         buffers, and elementwise work that it fuses.
       won_in_products: there is one where only matrix products and convolutions count as work.
-      level_in_time: there is one that takes at most a thousandth more of memory and of a step's
-        time by the model; None where the other side's time is not known.
+      level_in_time: there is one whose memory, and time of products by the roofline, are at most a
+        thousandth more; None where times are not known.
       least_flops: the least work of the points within the memory; None where none is.
       least_bytes: the least memory of the points within the work; None where none is.
       shortfall: what is missing, in words; empty where it is won.
@@ -149,13 +148,11 @@ def judge(other: Point, points: Sequence[Point]) -> Verdict:
 
 
 def _is_level_in_time(other: Point, points: Sequence[Point]) -> bool | None:
-    if other.modelled_s is None:
+    timed = [(p.step_bytes, p.product_s) for p in points if p.product_s is not None]
+    if other.product_s is None or not timed:
         return None
-    most_s, most_bytes = other.modelled_s * _LEVEL, other.step_bytes * _LEVEL
-    return any(
-        p.modelled_s is not None and p.modelled_s <= most_s and p.step_bytes <= most_bytes
-        for p in points
-    )
+    most_bytes, most_s = other.step_bytes * _LEVEL, other.product_s * _LEVEL
+    return any(size_bytes <= most_bytes and time_s <= most_s for size_bytes, time_s in timed)
 
 
 def _shortfall(other: Point, points: Sequence[Point]) -> str:
@@ -168,10 +165,11 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
         if nearest.product_flops <= other.product_flops:
             part += ", all of it elementwise"
         parts.append(part)
-        timed = [p.modelled_s for p in within if p.modelled_s is not None]
-        if timed and other.modelled_s is not None:
-            more_s = min(timed) - other.modelled_s
-            parts.append(f"{abs(more_s) * 1e6:.3g} us {'more' if more_s > 0 else 'less'} there")
+        timed = [p.product_s for p in within if p.product_s is not None]
+        if timed and other.product_s is not None:
+            more_s = min(timed) - other.product_s
+            than = "more" if more_s > 0 else "less"
+            parts.append(f"its products take {abs(more_s) * 1e6:.3g} us {than} there")
     else:
         floor = min(p.step_bytes for p in points)
         parts.append(f"the floor is {(floor - other.step_bytes) / MEBI_BYTES:.0f} MiB above it")
@@ -179,6 +177,10 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
     if cheaper:
         parts.append(f"{(min(cheaper) - other.step_bytes) / MEBI_BYTES:.0f} MiB more at its work")
     return "; ".join(parts)
+
+
+_NO_TIME_S = 1e-7
+"""Seconds of a step that are none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +230,7 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
         above_floor=len(above),
         within=sum(p.step_bytes <= budget for budget, p in above),
         work_falls=work == sorted(work, reverse=True),
-        time_rises_s=_most_risen(times, NO_TIME * (none.modelled_s or 0.0)),
+        time_rises_s=_most_risen(times),
         memory_rises=memory == sorted(memory),
         median_error=_median(p.error for _, p in budgets),
         median_first_error=_median(p.first_error for _, p in budgets),
@@ -242,12 +244,12 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
     )
 
 
-def _most_risen(figures: Sequence[float], nothing: float) -> float | None:
-    """The most that a figure is above one before it; 0 where none is by more than ``nothing``."""
+def _most_risen(figures: Sequence[float]) -> float | None:
+    """The most that a figure is above one before it; 0 where that is next to nothing."""
     least = itertools.accumulate(figures, min)
     risen = (figure - before for figure, before in zip(figures, least, strict=True))
     most = max(risen, default=None)
-    return most if most is None or most > nothing else 0.0
+    return most if most is None or most > _NO_TIME_S else 0.0
 
 
 def _median(figures: Iterable[float | None]) -> float | None:

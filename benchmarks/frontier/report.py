@@ -56,7 +56,9 @@ def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     sharded = any(row.frontier.none.collectives for row in rows)
     [policy] = {frontier.floor_policy for frontier in frontiers.values()}
     exchanges = _exchanges_beside(policy) if sharded else {}
-    columns = {**_SUMMARY, **_floors_beside(policy), **exchanges, **_COMMIT}
+    in_time = _IN_TIME if any(row.won("level_in_time") for row in rows) else {}
+    floors = _floors_beside(policy)
+    columns = {**_POINTS, **in_time, **_BUDGETS, **floors, **exchanges, **_COMMIT}
     return table_of(columns, rows, names=2)
 
 
@@ -87,13 +89,17 @@ class _Row:
         return f"{_percent(statistics.median(shares))}, at most {_percent(max(shares))}"
 
 
-_SUMMARY: Mapping[str, Callable[[_Row], str]] = {
+_POINTS: Mapping[str, Callable[[_Row], str]] = {
     "program": lambda row: row.frontier.title,
     "pass": lambda row: f"`{row.name}`",
     "points won": lambda row: row.won("won"),
     "won or level": lambda row: row.won("level"),
     "in products": lambda row: row.won("won_in_products"),
+}
+_IN_TIME: Mapping[str, Callable[[_Row], str]] = {
     "in time": lambda row: row.won("level_in_time"),
+}
+_BUDGETS: Mapping[str, Callable[[_Row], str]] = {
     "budgets kept": lambda row: f"{row.kept.within} of {row.kept.above_floor + row.failed}",
     "work falls": lambda row: _yes(row.kept.work_falls),
     "time falls": lambda row: _falls(row.kept.time_rises_s),

@@ -159,15 +159,15 @@ the StableHLO module that goes to XLA (`benchmarks/common/flops.py`), loops as o
 equal operations once; "added" is against the program as it is. A policy's point is *won* where some
 budget gave no more memory and no more work than the policy; it is *level* where some gave at most a
 thousandth more of both, else *lost*; "in products" only matrix products and convolutions count as
-work, "in time" the step's time by the model that plans are chosen by, of which, as of memory, a
+work, "in time" the time that those take by the roofline of the device, of which, as of memory, a
 thousandth more is level. A budget is *kept* where the step takes no more; counted are budgets that
 are not under the floor. "Use" is the share of a kept budget that the step takes, "compiles" how
 often XLA was asked for a budget, each the median, the former of budgets that cost work. "Planning"
 is hloom's CPU time as a share of XLA's, median and most. "Error" is the prediction of the plan that
 was used against XLA's figure; that of the first plan is the model's alone, before XLA's figures
-corrected it. "Work falls" says that no larger budget adds more work, "time falls" that none adds
-more than a ten-thousandth of a step by the model, which counts as no time where plans are chosen,
-or how much one adds. "Commit" is that of the code that a row was measured with, "+" where
+corrected it. "Work falls" says that no larger budget adds more work, "time falls" that none adds a
+tenth of a microsecond or more to a step by the model that plans are chosen by, or how much more one
+adds. "Commit" is that of the code that a row was measured with, "+" where
 files differ from it. Of rows that are older than this column it was not noted."""
 
 _OF_SEVERAL_DEVICES = """ Bytes are those of one device, work that of all, and "sends at most" is

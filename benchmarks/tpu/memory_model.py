@@ -20,7 +20,8 @@ from jax.extend.mlir import ir
 
 from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text
 from benchmarks.common.subjects import POLICIES, TPU_SUBJECTS
-from benchmarks.frontier.compiles import ROOT, Compiles
+from benchmarks.frontier.compiles import Compiles, known_figures
+from benchmarks.frontier.yardsticks import YARDSTICKS
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU, MemoryRules
 from hloom.passes.analysis.memory_model.targets import memory_rules
@@ -38,8 +39,7 @@ def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
     deviceless.prepare()
     sharding = deviceless.placement(TARGET)
-    file = ROOT / "build" / "frontier" / TARGET / f"{jaxlib.__version__}.json"
-    compiles = Compiles(sharding, file)
+    compiles = Compiles(sharding, known_figures(YARDSTICKS[TARGET], jaxlib.__version__))
     forms = []
     for program in TPU_SUBJECTS.values():
         for policy in (None, *POLICIES):

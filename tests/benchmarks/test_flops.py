@@ -10,6 +10,7 @@ import pytest
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import Flops, executed_flops
+from hloom.passes.framework.target import Speed
 
 OperationOf = Callable[..., ir.Operation]
 
@@ -53,6 +54,14 @@ def test_equal_operations_count_once_but_not_across_a_barrier(context: ir.Contex
     before = str(module)
     assert executed_flops(module) == Flops(2 * 2 * 4**3, 0)
     assert str(module) == before
+
+
+def test_products_take_what_their_roofline_says() -> None:
+    speed = Speed(matrix_flops_per_s=((16, 100e9),), bytes_per_s=1e9)
+    for rows, seconds in ((4096, 2 * 4096**3 / 100e9), (1, 2 * (4096**2 + 2 * 4096) / 1e9)):
+        args = shaped(rows, 4096, dtype="bfloat16"), shaped(4096, 4096, dtype="bfloat16")
+        module = jax.jit(jnp.matmul).lower(*args).compiler_ir()
+        assert executed_flops(module, speed).product_s == pytest.approx(seconds)
 
 
 def test_what_nothing_reads_does_not_count(context: ir.Context) -> None:
