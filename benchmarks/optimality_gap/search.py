@@ -6,11 +6,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.candidates import Candidate
+from hloom.passes.planner.comparison import cheapest
 from hloom.passes.planner.loop import least
 from hloom.passes.planner.machine.plan import EvictedPlans
 from hloom.passes.planner.machine.windowed import WindowedMachine, WindowedPlan, WindowedRun
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.price_search import PriceSearch, cheapest
+from hloom.passes.planner.price_search import PriceSearch
 from hloom.passes.planner.record import Estimate
 from hloom.passes.recompute.block.schedule import CloneSchedule
 

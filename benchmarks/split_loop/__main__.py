@@ -35,7 +35,7 @@ from hloom.passes.framework.options import Budget, Bytes, Cuts
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.search import uniform_plans
+from hloom.passes.planner.uniform import uniform_plans
 from hloom.passes.remat import Remat
 from hloom.passes.split_loop import SplitLoop
 from hloom.passes.split_loop.groups import splittable

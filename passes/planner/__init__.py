@@ -8,8 +8,10 @@ In the order in which a module passes through it:
 - ``block_plans``, ``loop_effects``: a candidate's clones in straight-line blocks, and what its
   rewritten loops change around them;
 - ``model``: a candidate's memory and added time; ``variants``: those of what moves make;
+- ``comparison``: which of two estimates is better, and what XLA's figures tell of another;
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
-  those of ``machine/``, plans by evictions, among them; ``search``: those of all variants;
+  those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, for
+  which ``uniform`` has the plans that loops are split by;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
 - ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.

@@ -22,10 +22,10 @@ from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..recompute.plan import RematPlan, apply_plan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
+from .comparison import corrected_bytes
 from .loop import affordable, best_of, decide, least
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
-from .price_search import corrected_bytes
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
 from .variants import Variants, moves_of

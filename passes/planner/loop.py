@@ -11,7 +11,7 @@ from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from .candidates import Candidate, PlannerSettings
-from .price_search import NO_TIME, cheapest, corrected_bytes, leanest
+from .comparison import NO_TIME, cheapest, corrected_bytes, leanest
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
 

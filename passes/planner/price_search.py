@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .candidates import EXPENSIVE_PRICES, PARTS, PRICES, STEPS, Candidate
+from .comparison import INDISTINCT, better, cheapest, corrected_bytes, cost
 from .model import Model
 from .record import Estimate, Measurement
 
@@ -41,12 +40,6 @@ the least one are tried for the least memory."""
 
 _SHARES = 16
 """Of short blocks peaks are tried that are multiples of this share of the one as it is."""
-
-_INDISTINCT = 1.01
-"""Added times that differ by less than this factor are the same."""
-
-NO_TIME = 0.0001
-"""The share of a step's time that no memory is worth: plans that differ by less take as long."""
 
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """The number of operations that may be simulated for one plan, over all its candidates, and the
@@ -155,7 +148,7 @@ class PriceSearch:
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
-            best[family] = _better(best.get(family, found), found)
+            best[family] = better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
         return tuple(found.candidate for found in best.values() if found.candidate is not None)
@@ -188,8 +181,8 @@ class PriceSearch:
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
         if candidate.segmented:
-            return self.model.seconds(candidate) > best.seconds * _INDISTINCT
-        return _cost(Estimate(candidate, 0, self.model.seconds(candidate))) > _cost(best)
+            return self.model.seconds(candidate) > best.seconds * INDISTINCT
+        return cost(Estimate(candidate, 0, self.model.seconds(candidate))) > cost(best)
 
     def _guess(self, column: Candidate, limit_bytes: float) -> int:
         """About the highest price index that fits, by the bytes of saved values alone."""
@@ -369,109 +362,3 @@ def _evenly_between(low: int, high: int, below: float, above: float) -> int:
     """The last step that fits if the slack falls linearly from ``below`` to ``above``."""
     share = below / (below - above) if below > above else 0.5
     return min(max(low + int(share * (high - low)), low + 1), high - 1)
-
-
-def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """The estimate of least added time; of several, one without segments and with long windows."""
-    return min(estimates, key=_cost, default=None)
-
-
-def leanest(estimates: Iterable[Estimate], same_seconds: float) -> Estimate | None:
-    """The estimate of least memory among those with the windows and moves of the cheapest one that
-    take at most so much longer. What fills a budget to its last bytes, and saves next to no time,
-    is not worth them: they are room for what the model does not know."""
-    found = list(estimates)
-    best = cheapest(found)
-    if best is None or best.candidate is None or not same_seconds:
-        return best
-    like = dataclasses.replace(best.candidate, price=0)
-    alike = (
-        one
-        for one in found
-        if one.seconds <= best.seconds + same_seconds
-        and one.candidate is not None
-        and dataclasses.replace(one.candidate, price=0) == like
-    )
-    return min(alike, key=lambda one: (one.temp_bytes, _cost(one)))
-
-
-def _better(one: Estimate, other: Estimate) -> Estimate:
-    """The cheaper of two estimates at grid prices.
-
-    With segments, whose lengths make little difference there, that with more room for the steps.
-    """
-    first, second = sorted([one, other], key=_cost)
-    if second.seconds <= first.seconds * _INDISTINCT and _is_segmented(first):
-        return min(first, second, key=lambda estimate: estimate.temp_bytes)
-    return first
-
-
-def _is_segmented(estimate: Estimate) -> bool:
-    return estimate.candidate is not None and estimate.candidate.segmented
-
-
-def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
-    candidate = estimate.candidate
-    if candidate is None:
-        return 0.0, False, 0, 0
-    return estimate.seconds, candidate.segmented, -candidate.window_length, -candidate.price
-
-
-def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
-    """The expected temporary memory of an estimate, corrected by XLA's figures for others.
-
-    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
-    less of those with other moves, and of moves alone where it was measured with something
-    recomputed behind them, which XLA may undo: there the nearest ones of each moves are taken
-    together, as if one more had the ratio of the program as it is, 1 where that is not known.
-    """
-    if not tried:
-        return estimate.temp_bytes
-    nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
-    if nearest.estimate.candidate == estimate.candidate:
-        return nearest.real_bytes
-    if _same_moves(estimate, nearest.estimate) and not _recomputes_less(estimate, nearest.estimate):
-        return estimate.temp_bytes * math.exp(_log_ratio(nearest))
-    by_moves: dict[str | None, Measurement] = {}
-    for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
-        candidate = one.estimate.candidate
-        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
-    ratios = [_log_ratio(one) for one in by_moves.values()]
-    return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
-
-
-def _log_ratio(one: Measurement) -> float:
-    return math.log(max(one.real_bytes, 1) / max(one.estimate.temp_bytes, 1))
-
-
-def _distance(one: Estimate, other: Estimate) -> float:
-    distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
-    if one.candidate is None or other.candidate is None:
-        return distance + (one.candidate != other.candidate)
-    distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
-    return distance + 0.5 * (not _same_moves(one, other))
-
-
-def _same_moves(one: Estimate, other: Estimate) -> bool:
-    """True also of the program as it is, which tells as much of all of them.
-
-    Options make no difference: a loop that is split one iteration later is much the same.
-    """
-    if one.candidate is None or other.candidate is None:
-        return True
-    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
-
-
-def _recomputes_less(one: Estimate, other: Estimate) -> bool:
-    """Whether one has moves alone, and another recomputes something."""
-    mine, others = one.candidate, other.candidate
-    return bool(mine and not mine.recomputes and others and others.recomputes)
-
-
-@functools.cache
-def _names_in(moves: str) -> str:
-    return re.sub(r"\{[^}]*\}", "", moves)
-
-
-def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
-    return candidate.window_length, candidate.segmented, candidate.nested

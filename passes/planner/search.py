@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..framework.options import Cuts
-from ..ir import walk
 from ..split_loop import SplitLoop
-from ..split_loop.groups import LEAST_TRIPS, LoopGroup, splittable
-from ..split_loop.plan import UniformPlan, choose_split
-from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
-from .model import Model
+from ..split_loop.groups import splittable
+from ..split_loop.plan import choose_split
+from .candidates import Candidate
+from .comparison import NO_TIME, cheapest, corrected_bytes
 from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
-from .price_search import NO_TIME, PriceSearch, cheapest, corrected_bytes
+from .price_search import PriceSearch
 from .record import Estimate, Measurement
+from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of, of_remat
 
 _NEXT_TO_NOTHING = 0.002
@@ -41,9 +41,6 @@ _WORTH_A_SPLIT = 0.98
 
 _MOST_SPLIT = 2
 """Variants whose loops are split."""
-
-_LOOPS_ALONE = Candidate(0, 0)
-"""The column of plans that recompute in loops alone."""
 
 
 class Search:
@@ -192,14 +189,14 @@ class Search:
         if not groups:
             return None
         model = whole.model
-        group = max(groups, key=lambda group: _stacked_bytes(model, group))
+        group = max(groups, key=lambda group: stacked_bytes(model, group))
         as_it_is = _lifted(whole, model.estimate(None))
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
         most_s = math.inf
         if best is not None:
             worth_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
             most_s = worth_s - whole.added_seconds
-        columns = _LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
+        columns = LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
         plans = uniform_plans(model, group, columns, most_s)
         choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None or choice.seconds > most_s:
@@ -389,68 +386,4 @@ def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
         dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
         for each in tried
         if moves_of(each.estimate) == variant.moves
-    ]
-
-
-def uniform_plans(
-    model: Model,
-    group: LoopGroup,
-    columns: Sequence[Candidate] = (_LOOPS_ALONE,),
-    most_seconds: float = math.inf,
-) -> list[UniformPlan]:
-    """The plans of columns at the grid prices for the model's module, in which ``group`` is whole.
-
-    Where several prices decide the same for loops, the plan is estimated once. Plans that take so
-    long that no split into one of them and another adds ``most_seconds`` or less are left out.
-    """
-    prices = _deciding(model)
-    candidates = [dataclasses.replace(each, price=price) for each in columns for price in prices]
-    seconds = {candidate: model.seconds(candidate) for candidate in candidates}
-    # The slower plan runs the fewest iterations that a part may have, the fastest the others.
-    others = group.trip_count - LEAST_TRIPS
-    longest_s = (most_seconds * group.trip_count - min(seconds.values()) * others) / LEAST_TRIPS
-    return [
-        uniform_plan(model, group, model.estimate(candidate))
-        for candidate in candidates
-        if seconds[candidate] <= longest_s
-    ]
-
-
-def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
-    """An estimate for the model's module, in which ``group`` is whole, as a plan for that."""
-    effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
-    numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)
-    rewritten = [effects[number] for number in numbers if number in effects]
-    stacks = sum(size for effect in rewritten for _, size in effect.stacks)
-    if not rewritten:
-        stacks = _stacked_bytes(model, group)
-    return UniformPlan(estimate.temp_bytes, stacks, estimate.seconds)
-
-
-def _stacked_bytes(model: Model, group: LoopGroup) -> int:
-    """What the stacks of a group's loops take of a device."""
-    updates = (stack.stack.update.results[0] for stack in group.stacks)
-    return sum(model.device.bytes_of(update) or 0 for update in updates)
-
-
-def _deciding(model: Model) -> list[int]:
-    """The least price of the grid for each decision about loops.
-
-    Between two prices that decide the same nothing else is decided: a cut of least weight and price
-    at both of them is one at each price between, but for rounding.
-    """
-    found: list[int] = []
-    waiting = [range(EXPENSIVE_PRICES), range(EXPENSIVE_PRICES, PRICES)]
-    while waiting:
-        indices = waiting.pop(0)
-        first, last = model.loops.plans(indices[0] * STEPS), model.loops.plans(indices[-1] * STEPS)
-        if first == last:
-            found.append(indices[0] * STEPS)
-        else:
-            middle = len(indices) // 2
-            waiting[:0] = [indices[:middle], indices[middle:]]
-    return [
-        price
-        for number, price in enumerate(found)
-        if not number or model.loops.plans(price) != model.loops.plans(found[number - 1])
     ]

@@ -9,8 +9,8 @@ from functools import partial
 from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.text import pluralize
+from hloom.passes.planner.comparison import corrected_bytes
 from hloom.passes.planner.frontier import undominated
-from hloom.passes.planner.price_search import corrected_bytes
 from hloom.passes.planner.record import measured
 from hloom.show import units
 from hloom.show.pictures import COLORS

@@ -24,8 +24,9 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
+from hloom.passes.planner.comparison import cheapest
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.price_search import PriceSearch, cheapest
+from hloom.passes.planner.price_search import PriceSearch
 
 SHARES = ("30%", "60%")
 """Of what a program takes without hloom."""

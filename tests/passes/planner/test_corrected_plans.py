@@ -28,8 +28,8 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
+from hloom.passes.planner.comparison import corrected_bytes
 from hloom.passes.planner.loop import decide
-from hloom.passes.planner.price_search import corrected_bytes
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 from hloom.passes.planner.variants import moves_of
 

@@ -26,15 +26,10 @@ from hloom.passes.planner.candidates import (
     Candidate,
     PlannerSettings,
 )
+from hloom.passes.planner.comparison import cheapest, leanest
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.moves import DEFAULT_MOVES
-from hloom.passes.planner.price_search import (
-    PriceSearch,
-    _parts_at,
-    _rung_below,
-    cheapest,
-    leanest,
-)
+from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.passes.planner.search import Search
 from hloom.passes.planner.variants import Variant, Variants

@@ -21,7 +21,7 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
-from hloom.passes.planner.search import uniform_plan, uniform_plans
+from hloom.passes.planner.uniform import uniform_plan, uniform_plans
 from hloom.passes.split_loop.groups import splittable
 from hloom.passes.split_loop.plan import (
     SplitChoice,
