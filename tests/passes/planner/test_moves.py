@@ -16,10 +16,12 @@ pytestmark = pytest.mark.once
 
 @dataclass
 class Known:
-    """What a search knows: by spec the least added seconds of what it makes to fit."""
+    """What a search knows: by spec the least added seconds of what it makes to fit; and the specs
+    that alone take as long as its best plan."""
 
     seconds: dict[str, float]
     of_layers: int
+    dear: tuple[str, ...] = ()
     peak_bytes: int = 2**31
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
@@ -28,6 +30,9 @@ class Known:
 
     def may_recompute(self, moves: str) -> bool:
         return True
+
+    def are_dear(self, moves: str) -> bool:
+        return moves in self.dear
 
     def least_seconds(self, moves: str) -> float:
         return self.seconds.get(moves, math.inf)
@@ -57,3 +62,19 @@ def test_chunks_are_tried_without_layers_where_they_have_others(
     trials = MOVES["chunk"].trials
     assert trials is not None
     assert [*trials(Known(seconds, of_layers))] == ["one-hot", *wanted]
+
+
+@pytest.mark.parametrize(
+    ("dear", "wanted"),
+    [
+        ((), ["chunk", "chunk{chunks=24}", "chunk{chunks=48}"]),
+        (("chunk{chunks=24}",), ["chunk", "chunk{chunks=24}"]),
+        (("chunk",), ["chunk"]),
+    ],
+)
+def test_more_chunks_are_not_tried_where_fewer_are_dear(
+    dear: tuple[str, ...], wanted: list[str]
+) -> None:
+    trials = MOVES["chunk"].trials
+    assert trials is not None
+    assert [*trials(Known({}, 0, dear))] == ["one-hot", *wanted]
