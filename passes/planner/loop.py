@@ -44,6 +44,9 @@ _NEAR_THE_FLOOR = 1.25
 """How far above a budget the least expected memory may be where `min` is followed nevertheless: one
 plan that XLA makes far more of than expected corrects all others too."""
 
+_ALIKE = 0.01
+"""Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
+
 _STALLED = 2
 """Attempts for the least memory in a row that reach no less than those before them end it."""
 
@@ -245,13 +248,18 @@ def _cheapest(
     tried: Sequence[Measurement],
     same_seconds: float = 0.0,
 ) -> Estimate | None:
-    """The cheapest untried estimate that fits; of much the same ones that take at most
-    ``same_seconds`` longer, that of least memory.
+    """The cheapest untried estimate that fits, and has not the peak of one that misses; of much the
+    same ones that take at most ``same_seconds`` longer, that of least memory.
 
     As long as nothing without moves was compiled, what `remat` alone would do is measured by the
     ratio that speaks for the best plan with moves: such a plan is not to be dearer.
     """
-    untried = _untried(known, tried)
+    missed = [one for one in tried if one.real_bytes > fits.limit_bytes]
+    untried = [
+        each
+        for each in _untried(known, tried)
+        if not any(_misses_like(one, each, fits.limit_bytes) for one in missed)
+    ]
     best = leanest(filter(fits, untried), same_seconds)
     if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
         return best
@@ -379,6 +387,18 @@ def _kind(estimate: Estimate) -> tuple[bool, ...]:
     if candidate is None:
         return ()
     return candidate.evicted_to > 0, candidate.segmented, candidate.nested
+
+
+def _misses_like(one: Measurement, estimate: Estimate, limit_bytes: int) -> bool:
+    """Whether an estimate takes as much as a plan of which XLA makes more than the limit.
+
+    They most likely have the same peak, whatever else is recomputed, and the ratio of the one to
+    XLA's figure is that of the other.
+    """
+    if not math.isclose(one.estimate.temp_bytes, estimate.temp_bytes, rel_tol=_ALIKE):
+        return False
+    ratio = one.real_bytes / max(one.estimate.temp_bytes, 1)
+    return estimate.temp_bytes * ratio > limit_bytes
 
 
 def _looks(estimate: Estimate) -> tuple[int, float]:

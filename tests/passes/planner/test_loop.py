@@ -305,3 +305,26 @@ def test_the_least_takes_no_time_that_spares_nothing() -> None:
     lower, dear = Estimate(Candidate(16, 0), 699, 4.0), Estimate(Candidate(32, 64), 700, 0.5)
     assert least([short, long, dear]) == long
     assert least([lower, long, dear]) == lower
+
+
+@pytest.mark.parametrize(
+    ("temp_bytes", "real_bytes", "is_tried"),
+    [(798, 1100, False), (780, 1100, True), (798, 1001, True)],
+)
+def test_what_has_the_peak_of_a_plan_that_misses_is_not_compiled(
+    temp_bytes: int, real_bytes: int, is_tried: bool
+) -> None:
+    """Of other moves XLA's figure for the one says little, but of the same peak it says all."""
+    held = Estimate(Candidate.of_moves("chunk"), 500, 2.0)
+    missed = Estimate(Candidate.of_moves("one-hot"), 800, 1.0)
+    alike = Estimate(Candidate.of_moves("undo-checkpoint"), temp_bytes, 1.1)
+    other = Estimate(Candidate.of_moves("undo-checkpoint,chunk"), 700, 1.2)
+    search = Search([])
+    known = (Estimate(None, 2000, 0.0), held, missed, alike, other)
+    search.estimates = {one.candidate: one for one in known}
+    made = [
+        Attempt(RematRecord(estimate=missed), real_bytes, real_bytes),
+        Attempt(RematRecord(estimate=held), 500, 500),
+    ]
+    chosen = decide(search, LIMIT, made, PlannerSettings(BOUND, 6)).estimate
+    assert chosen == (alike if is_tried else other)
