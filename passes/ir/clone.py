@@ -115,14 +115,19 @@ class IRMapping:
         return block.arguments[ir.BlockArgument(value).arg_number]
 
     def of(self, plan: _T) -> _T:
-        """A plan, of dataclasses and tuples, as one about the clone."""
+        """A plan, of dataclasses, tuples and frozen sets, as one about the clone.
+
+        Raises TypeError where it holds other collections.
+        """
         found: Any = plan
-        if isinstance(found, tuple):
-            return cast(_T, tuple(map(self.of, found)))
+        if isinstance(found, tuple | frozenset):
+            return cast(_T, type(found)(map(self.of, found)))
         if isinstance(found, ir.Value):
             return cast(_T, self.value(found))
         if isinstance(found, ir.Operation):
             return cast(_T, self.op(found))
+        if isinstance(found, list | set | dict):
+            raise TypeError(f"a plan holds a {type(found).__name__}, of which no clone is told")
         if not dataclasses.is_dataclass(found) or isinstance(found, type):
             return plan
         if id(found) not in self._known:

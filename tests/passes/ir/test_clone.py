@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
@@ -20,6 +22,7 @@ class Note:
     values: tuple[ir.Value, ...]
     before: Note | None
     numbers: frozenset[int]
+    read: frozenset[ir.Value] = frozenset()
 
 
 def looping_module() -> ir.Module:
@@ -63,13 +66,25 @@ def test_a_plan_becomes_one_about_the_clone() -> None:
     found = counterparts(module, clone)
     first, *_, last = walk.operations(module.operation)
     values = tuple(values_of(module))
-    inner = Note(first, values, None, frozenset({1, 2}))
+    inner = Note(first, values, None, frozenset({1, 2}), frozenset(values[:3]))
     notes = (Note(last, (), inner, frozenset()), inner)
 
     copied = found.of(notes)
 
     copied_first, *_, copied_last = walk.operations(clone.operation)
-    copied_inner = Note(copied_first, tuple(values_of(clone)), None, frozenset({1, 2}))
+    copied_values = tuple(values_of(clone))
+    read = frozenset(copied_values[:3])
+    copied_inner = Note(copied_first, copied_values, None, frozenset({1, 2}), read)
     assert copied == (Note(copied_last, (), copied_inner, frozenset()), copied_inner)
     assert copied[0].before is copied[1]
     assert notes[1].op == first
+
+
+@pytest.mark.parametrize("kind", [list, set, dict.fromkeys])
+def test_what_may_hold_values_and_is_not_mapped_is_refused(
+    kind: Callable[[Sequence[ir.Value]], object],
+) -> None:
+    module = looping_module()
+    mapping = counterparts(module, clone_module(module))
+    with pytest.raises(TypeError, match="a plan holds a"):
+        mapping.of((kind(values_of(module)),))

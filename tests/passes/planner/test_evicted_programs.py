@@ -18,7 +18,8 @@ from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import IRMapping, clone_module
 from hloom.passes.planner.machine.eviction import Evictions
 from hloom.passes.planner.machine.plan import schedule_of
 from hloom.passes.planner.machine.problem import unmodified
@@ -43,13 +44,18 @@ def interpreter_agrees(program: list[Step], share: int, sinks: bool, seed: int) 
     Pipeline.parse("inline,cse,free-constants").run(origin, target=Target())
     wanted = interpret(original, arguments)
     with origin.context, ir.Location.unknown():
-        for share_of_ids in (1.0, 0.5, None):
-            changed = clone_module(origin)
-            schedule = evicted(changed, share, seed, sinks=sinks)
+        for share_of_ids in (None, 0.5, 1.0):
+            planned = changed = clone_module(origin)
+            schedule = evicted(planned, share, seed, sinks=sinks)
             if schedule is None:
                 return
             plan = RematPlan((block_plan(schedule),))
-            if share_of_ids is not None:
+            if share_of_ids is None:  # what was planned for a module is written into a clone of it
+                changed = clone_module(planned)
+                ops = enumerate(walk.operations(planned.operation))
+                mapping = IRMapping({walk.key(op): place for place, op in ops}, changed)
+                plan = RematPlan(mapping.of(plan.blocks))
+            else:
                 ids = [decision.id for decision in plan.decisions()]
                 sample = random.Random(seed).sample(ids, round(len(ids) * share_of_ids))
                 plan = plan.restricted_to(sample)
