@@ -239,7 +239,9 @@ class _Fits:
     def _fits(self, estimate: Estimate) -> bool:
         # The program as it is takes no planning again where it turns out too large.
         bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
-        return corrected_bytes(estimate, self.tried) <= bound
+        if corrected_bytes(estimate, self.tried) > bound:
+            return False
+        return not any(_misses_like(one, estimate, self.limit_bytes) for one in self.tried)
 
 
 def _cheapest(
@@ -248,18 +250,13 @@ def _cheapest(
     tried: Sequence[Measurement],
     same_seconds: float = 0.0,
 ) -> Estimate | None:
-    """The cheapest untried estimate that fits, and has not the peak of one that misses; of much the
-    same ones that take at most ``same_seconds`` longer, that of least memory.
+    """The cheapest untried estimate that fits; of much the same ones that take at most
+    ``same_seconds`` longer, that of least memory.
 
     As long as nothing without moves was compiled, what `remat` alone would do is measured by the
     ratio that speaks for the best plan with moves: such a plan is not to be dearer.
     """
-    missed = [one for one in tried if one.real_bytes > fits.limit_bytes]
-    untried = [
-        each
-        for each in _untried(known, tried)
-        if not any(_misses_like(one, each, fits.limit_bytes) for one in missed)
-    ]
+    untried = _untried(known, tried)
     best = leanest(filter(fits, untried), same_seconds)
     if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
         return best
@@ -395,10 +392,11 @@ def _misses_like(one: Measurement, estimate: Estimate, limit_bytes: int) -> bool
     They most likely have the same peak, whatever else is recomputed, and the ratio of the one to
     XLA's figure is that of the other.
     """
-    if not math.isclose(one.estimate.temp_bytes, estimate.temp_bytes, rel_tol=_ALIKE):
+    missed_bytes = one.estimate.temp_bytes
+    if one.real_bytes <= limit_bytes or not missed_bytes:
         return False
-    ratio = one.real_bytes / max(one.estimate.temp_bytes, 1)
-    return estimate.temp_bytes * ratio > limit_bytes
+    is_alike = math.isclose(missed_bytes, estimate.temp_bytes, rel_tol=_ALIKE)
+    return is_alike and estimate.temp_bytes * one.real_bytes / missed_bytes > limit_bytes
 
 
 def _looks(estimate: Estimate) -> tuple[int, float]:
