@@ -104,6 +104,9 @@ def _error(predicted_bytes: int | None, real_bytes: int | None) -> float | None:
 _LEVEL = 1.001
 """What takes at most so many times as much is on a level."""
 
+_NO_TIME_S = 1e-7
+"""Seconds of a step that are none."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -168,8 +171,9 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
         timed = [p.product_s for p in within if p.product_s is not None]
         if timed and other.product_s is not None:
             more_s = min(timed) - other.product_s
-            than = "more" if more_s > 0 else "less"
-            parts.append(f"its products take {abs(more_s) * 1e6:.3g} us {than} there")
+            if abs(more_s) > _NO_TIME_S:
+                than = "more" if more_s > 0 else "less"
+                parts.append(f"its products take {abs(more_s) * 1e6:.0f} us {than} there")
     else:
         floor = min(p.step_bytes for p in points)
         parts.append(f"the floor is {(floor - other.step_bytes) / MEBI_BYTES:.0f} MiB above it")
@@ -177,10 +181,6 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
     if cheaper:
         parts.append(f"{(min(cheaper) - other.step_bytes) / MEBI_BYTES:.0f} MiB more at its work")
     return "; ".join(parts)
-
-
-_NO_TIME_S = 1e-7
-"""Seconds of a step that are none."""
 
 
 @dataclasses.dataclass(frozen=True)

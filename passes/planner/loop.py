@@ -29,6 +29,9 @@ _NEARLY = 1.1
 """What misses the budget by less than this factor may miss it because the model is wrong: what has
 little memory is compiled as well, although more is expected of it than was reached."""
 
+_NEARLY_IF_FAR_OFF = 1.3
+"""The same factor where all that missed did so by more than that."""
+
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
 what the program takes as it is, or is not used."""
@@ -80,7 +83,8 @@ def decide(
 
     Of the attempts the last ones are for the least memory, where none before holds: where the model
     is wrong about a budget near the floor, that one is held as well. Where two attempts missed such
-    a budget, the others compile what `min` would. Where also that saves too little, the last one is
+    a budget, or the next one would add the time of a whole step, the others compile what `min`
+    would. Where also that saves too little, the last one is
     the program as it is.
     """
     compiles = settings.compiles
@@ -95,7 +99,11 @@ def decide(
                 break
     ahead = None
     aims = held is None and not settings.budget.least
-    if aims and _is_at_the_floor(search, chosen, limit_bytes, attempts):
+    is_last = len(attempts) == compiles - 1
+    if aims and (
+        _is_at_the_floor(search, chosen, limit_bytes, attempts)
+        or (tried and not is_last and chosen and chosen.seconds > search.step_seconds)
+    ):
         ahead = _on_the_road_of_min(search, limit_bytes, tried)
     least_s = -math.inf if held is None else held.seconds - no_s
     if held is not None and (chosen is None or chosen.seconds >= least_s):
@@ -103,7 +111,7 @@ def decide(
     elif ahead is not None or chosen is None:
         chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
         whole = search.estimate(None)
-        is_last = ends or len(attempts) == compiles - 1
+        is_last = is_last or ends
         is_compared = bool(tried) or compiles == 1  # the only attempt may be of no use as well
         if is_compared and is_last and not settings.budget.least and _untried([whole], tried):
             best_bytes = _reached_bytes(tried)
@@ -173,8 +181,10 @@ def _is_at_the_floor(
     ]
     if len(missed) < _BEFORE_THE_LEAST:
         return False
+    is_far_off = min(missed) > limit_bytes * _NEARLY
     least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
-    return chosen is None or chosen.temp_bytes <= least_bytes * _NEARLY
+    near = _NEARLY_IF_FAR_OFF if is_far_off else _NEARLY
+    return chosen is None or chosen.temp_bytes <= least_bytes * near
 
 
 def _on_the_road_of_min(

@@ -272,17 +272,29 @@ def test_a_budget_that_min_holds_is_held(far_off: int) -> None:
     assert made[-1].temp_bytes == LIMIT
 
 
-@pytest.mark.parametrize(("least", "chosen"), [(500, 650), (590, 650), (600, 600)])
-def test_a_budget_far_above_the_floor_is_aimed_at(least: int, chosen: int) -> None:
-    """Two attempts that miss say nothing of the least memory where much more is asked for."""
-    search = Search((least, 650, 800, 980))
+@pytest.mark.parametrize(
+    ("least", "more", "second", "chosen"),
+    [
+        (500, 650, 1050, 650),
+        (590, 650, 1050, 650),
+        (600, 650, 1050, 600),
+        (470, 620, 1110, 620),
+        (480, 620, 1110, 480),
+    ],
+)
+def test_a_budget_far_above_the_floor_is_aimed_at(
+    least: int, more: int, second: int, chosen: int
+) -> None:
+    """Two attempts that miss say nothing of the least memory where much more is asked for, and
+    something of more where both miss by far."""
+    search = Search((least, more, 800, 980))
     made = [
         Attempt(
             RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, price)]),
             real,
             real,
         )
-        for price, real in ((3, 1210), (2, 1050))
+        for price, real in ((3, 1210), (2, second))
     ]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
 
@@ -328,3 +340,16 @@ def test_what_has_the_peak_of_a_plan_that_misses_is_not_compiled(
     ]
     chosen = decide(search, LIMIT, made, PlannerSettings(BOUND, 6)).estimate
     assert chosen == (alike if is_tried else other)
+
+
+@pytest.mark.parametrize(("dear_s", "chosen"), [(1500.0, 850), (900.0, 780)])
+def test_what_min_compiles_goes_before_what_takes_a_whole_step(dear_s: float, chosen: int) -> None:
+    """Of a plan with a bit more memory XLA may make less than the model says."""
+    whole, missed = Estimate(None, 2000, 0.0), Estimate(Candidate(0, 3), 980, 1.0)
+    low, dear = Estimate(Candidate(0, 2), 850, 10.0), Estimate(Candidate(0, 1), 780, dear_s)
+    search = Search([])
+    search.estimates = {one.candidate: one for one in (whole, missed, low, dear)}
+    search.lowest = lambda: [whole, low, dear]
+    made = [Attempt(RematRecord(Prediction(0, 980, 0.0), estimate=missed), 1210, 1210)]
+    found = decide(search, LIMIT, made, PlannerSettings(BOUND, 6)).estimate
+    assert found.temp_bytes == chosen
