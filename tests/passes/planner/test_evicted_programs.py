@@ -34,7 +34,7 @@ MADE: Counter[str] = Counter()
 programs = st.lists(steps, min_size=4, max_size=12)
 
 
-@drawn(12)
+@drawn(24)
 @given(programs, st.integers(1, 15), st.booleans(), st.integers(0, 99))
 def interpreter_agrees(program: list[Step], share: int, sinks: bool, seed: int) -> None:
     """With all that is evicted to so many sixteenths of the peak, and with any part of it."""
