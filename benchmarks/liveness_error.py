@@ -1,7 +1,7 @@
 """How far the liveness model is from XLA: predicted and real temporary memory on an H100.
 
-    python -m benchmarks.liveness_error    (needs the extra cuda13; no GPU; about 20 minutes, and
-                                            two where `benchmarks.frontier` was run before)
+    python -m benchmarks.liveness_error    (needs the extra cuda13; no GPU; compiles 80 modules, and
+                                            none where `benchmarks.frontier` was run before)
 
 Every program of the frontier, as it is and with every policy of `jax.checkpoint`. The model reads
 the module that goes to XLA, its calls inlined; XLA's figures of modules are kept where the frontier

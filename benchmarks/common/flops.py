@@ -52,8 +52,8 @@ class Flops:
     Attributes:
       products: in matrix products and convolutions, without those on padding.
       elementwise: one for each element that any other operation computes or reduces.
-      product_s: seconds of the products on one device by its roofline: of each what takes longer,
-        its operations or to read its operands and to write its result.
+      product_s: seconds of all products on one device by its roofline: of each what takes longer,
+        its operations, or to read its operands and to write its result; of kernels the former.
     """
 
     products: int
@@ -151,7 +151,8 @@ def _flops(op: ir.Operation, within: _Within) -> Flops:
         devices = math.prod(within.axes[name] for name in names)
         return _region_flops(op.regions[0], within) * devices
     if name == "stablehlo.custom_call" and "kernel_name" in op.attributes:
-        return Flops(_splash_attention(op), 0)
+        flops = _splash_attention(op)
+        return Flops(flops, 0, flops / within.speed.matrix_rate(16))
     if name in _REDUCTIONS:
         return Flops(0, math.prod(_shape(op.operands[0])))
     if name in _MOVEMENT or not name.startswith(("stablehlo.", "chlo.")):

@@ -9,8 +9,8 @@ _FOR_TIME = (
 )
 
 _ASSOCIATIVE = (
-    "only cheap work is recomputed, as by the policy: by the model the policy's program takes 1376 "
-    "MiB of temporaries and the plan's 1424, by XLA 1120 and 1392"
+    "only cheap work is recomputed, as by the policy: by the model of then the policy's program "
+    "took 1376 MiB of temporaries and the plan's 1424, by XLA 1120 and 1392"
 )
 _SCAN_FOR_TIME = (
     "planned for time: what the policy repeats of the scan is fewer FLOP than the plan's products, "

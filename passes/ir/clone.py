@@ -120,8 +120,10 @@ class IRMapping:
         Raises TypeError where it holds other collections.
         """
         found: Any = plan
-        if isinstance(found, tuple | frozenset):
-            return cast(_T, type(found)(map(self.of, found)))
+        if isinstance(found, tuple):
+            return cast(_T, tuple(map(self.of, found)))
+        if isinstance(found, frozenset):
+            return cast(_T, frozenset(map(self.of, found)))
         if isinstance(found, ir.Value):
             return cast(_T, self.value(found))
         if isinstance(found, ir.Operation):

@@ -29,8 +29,9 @@ _NEARLY = 1.1
 """What misses the budget by less than this factor may miss it because the model is wrong: what has
 little memory is compiled as well, although more is expected of it than was reached."""
 
-_NEARLY_IF_FAR_OFF = 1.3
-"""The same factor where all that missed did so by more than that."""
+_NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
+"""A plan with at most so many times the least memory that is known is one for a budget near the
+floor; the second where all attempts missed by more than `_NEARLY`: the model is wrong of them."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
@@ -84,8 +85,7 @@ def decide(
     Of the attempts the last ones are for the least memory, where none before holds: where the model
     is wrong about a budget near the floor, that one is held as well. Where two attempts missed such
     a budget, or the next one would add the time of a whole step, the others compile what `min`
-    would. Where also that saves too little, the last one is
-    the program as it is.
+    would. Where also that saves too little, the last one is the program as it is.
     """
     compiles = settings.compiles
     tried = measured(attempts)
@@ -100,10 +100,9 @@ def decide(
     ahead = None
     aims = held is None and not settings.budget.least
     is_last = len(attempts) == compiles - 1
-    if aims and (
-        _is_at_the_floor(search, chosen, limit_bytes, attempts)
-        or (tried and not is_last and chosen and chosen.seconds > search.step_seconds)
-    ):
+    is_dear = chosen is not None and chosen.seconds > search.step_seconds
+    may_wait = is_dear and bool(tried) and not is_last
+    if aims and (may_wait or _is_at_the_floor(search, chosen, limit_bytes, attempts)):
         ahead = _on_the_road_of_min(search, limit_bytes, tried)
     least_s = -math.inf if held is None else held.seconds - no_s
     if held is not None and (chosen is None or chosen.seconds >= least_s):
@@ -182,8 +181,8 @@ def _is_at_the_floor(
     if len(missed) < _BEFORE_THE_LEAST:
         return False
     is_far_off = min(missed) > limit_bytes * _NEARLY
+    near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
     least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
-    near = _NEARLY_IF_FAR_OFF if is_far_off else _NEARLY
     return chosen is None or chosen.temp_bytes <= least_bytes * near
 
 
