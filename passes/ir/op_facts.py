@@ -88,6 +88,10 @@ class BufferUse(enum.StrEnum):
     not be written: a loop's carries, an update of a slice. Further operands are only read."""
     REDUCTION = "reduction"
     """Fuses what it reads; its result is in memory."""
+    ROWS = "rows"
+    """Like REDUCTION, but of rows that lie in memory as they are reduced, and short enough for one
+    kernel: XLA may make it in the kernel that reads it. No row has this: it is a reduction along
+    the last axes."""
     WHOLE = "whole"
     """Operands and results are in memory: a product, a sort, a custom call."""
     LIBRARY = "library"

@@ -17,10 +17,13 @@ FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
 INLINED = _IN_ORDER | FUSED | {BufferUse.SHIFT}
 """Uses in which a result need not be in memory."""
 
-_SEPARATE = INLINED | {BufferUse.REDUCTION, BufferUse.WHOLE}
+REDUCTIONS = frozenset({BufferUse.REDUCTION, BufferUse.ROWS})
+"""Uses of reductions."""
+
+_SEPARATE = INLINED | REDUCTIONS | {BufferUse.WHOLE}
 """Uses whose one result is no element of a tuple: a kernel that reads it may write over it."""
 
-_ENDS = INLINED | {BufferUse.REDUCTION, BufferUse.UPDATE}
+_ENDS = INLINED | REDUCTIONS | {BufferUse.UPDATE}
 """Uses of the operations that a product's kernel may end with."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
@@ -134,7 +137,7 @@ class Kernels:
                     in_memory[value] = True
                 if use is BufferUse.UPDATE:
                     in_memory[reads[0]] = in_memory[reads[0]] or not free[reads[0]]
-                elif use is not BufferUse.REDUCTION:
+                elif use not in REDUCTIONS:
                     for value in reads:
                         if use is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
@@ -197,7 +200,7 @@ class Kernels:
             position -= 1
             while position >= 0 and value not in trace.makes[position]:
                 position -= 1
-            if position < 0 or trace.uses[position] is BufferUse.REDUCTION:
+            if position < 0 or trace.uses[position] in REDUCTIONS:
                 return True
             spread = [read for read in trace.reads[position] if not self.free[read]]
             if trace.uses[position] not in INLINED or len(spread) != 1:
@@ -276,7 +279,7 @@ class Kernels:
             own, reduced, waiting = {number}, set[int](), [number]
             while waiting:
                 for operand in self.operands[waiting.pop()]:
-                    is_sum = self.use_of(operand) is BufferUse.REDUCTION
+                    is_sum = self.use_of(operand) is BufferUse.ROWS
                     if is_sum and operand not in own and own.issuperset(self.users[operand]):
                         own.add(operand)
                         waiting.append(operand)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from jax.extend.mlir import ir
@@ -35,9 +36,9 @@ class MemoryRules:
     """Whether attention's weights are copied, transposed, in the kernel that makes the gradient of
     the scores (`softmax.mark_transposed`)."""
 
-    has_shifts = True
-    """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
-    (`BufferUse.SHIFT`)."""
+    longest_row = sys.maxsize
+    """The elements of a row at most of which one kernel makes a softmax (`BufferUse.ROWS`), and
+    keeps x - max(x) where nothing but it reads the maximum (`BufferUse.SHIFT`)."""
 
     repeats_tanh = True
     """Whether a tanh in float32 that is made, by elementwise work alone, of a value that is kept
@@ -84,6 +85,11 @@ class GpuRules(MemoryRules):
 
     writes_over = True
     copies_weights = True
+
+    longest_row = 16384
+    """1024 threads reduce 16 elements each (ReductionDimensionRaceFreeBound, reduction_utils.cc).
+    Of a longer row each kernel reduces parts, and one more these (tree_reduction_rewriter.cc);
+    compiled with jax 0.10.2 and 0.12.0.1, 2026-11-27, for rows of 8192 to 256000 elements."""
 
 
 XLA_GPU = GpuRules()

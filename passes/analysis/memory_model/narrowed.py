@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.op_facts import BufferUse
 from ...ir.ops import BARRIER
 from ...ir.shardings import CONSTRAINT
 from ...ir.types import element_bits
 from ..program import FROM_OUTSIDE, Program
-from .fusion import INLINED
+from .fusion import INLINED, REDUCTIONS
 from .trace import OpTrace
 
 _MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
@@ -36,7 +35,7 @@ def narrow_for_products(graph: Program, trace: OpTrace) -> None:
         producer = graph.producers[value]
         if producer == FROM_OUTSIDE or not _is_float32(graph.values[value]):
             continue
-        is_sum = producer < len(trace.uses) and trace.uses[producer] is BufferUse.REDUCTION
+        is_sum = producer < len(trace.uses) and trace.uses[producer] in REDUCTIONS
         if is_for_products or (is_sum and _is_narrowed(graph.values[value])):
             trace.sizes[value] //= 2
 

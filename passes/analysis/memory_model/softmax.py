@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from jax.extend.mlir import ir
+
 from ...ir.op_facts import BufferUse
 from ...ir.values import shape_of
 from ..program import FROM_OUTSIDE, Program
@@ -15,9 +17,28 @@ _LONGEST_BROADCAST = 6
 """Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
 
 
-def mark_shifts(graph: Program, trace: OpTrace) -> None:
+def mark_softmax(graph: Program, trace: OpTrace) -> None:
+    """Marks reductions of rows that a softmax's kernel may make, and its shifts."""
+    reduced = [n for n, name in enumerate(graph.names) if name == "stablehlo.reduce"]
+    for position in reduced:
+        if trace.uses[position] is BufferUse.REDUCTION and _reduces_rows(graph, position):
+            trace.uses[position] = BufferUse.ROWS
+    if reduced:
+        _mark_shifts(graph, trace)
+
+
+def _reduces_rows(graph: Program, position: int) -> bool:
+    """Whether a reduction is along the last axes, of no more elements than a softmax's may be."""
+    op = graph.ops[position]
+    shape = graph.device.local_shape(op.operands[0])
+    reduced = sorted(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    first = len(shape) - len(reduced)
+    length = math.prod(shape[first:])
+    return reduced == [*range(first, len(shape))] and length <= graph.device.rules.longest_row
+
+
+def _mark_shifts(graph: Program, trace: OpTrace) -> None:
     """Marks x - max(x), a softmax's shift, where nothing else reads x."""
-    constant = graph.constant_derived
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.subtract":
             continue
@@ -25,18 +46,19 @@ def mark_shifts(graph: Program, trace: OpTrace) -> None:
         shifted = graph.results[position][0]
         if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
             continue
-        if value in _maximum_of(graph, other, constant):
+        if value in _maximum_of(graph, trace, other):
             trace.uses[position] = BufferUse.SHIFT
 
 
-def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
-    """The operands of the maximum that a value is broadcast from; empty where it is none."""
+def _maximum_of(graph: Program, trace: OpTrace, value: int) -> list[int]:
+    """The operands of the maximum of rows that a value is broadcast from; else nothing."""
+    constant = graph.constant_derived
     for _ in range(_LONGEST_BROADCAST):
         producer = graph.producers[value]
         if producer == FROM_OUTSIDE:
             break
         op = graph.ops[producer]
-        if op.name == "stablehlo.reduce":
+        if trace.uses[producer] is BufferUse.ROWS:
             combines = op.regions[0].blocks[0].operations[0].operation.name
             return graph.operands[producer] if combines == "stablehlo.maximum" else []
         value = next((v for v in graph.operands[producer] if not constant[v]), value)

@@ -73,7 +73,7 @@ class TpuRules(MemoryRules):
 
     transposes_stacks = False
     transposes_products = False
-    has_shifts = False
+    longest_row = 0
     repeats_tanh = False
     hides_latency = False
     makes_zeros_early = True

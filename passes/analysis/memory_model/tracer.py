@@ -19,7 +19,7 @@ from .fusion import FUSED, Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
-from .softmax import mark_shifts, mark_transposed
+from .softmax import mark_softmax, mark_transposed
 from .targets import refine
 from .trace import OpTrace
 
@@ -128,8 +128,8 @@ def _trace_around(graph: Program) -> OpTrace:
     _mark_narrowed(graph, trace)
     if rules.repeats_tanh:
         _mark_repeated(graph, trace)
-    if rules.has_shifts:
-        mark_shifts(graph, trace)
+    if rules.longest_row:
+        mark_softmax(graph, trace)
     if rules.transposes_products:
         mark_transposed(graph, trace)
     trace.inputs = frozenset(

@@ -118,6 +118,10 @@ OVER = {
         [whole("x", "a"), elementwise("a", "b"), elementwise("b", "e")],
         100,
     ),
+    "what is reduced in another kernel": (
+        [whole("x", "a"), reduction("a", "m"), elementwise("a m", "e")],
+        110,
+    ),
     "what elementwise work made": (
         [whole("x", "n"), elementwise("n", "a"), whole("a", "w"), elementwise("a w", "e")],
         110,
@@ -133,7 +137,10 @@ NOT_OVER = {
     "what a library made": ([(BufferUse.LIBRARY, ["x"], ["a"]), elementwise("a", "e")], 200),
     "one of several": ([(BufferUse.WHOLE, ["x"], ["a", "n"]), elementwise("a", "e")], 200),
     "a smaller value": ([whole("x", "n"), elementwise("n", "e")], 110),
-    "what is normalized": ([whole("x", "a"), reduction("a", "m"), elementwise("a m", "e")], 210),
+    "what is normalized": (
+        [whole("x", "a"), (BufferUse.ROWS, ["a"], ["m"]), elementwise("a m", "e")],
+        210,
+    ),
 }
 """Where it is not."""
 

@@ -16,7 +16,8 @@ from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import SUBJECTS, TPU_SUBJECTS
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.layouts import transposed_products, transposing_bytes
-from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, XLA_GPU, MemoryRules
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, kernels_of, predict, trace_block
 from hloom.passes.analysis.program import BlockPrograms, Program
@@ -38,9 +39,9 @@ def prepared(lowered: Any) -> ir.Module:
     return module
 
 
-def function(lowered: Any) -> OpTrace:
+def function(lowered: Any, rules: MemoryRules = PACKED) -> OpTrace:
     module = prepared(lowered)  # a block does not keep its module alive
-    return trace_block(Program(main_block(module)))
+    return trace_block(Program(main_block(module), DeviceView(rules=rules)))
 
 
 def main_block(module: ir.Module) -> ir.Block:
@@ -204,6 +205,24 @@ def test_a_softmaxs_shift_is_found() -> None:
     assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).uses
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes", "on_gpus"),
+    [
+        ((4, 16384), 1, True),
+        ((4, 16385), 1, False),
+        ((4, 128, 129), (1, 2), False),
+        ((4, 128, 129), 2, True),
+        ((16384, 4), 0, False),
+    ],
+)
+def test_rows_that_one_kernel_reduces(
+    shape: tuple[int, ...], axes: int | tuple[int, ...], on_gpus: bool
+) -> None:
+    lowered = jax.jit(lambda x: x.sum(axes)).lower(jax.ShapeDtypeStruct(shape, "float32"))
+    assert (BufferUse.ROWS in function(lowered, XLA_GPU).uses) is on_gpus
+    assert BufferUse.ROWS not in function(lowered, XLA_TPU).uses
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_stack_that_is_read_in_another_order_is_copied(transposed: bool) -> None:
     """The product is stacked as it comes, or transposed, and meets another one as it comes."""
@@ -338,6 +357,24 @@ def test_predictions_are_near_xlas_figures(name: str, policy: str | None) -> Non
     real = measure(lowered, "off").temp_bytes
     assert predict(prepared(lowered), rules=XLA_GPU).temp_bytes == pytest.approx(real, rel=0.1)
     assert real > 200 * MEBI_BYTES
+
+
+@pytest.mark.h100
+@pytest.mark.parametrize("words", [16384, 16640])
+@pytest.mark.parametrize("type_", ["bfloat16", "float32"])
+def test_the_memory_of_a_loss_is_xlas(words: int, type_: str) -> None:
+    """Between the numbers of words XLA ceases to make a softmax one kernel."""
+
+    def loss(weights: jax.Array, x: jax.Array, labels: jax.Array) -> jax.Array:
+        words = jax.nn.log_softmax((x @ weights).astype("float32"))
+        return -jnp.take_along_axis(words, labels[..., None], axis=-1).mean()
+
+    shapes = ((256, words), type_), ((4, 512, 256), type_), ((4, 512), "int32")
+    sharding = placement()
+    arguments = [jax.ShapeDtypeStruct(*each, sharding=sharding) for each in shapes]
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*arguments)
+    real = measure(lowered, "off").temp_bytes
+    assert predict(prepared(lowered), rules=XLA_GPU).temp_bytes == pytest.approx(real, rel=0.02)
 
 
 # Heads in groups: the scores' axes have another order in the first product than in the gradient's.
