@@ -18,6 +18,10 @@ from .search import Search
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
 
+_EXACT, _LEFT_FREE = 0.001, 0.5
+"""Where a plan holds, and the last prediction was wrong by less than the first share, the next plan
+leaves but the second share of that error free: a budget may be what another plan takes exactly."""
+
 _FOR_THE_LEAST = 2
 """Attempts that are left for the least memory, where none before holds the budget."""
 
@@ -104,8 +108,9 @@ def decide(
     may_wait = is_dear and bool(tried) and not is_last
     if aims and (may_wait or _is_at_the_floor(search, chosen, limit_bytes, attempts)):
         ahead = _on_the_road_of_min(search, limit_bytes, tried)
-    least_s = -math.inf if held is None else held.seconds - no_s
-    if held is not None and (chosen is None or chosen.seconds >= least_s):
+    if held is not None and (
+        chosen is None or not _is_worth_it(chosen, held, limit_bytes, tried, no_s)
+    ):
         chosen = held  # once more: the attempts end
     elif ahead is not None or chosen is None:
         chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
@@ -121,6 +126,16 @@ def decide(
             if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+
+
+def _is_worth_it(
+    chosen: Estimate, held: Estimate, limit_bytes: int, tried: Sequence[Measurement], no_s: float
+) -> bool:
+    """Whether an estimate promises enough to be compiled where another plan holds the budget: any
+    time where that one leaves much of it, else a share of what it adds."""
+    leaves_much = corrected_bytes(held, tried) < limit_bytes * _LEAVES_MUCH
+    least_s = held.seconds if leaves_much else _worth_a_compile(held.seconds)
+    return chosen.seconds < min(least_s, held.seconds - no_s)
 
 
 def _lowest(
@@ -236,7 +251,7 @@ class _Fits:
 
     def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
         self.limit_bytes, self.tried = limit_bytes, tried
-        self.aim_bytes = limit_bytes * share * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+        self.aim_bytes = limit_bytes * share * _cautious_share(tried, limit_bytes)
         self._known: dict[tuple[Candidate | None, int], bool] = {}
 
     def __call__(self, estimate: Estimate) -> bool:
@@ -251,6 +266,26 @@ class _Fits:
         if corrected_bytes(estimate, self.tried) > bound:
             return False
         return not any(_misses_like(one, estimate, self.limit_bytes) for one in self.tried)
+
+
+def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
+    """The share of a budget that the next attempt aims at."""
+    if _is_exact(tried, limit_bytes):
+        return 1 - _LEFT_FREE * _last_error(tried)
+    return _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+
+
+def _is_exact(tried: Sequence[Measurement], limit_bytes: int) -> bool:
+    """Whether the last plan takes what was predicted, and one holds the budget."""
+    return _last_error(tried) < _EXACT and _reached_bytes(tried) <= limit_bytes
+
+
+def _last_error(tried: Sequence[Measurement]) -> float:
+    """The relative error of the last prediction; infinite where there is none."""
+    if not tried:
+        return math.inf
+    *before, last = tried
+    return abs(corrected_bytes(last.estimate, before) / max(last.real_bytes, 1) - 1)
 
 
 def _cheapest(
@@ -299,8 +334,16 @@ def is_worthwhile(
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
         return True
     tried = measured(attempts)
-    better = _cheapest(attempts[-1].record.considered, _Fits(limit_bytes, tried), tried)
-    return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
+    fits = _Fits(limit_bytes, tried)
+    if best_s > 0 and _is_exact(tried, limit_bytes) and best.temp_bytes < fits.aim_bytes:
+        return True
+    better = _cheapest(attempts[-1].record.considered, fits, tried)
+    return better is not None and better.seconds < _worth_a_compile(best_s)
+
+
+def _worth_a_compile(best_s: float) -> float:
+    """The added time that another compile has to promise where the best attempt adds this much."""
+    return best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 
 def best_of(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ..framework.options import Cuts
 from ..split_loop import SplitLoop
-from ..split_loop.groups import splittable
+from ..split_loop.groups import LEAST_TRIPS, splittable
 from ..split_loop.plan import choose_split
 from .candidates import Candidate
 from .comparison import NO_TIME, cheapest, corrected_bytes
@@ -41,6 +41,10 @@ _WORTH_A_SPLIT = 0.98
 
 _MOST_SPLIT = 2
 """Variants whose loops are split."""
+
+_LATER = 1 / 16
+"""The share of its iterations by which a loop is split later where a split does not keep what it
+promised: between two plans of the whole loop nothing says what a part of it takes."""
 
 
 class Search:
@@ -121,11 +125,7 @@ class Search:
         # What is best where loops are whole mostly is where they are split, or the next best.
         whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
         for variant in whole[:_MOST_SPLIT]:
-            split = self._split(variant, limit_bytes, tried, self._best(fits))
-            if split is not None:
-                self._evict(split, limit_bytes, fits, tried)
-                found = self._at_grid_prices(split, limit_bytes, fits)
-                self._refine(split, found, limit_bytes, fits, tried)
+            self._split(variant, limit_bytes, fits, tried)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
@@ -181,13 +181,15 @@ class Search:
         self,
         whole: Variant,
         limit_bytes: float,
+        fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement],
-        best: Estimate | None,
-    ) -> Variant | None:
-        """A variant with its loops split where that promises less time than the best plan."""
+    ) -> None:
+        """Splits a variant's loops where that promises less time than the best plan; once more, and
+        later, where no plan of the split loops keeps the promise."""
+        best = self._best(fits)
         groups, _ = splittable(whole.of.module.operation)
         if not groups:
-            return None
+            return
         model = whole.model
         group = max(groups, key=lambda group: stacked_bytes(model, group))
         as_it_is = _lifted(whole, model.estimate(None))
@@ -200,9 +202,18 @@ class Search:
         plans = uniform_plans(model, group, columns, most_s)
         choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None or choice.seconds > most_s:
-            return None
-        step = SplitLoop(at=Cuts((choice.at,)))
-        return self._variants.of(_joined(whole.moves, str(step)))
+            return
+        promised_s = choice.seconds + whole.added_seconds + NO_TIME * self.step_seconds
+        later = choice.at + math.ceil(choice.trip_count * _LATER)
+        for at in dict.fromkeys((choice.at, min(later, choice.trip_count - LEAST_TRIPS))):
+            split = self._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
+            if split is None:
+                return
+            self._evict(split, limit_bytes, fits, tried)
+            found = self._at_grid_prices(split, limit_bytes, fits)
+            self._refine(split, found, limit_bytes, fits, tried)
+            if self._least_seconds(split.moves, fits) <= promised_s:
+                return
 
     def lowest(self) -> list[Estimate]:
         """Estimates with little memory, of all variants; the program as it is first."""

@@ -32,6 +32,10 @@ from ..block.gathered import may_be_summed
 _LEAST_BYTES = 2**20
 """A value has to be this large to be worth a barrier."""
 
+_LEAST_SHARE = 128
+"""What can be dropped has to be this part of the largest value, or more: a barrier is a tuple in
+memory, and less is within what a plan keeps free of its budget."""
+
 _SMALLER = 2
 """A result is worth its place if what it is computed from is this many times as large."""
 
@@ -188,6 +192,7 @@ def _early(position: int, graph: Program) -> list[int]:
     """By operation, the largest value that can be dropped once it has run."""
     early: list[int] = []
     largest = max(size or 0 for size in graph.sizes)
+    least = max(_LEAST_BYTES, largest // _LEAST_SHARE)
     for place in range(position):
         if place in needed or not graph.operands[place]:
             continue
@@ -204,7 +209,7 @@ def _early(position: int, graph: Program) -> list[int]:
             if graph.users[value]
             and graph.users[value][-1] > position
             and graph.sizes[value] is not None
-            and dropped[place] >= max(_SMALLER * graph.bytes_of(value), _LEAST_BYTES)
+            and dropped[place] >= max(_SMALLER * graph.bytes_of(value), least)
             and (dropped[place] * _LARGE_SHARE >= largest or not may_be_summed(graph, value))
         ]
     return early
