@@ -51,11 +51,13 @@ class Search:
 BOUND = Budget(size_bytes=LIMIT)
 
 
-def attempts(real_bytes: Callable[[int], int], compiles: int) -> list[Attempt[RematRecord]]:
+def attempts(
+    real_bytes: Callable[[int], int], compiles: int, sizes: Sequence[int] = SIZES
+) -> list[Attempt[RematRecord]]:
     """What is compiled for the limit where XLA gives this for what the model takes to be so."""
     made: list[Attempt[RematRecord]] = []
     while len(made) < compiles and (not made or is_worthwhile(made, LIMIT, compiles)):
-        choice = decide(Search(), LIMIT, made, PlannerSettings(BOUND, compiles))
+        choice = decide(Search(sizes), LIMIT, made, PlannerSettings(BOUND, compiles))
         if made and made[-1].temp_bytes <= LIMIT and choice.estimate == made[-1].record.estimate:
             break  # what holds, once more: it is not compiled
         real = real_bytes(choice.estimate.temp_bytes)
@@ -89,6 +91,22 @@ def test_the_last_attempts_are_for_the_least_memory(compiles: int, for_the_budge
 def test_what_holds_needs_no_attempt_for_the_least_memory() -> None:
     made = attempts(lambda model_bytes: model_bytes, 6)
     assert sizes(made) == [SIZES[-1]]
+
+
+@pytest.mark.parametrize(
+    ("sizes_", "error", "expected"),
+    [
+        ((400, 700, 980, 1000), 0.0, [980, 1000]),  # the second takes the budget to the byte
+        ((400, 700, 980, 1001), 0.0, [980]),
+        ((400, 700, 980, 998), 0.0005, [980, 998]),
+        ((400, 700, 980, 998), 0.002, [980]),  # with the usual caution nothing else is expected
+    ],
+)
+def test_a_budget_is_filled_where_the_model_was_exact(
+    sizes_: tuple[int, ...], error: float, expected: list[int]
+) -> None:
+    made = attempts(lambda model_bytes: round(model_bytes / (1 - error)), 6, sizes_)
+    assert sizes(made) == expected
 
 
 def test_where_nothing_holds_all_attempts_are_made() -> None:

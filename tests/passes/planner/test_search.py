@@ -15,10 +15,11 @@ from jax.extend.mlir import ir
 
 from hloom import targets
 from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.options import Budget
+from hloom.passes.framework.options import Budget, Cuts
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner import search as search_module
 from hloom.passes.planner.candidates import (
     EXPENSIVE_PRICES,
     PARTS,
@@ -28,12 +29,14 @@ from hloom.passes.planner.candidates import (
 )
 from hloom.passes.planner.comparison import cheapest, leanest
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.moves import DEFAULT_MOVES
+from hloom.passes.planner.moves import DEFAULT_MOVES, RECOMPUTE, SPLIT_LOOP
 from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.passes.planner.search import Search
-from hloom.passes.planner.variants import Variant, Variants
+from hloom.passes.planner.variants import Variant, Variants, moves_of
 from hloom.passes.remat import Remat
+from hloom.passes.split_loop import SplitLoop
+from hloom.passes.split_loop.plan import SplitChoice, UniformPlan
 
 
 def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -251,6 +254,24 @@ def test_steps_are_tried_wherever_they_promise_less_time() -> None:
                     assert any(price < one.price < price + STEPS for one in steps)
                     refined += 1
     assert refined
+
+
+@pytest.mark.parametrize(("at", "tried"), [(8, [8, 10]), (21, [21, 22]), (22, [22])])
+def test_a_loop_is_split_later_where_a_split_breaks_its_promise(
+    at: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sixteenth of its 24 iterations, and as long as two are left."""
+    takes_no_time = UniformPlan(0, 0, -1.0)
+    promised = SplitChoice(takes_no_time, takes_no_time, at, 24)
+    monkeypatch.setattr(search_module, "choose_split", lambda *_: promised)
+    module = prepared(scanned_loss)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, Target(), PlannerSettings(moves=DEFAULT_MOVES, min_bytes=0))
+        limit = variants.base.model.estimate(None).temp_bytes * 0.5
+        search = Search(variants, (SPLIT_LOOP, RECOMPUTE))
+        search.within(limit, at_most(limit))
+    moves = {moves_of(one) for one in search.estimates.values()}
+    assert moves - {""} == {str(SplitLoop(at=Cuts((each,)))) for each in tried}
 
 
 def of_column(candidate: Candidate | None, moves: str) -> TypeGuard[Candidate]:
