@@ -42,7 +42,7 @@ from .record import RematObstacle, RematRecord
 COMPILES_DOC = (
     "how often the program may be compiled to hold the budget; of three times the last one, of "
     "more the last two are for the least memory, where nothing before held it; near that memory "
-    "all but the first two that miss"
+    "all but the first two that miss, or the first one where it misses by far"
 )
 
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."

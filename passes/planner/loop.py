@@ -35,7 +35,7 @@ little memory is compiled as well, although more is expected of it than was reac
 
 _NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
 """A plan with at most so many times the least memory that is known is one for a budget near the
-floor; the second where all attempts missed by more than `_NEARLY`: the model is wrong of them."""
+floor; the second where the first attempt missed by more than `_NEARLY`: the model is wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
@@ -46,7 +46,8 @@ _LITTLE = 1.1
 many times as much."""
 
 _BEFORE_THE_LEAST = 2
-"""Attempts at a budget near the floor that miss, before the others compile what `min` would."""
+"""Attempts at a budget near the floor that miss, before the others compile what `min` would; one is
+enough where it is far off."""
 
 _NEAR_THE_FLOOR = 1.25
 """How far above a budget the least expected memory may be where `min` is followed nevertheless: one
@@ -108,9 +109,8 @@ def decide(
     may_wait = is_dear and bool(tried) and not is_last
     if aims and (may_wait or _is_at_the_floor(search, chosen, limit_bytes, attempts)):
         ahead = _on_the_road_of_min(search, limit_bytes, tried)
-    if held is not None and (
-        chosen is None or not _is_worth_it(chosen, held, limit_bytes, tried, no_s)
-    ):
+    least_s = -math.inf if held is None else held.seconds - no_s
+    if held is not None and (chosen is None or chosen.seconds >= least_s):
         chosen = held  # once more: the attempts end
     elif ahead is not None or chosen is None:
         chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
@@ -126,16 +126,6 @@ def decide(
             if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
-
-
-def _is_worth_it(
-    chosen: Estimate, held: Estimate, limit_bytes: int, tried: Sequence[Measurement], no_s: float
-) -> bool:
-    """Whether an estimate promises enough to be compiled where another plan holds the budget: any
-    time where that one leaves much of it, else a share of what it adds."""
-    leaves_much = corrected_bytes(held, tried) < limit_bytes * _LEAVES_MUCH
-    least_s = held.seconds if leaves_much else _worth_a_compile(held.seconds)
-    return chosen.seconds < min(least_s, held.seconds - no_s)
 
 
 def _lowest(
@@ -193,9 +183,9 @@ def _is_at_the_floor(
         for prediction, real_bytes in expected
         if prediction is not None and prediction.temp_bytes <= limit_bytes < real_bytes
     ]
-    if len(missed) < _BEFORE_THE_LEAST:
+    is_far_off = bool(missed) and missed[0] > limit_bytes * _NEARLY
+    if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
         return False
-    is_far_off = min(missed) > limit_bytes * _NEARLY
     near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
     least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
     return chosen is None or chosen.temp_bytes <= least_bytes * near
@@ -270,22 +260,12 @@ class _Fits:
 
 def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
     """The share of a budget that the next attempt aims at."""
-    if _is_exact(tried, limit_bytes):
-        return 1 - _LEFT_FREE * _last_error(tried)
-    return _CAUTION[min(len(tried), len(_CAUTION) - 1)]
-
-
-def _is_exact(tried: Sequence[Measurement], limit_bytes: int) -> bool:
-    """Whether the last plan takes what was predicted, and one holds the budget."""
-    return _last_error(tried) < _EXACT and _reached_bytes(tried) <= limit_bytes
-
-
-def _last_error(tried: Sequence[Measurement]) -> float:
-    """The relative error of the last prediction; infinite where there is none."""
-    if not tried:
-        return math.inf
+    usual = _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+    if not tried or _reached_bytes(tried) > limit_bytes:
+        return usual
     *before, last = tried
-    return abs(corrected_bytes(last.estimate, before) / max(last.real_bytes, 1) - 1)
+    error = abs(corrected_bytes(last.estimate, before) / max(last.real_bytes, 1) - 1)
+    return 1 - _LEFT_FREE * error if error < _EXACT else usual
 
 
 def _cheapest(
@@ -334,16 +314,8 @@ def is_worthwhile(
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
         return True
     tried = measured(attempts)
-    fits = _Fits(limit_bytes, tried)
-    if best_s > 0 and _is_exact(tried, limit_bytes) and best.temp_bytes < fits.aim_bytes:
-        return True
-    better = _cheapest(attempts[-1].record.considered, fits, tried)
-    return better is not None and better.seconds < _worth_a_compile(best_s)
-
-
-def _worth_a_compile(best_s: float) -> float:
-    """The added time that another compile has to promise where the best attempt adds this much."""
-    return best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
+    better = _cheapest(attempts[-1].record.considered, _Fits(limit_bytes, tried), tried)
+    return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 
 def best_of(

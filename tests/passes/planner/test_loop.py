@@ -279,32 +279,35 @@ def compiled(
 
 
 @pytest.mark.parametrize("far_off", [1050, 1200, 1300])
-def test_a_budget_that_min_holds_is_held(far_off: int) -> None:
-    """After two attempts that miss, and one by far, it compiles what `min` does, in that order."""
-    real_bytes = REAL_BYTES | {704: far_off, 705: far_off}
+@pytest.mark.parametrize(("first", "aims"), [(1300, 1), (1050, 2)])
+def test_a_budget_that_min_holds_is_held(first: int, aims: int, far_off: int) -> None:
+    """After two attempts that miss, or one by far, it compiles what `min` does, in that order."""
+    real_bytes = REAL_BYTES | {990: first, 704: far_off, 705: far_off}
     road = compiled(Budget(percent=0.0, least=True), 0, real_bytes)[1:]
     assert min(each.temp_bytes for each in road) == LIMIT
     made = compiled(BOUND, LIMIT, real_bytes)
-    assert sizes(made)[:2] == [990, 700]
-    assert sizes(made)[2:] == sizes(road)[: len(made) - 2]
+    assert sizes(made)[:aims] == [990, 700][:aims]
+    assert sizes(made)[aims:] == sizes(road)[: len(made) - aims]
     assert made[-1].temp_bytes == LIMIT
 
 
 @pytest.mark.parametrize(
-    ("least", "more", "second", "chosen"),
+    ("least", "more", "reals", "chosen"),
     [
-        (500, 650, 1050, 650),
-        (590, 650, 1050, 650),
-        (600, 650, 1050, 600),
-        (470, 620, 1110, 620),
-        (480, 620, 1110, 480),
+        (750, 780, [1050], 800),
+        (590, 650, [1050, 1060], 650),
+        (600, 650, [1050, 1060], 600),
+        (610, 650, [1210], 800),
+        (620, 650, [1210], 620),
+        (490, 650, [1210, 1050], 650),
+        (510, 650, [1210, 1050], 510),
     ],
 )
 def test_a_budget_far_above_the_floor_is_aimed_at(
-    least: int, more: int, second: int, chosen: int
+    least: int, more: int, reals: list[int], chosen: int
 ) -> None:
     """Two attempts that miss say nothing of the least memory where much more is asked for, and
-    something of more where both miss by far."""
+    the first one that misses by far says something of more."""
     search = Search((least, more, 800, 980))
     made = [
         Attempt(
@@ -312,7 +315,7 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
             real,
             real,
         )
-        for price, real in ((3, 1210), (2, second))
+        for price, real in zip((3, 2), reals, strict=False)
     ]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
 
