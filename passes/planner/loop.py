@@ -34,7 +34,7 @@ _NEARLY = 1.1
 little memory is compiled as well, although more is expected of it than was reached."""
 
 _NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
-"""A plan with at most so many times the least memory that is known is one for a budget near the
+"""A plan with at most so many times the least memory there is is one for a budget near the
 floor; the second where the first attempt missed by more than `_NEARLY`: the model is wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
@@ -187,8 +187,11 @@ def _is_at_the_floor(
     if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
         return False
     near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
-    least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
-    return chosen is None or chosen.temp_bytes <= least_bytes * near
+    # What has least memory is searched where nothing that is known rules this out.
+    return chosen is None or all(
+        chosen.temp_bytes <= near * min(estimate.temp_bytes for estimate in found())
+        for found in (search.estimates.values, search.lowest)
+    )
 
 
 def _on_the_road_of_min(
