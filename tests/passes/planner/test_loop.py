@@ -320,6 +320,15 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
 
 
+@pytest.mark.parametrize(("lowest", "chosen"), [(300, 800), (620, 620)])
+def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
+    search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
+    search.lowest = lambda: [least]
+    record = RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, 2)])
+    made = [Attempt(record, 1210, 1210)]
+    assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
+
+
 def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
     """Another plan that fills the budget, and takes a ten-thousandth of a step less."""
     held, fuller = Estimate(Candidate(0, 8), 700, 2.05), Estimate(Candidate(0, 9), 800, 2.0)
