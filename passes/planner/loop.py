@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..budgeted import INDISTINCT
 from ..framework import feedback
@@ -187,8 +187,11 @@ def _is_at_the_floor(
     if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
         return False
     near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
-    # What has least memory is searched where nothing that is known rules this out.
-    return chosen is None or all(
+    if chosen is None or chosen.candidate is None:
+        return True
+    # What has least memory is searched where plans that are soon known do not rule this out.
+    search.estimate(replace(chosen.candidate, price=0, cheap_prefix=0, evicted_to=0))
+    return all(
         chosen.temp_bytes <= near * min(estimate.temp_bytes for estimate in found())
         for found in (search.estimates.values, search.lowest)
     )

@@ -40,7 +40,8 @@ class Search:
         pass
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        return self.estimates[candidate]
+        """Of what is none of them it takes much."""
+        return self.estimates.get(candidate, Estimate(candidate, 2 * LIMIT, 1000.0))
 
     step_seconds = 1000.0
 
