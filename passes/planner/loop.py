@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..budgeted import INDISTINCT
 from ..framework import feedback
@@ -34,7 +34,7 @@ _NEARLY = 1.1
 little memory is compiled as well, although more is expected of it than was reached."""
 
 _NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
-"""A plan with at most so many times the least memory there is is one for a budget near the
+"""A plan with at most so many times the least memory of its moves is one for a budget near the
 floor; the second where the first attempt missed by more than `_NEARLY`: the model is wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
@@ -187,14 +187,14 @@ def _is_at_the_floor(
     if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
         return False
     near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
-    if chosen is None or chosen.candidate is None:
+    if chosen is None:
         return True
-    # What has least memory is searched where plans that are soon known do not rule this out.
-    search.estimate(replace(chosen.candidate, price=0, cheap_prefix=0, evicted_to=0))
-    return all(
-        chosen.temp_bytes <= near * min(estimate.temp_bytes for estimate in found())
-        for found in (search.estimates.values, search.lowest)
-    )
+    if corrected_bytes(chosen, measured(attempts)) * near < limit_bytes:
+        return False  # far above a plan there is
+    # Behind other moves there may be less, but to search that takes as long as a plan.
+    search.lowest_behind(chosen.candidate)
+    least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
+    return chosen.temp_bytes <= least_bytes * near
 
 
 def _on_the_road_of_min(

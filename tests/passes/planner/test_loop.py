@@ -27,7 +27,7 @@ class Search:
             Estimate(Candidate(0, price), size, float(len(sizes) - price))
             for price, size in enumerate(sizes)
         ]
-        self.estimates: Mapping[Candidate | None, Estimate] = {
+        self.estimates: dict[Candidate | None, Estimate] = {
             each.candidate: each for each in estimates
         }
 
@@ -40,13 +40,15 @@ class Search:
         pass
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """Of what is none of them it takes much."""
-        return self.estimates.get(candidate, Estimate(candidate, 2 * LIMIT, 1000.0))
+        return self.estimates[candidate]
 
     step_seconds = 1000.0
 
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]
+
+    def lowest_behind(self, candidate: Candidate | None) -> None:
+        """What has least memory is among the estimates then."""
 
 
 BOUND = Budget(size_bytes=LIMIT)
@@ -296,8 +298,9 @@ def test_a_budget_that_min_holds_is_held(first: int, aims: int, far_off: int) ->
     ("least", "more", "reals", "chosen"),
     [
         (750, 780, [1050], 800),
-        (590, 650, [1050, 1060], 650),
-        (600, 650, [1050, 1060], 600),
+        (590, 650, [1050, 1150], 650),
+        (600, 650, [1050, 1150], 600),
+        (600, 650, [1050, 1060], 650),
         (610, 650, [1210], 800),
         (620, 650, [1210], 620),
         (490, 650, [1210, 1050], 650),
@@ -325,6 +328,7 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
 def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
     search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
     search.lowest = lambda: [least]
+    search.lowest_behind = lambda _: search.estimates.update({least.candidate: least})
     record = RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, 2)])
     made = [Attempt(record, 1210, 1210)]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
