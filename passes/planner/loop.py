@@ -192,7 +192,7 @@ def _is_at_the_floor(
     if corrected_bytes(chosen, measured(attempts)) * near < limit_bytes:
         return False  # far above a plan there is
     # Behind other moves there may be less, but to search that takes as long as a plan.
-    search.lowest_behind(chosen.candidate)
+    search.try_lowest_behind(chosen.candidate)
     least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
     return chosen.temp_bytes <= least_bytes * near
 

@@ -222,9 +222,9 @@ class Search:
             found += self._lowest_of(variant)
         return found
 
-    def lowest_behind(self, candidate: Candidate | None) -> list[Estimate]:
-        """The same of the variant of a candidate alone."""
-        return self._lowest_of(self._variants.made_by(candidate))
+    def try_lowest_behind(self, candidate: Candidate | None) -> None:
+        """Tries what has little memory behind the moves of a candidate alone."""
+        self._lowest_of(self._variants.made_by(candidate))
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
         """The variants to search, the plainest first; which ones depends on what was found."""

@@ -47,7 +47,7 @@ class Search:
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]
 
-    def lowest_behind(self, candidate: Candidate | None) -> None:
+    def try_lowest_behind(self, candidate: Candidate | None) -> None:
         """What has least memory is among the estimates then."""
 
 
@@ -328,7 +328,7 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
 def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
     search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
     search.lowest = lambda: [least]
-    search.lowest_behind = lambda _: search.estimates.update({least.candidate: least})
+    search.try_lowest_behind = lambda _: search.estimates.update({least.candidate: least})
     record = RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, 2)])
     made = [Attempt(record, 1210, 1210)]
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
