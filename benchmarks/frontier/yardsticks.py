@@ -56,6 +56,11 @@ def _llama(policy: str | None, sharding: Any) -> Any:
     return ShardedDecoder(_mesh(sharding), policy, hidden=2816, **_SIZES).lower()
 
 
+def _many_words(policy: str | None, sharding: Any) -> Any:
+    sizes = _SIZES | {"vocabulary": 128256}
+    return ShardedDecoder(_mesh(sharding), policy, hidden=2816, **sizes).lower()
+
+
 def _experts(policy: str | None, sharding: Any) -> Any:
     return ShardedMixture(_mesh(sharding), policy, hidden=2048, **_SIZES).lower()
 
@@ -75,7 +80,14 @@ alone."""
 H100 = Yardstick("h100_sxm", "an H100", "frontier_h100", SUBJECTS | HARD_SUBJECTS, 10)
 V5P = Yardstick("v5p", "a TPU v5p", "frontier_v5p", TPU_SUBJECTS, 6)
 
-H100S = Yardstick("h100_sxm", "8 H100s", "frontier_8_h100s", SHARDED_SUBJECTS, 6, devices=8)
+MANY_WORDS = {
+    "llama_128256": Subject("Llama-style, FSDP and tensor parallel, 128256 words", True, _many_words),
+}
+"""A loss that takes more than the layers, also where the words are split."""
+
+H100S = Yardstick(
+    "h100_sxm", "8 H100s", "frontier_8_h100s", SHARDED_SUBJECTS | MANY_WORDS, 6, devices=8
+)
 V5PS = Yardstick(
     "v5p", "a 2x2 slice of TPUs v5p", "frontier_4_v5ps", SHARDED_SUBJECTS, 6, devices=4
 )

@@ -1,4 +1,4 @@
-"""Eight programs over a mesh, each sharded as its kind is in practice: specs on the parameters, and
+"""Programs over a mesh, each sharded as its kind is in practice: specs on the parameters, and
 on activations where users write them.
 
 A mesh has one axis, DATA, or two, DATA and MODEL. What is split by FSDP, or by the batch alone, is
@@ -54,8 +54,21 @@ def checkpointed(mesh: Mesh) -> Any:
     return _decoder(mesh, policy="nothing_saveable").lower()
 
 
+def many_words(mesh: Mesh) -> Any:
+    """The same with the vocabulary of Llama 3: its loss takes the most memory."""
+    return _decoder(mesh, policy="nothing_saveable", vocabulary=128256).lower()
+
+
+def many_words_whole(mesh: Mesh) -> Any:
+    """The same, parameters and batch split over all devices: each has whole rows of the logits."""
+    axes = mesh.axis_names
+    return _decoder(
+        mesh, policy="nothing_saveable", vocabulary=128256, data=axes, model=None
+    ).lower()
+
+
 def _decoder(mesh: Mesh, **fields: Any) -> ShardedDecoder:
-    return ShardedDecoder(mesh, **_SIZES, hidden=2816, **fields)
+    return ShardedDecoder(mesh, **_SIZES | fields, hidden=2816)
 
 
 def experts(mesh: Mesh) -> Any:
@@ -208,6 +221,8 @@ PROGRAMS: dict[str, Callable[[Mesh], Any]] = {
     "Llama-style, tensor parallel": tensor_parallel,
     "Llama-style, both": sharded_twice,
     "Llama-style, both, checkpointed": checkpointed,
+    "Llama-style, both, 128256 words": many_words,
+    "Llama-style, FSDP, 128256 words": many_words_whole,
     "mixture of experts": experts,
     "GPT, scanned": gpt_scanned,
     "GPT, unrolled": gpt_unrolled,

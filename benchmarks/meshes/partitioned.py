@@ -2,7 +2,7 @@
 
     python -m benchmarks.meshes.partitioned     (needs the extra cuda13; no GPU; about 20 minutes)
 
-Eight kinds of programs over 8 H100s without one: the matrix products of a device, the bytes that
+Programs of many kinds over 8 H100s without one: the matrix products of a device, the bytes that
 it sends its peers in a step, and its temporary memory. Writes benchmarks/results/
 partitioned_h100.json, which keeps one entry for each version of JAX it was run with, and
 partitioned_h100.md, the same as a table. Words on the command line choose rows, e.g. `"2x4 GPT"`;
@@ -31,6 +31,7 @@ from benchmarks.programs.sharded import DATA, MODEL
 from hloom._jax.executables import memory_figures
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.peak import simulate
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.program import Program
@@ -82,7 +83,7 @@ def predicted(lowered: Any) -> dict[str, Any]:
     """The figures of a program by hloom."""
     module = clone_module(lowered.compiler_ir())
     Pipeline(parse_spec(PREPARATION, source="benchmark")).run(module, target=Target("cuda", "cuda"))
-    view = DeviceView.of(module)
+    view = DeviceView.of(module, XLA_GPU)
     sent: Counter[str] = Counter()
     for each in view.exchanged.exchanges:
         sent[each.kind] += each.sent_bytes
@@ -91,7 +92,7 @@ def predicted(lowered: Any) -> dict[str, Any]:
         "products": [[*product, runs] for product, runs in sorted(products.items())],
         "sent_bytes": dict(sorted(sent.items())),
         "temp_bytes": _temp_bytes(module, view),
-        "temp_bytes_without_exchanges": _temp_bytes(module, DeviceView(view.shardings)),
+        "temp_bytes_without_exchanges": _temp_bytes(module, DeviceView(view.shardings, XLA_GPU)),
     }
 
 

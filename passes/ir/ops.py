@@ -216,7 +216,7 @@ _GROUPS: tuple[_Rows, ...] = (
     ),
     # No work.
     _nothing("optimization_barrier", Category.RELABEL, use=BufferUse.ALIAS),
-    _nothing("sharding_constraint", Category.RELABEL, dialect="sdy", use=BufferUse.FUSED),
+    _nothing("sharding_constraint", Category.RELABEL, dialect="sdy", use=BufferUse.ELEMENTWISE),
     _nothing(
         "after_all create_token get_tuple_element tuple", Category.BOOKKEEPING, use=BufferUse.FUSED
     ),

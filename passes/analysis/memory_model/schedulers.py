@@ -11,9 +11,11 @@ latency_hiding_scheduler.cc. XLA breaks ties by name, this model by the order of
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from .fusion import Kernels
+from .fusion import REDUCTIONS, Kernels
 
 _SCALAR_BYTES = 8
 
@@ -161,6 +163,9 @@ def latency_hiding_order(kernels: Kernels, order: list[int]) -> list[int]:
             readers.setdefault(buffer, []).append(number)
     unplaced = {buffer: len(numbers) for buffer, numbers in readers.items()}
     waits = [len(numbers) for numbers in users]
+    reduced = _reduced_with(kernels, readers)
+    for number in itertools.chain.from_iterable(reduced.values()):
+        waits[number] += 1
     makes_ready = [0] * count
     for numbers in readers.values():
         if len(numbers) == 1:
@@ -191,9 +196,23 @@ def latency_hiding_order(kernels: Kernels, order: list[int]) -> list[int]:
                 makes_ready[other] += 1
                 if not waits[other] and not is_waiting[other]:
                     heappush(ready, (-makes_ready[other], -place[other]))
-        for operand in operands[number]:
+        for operand in (*operands[number], *reduced.get(number, ())):
             waits[operand] -= 1
             if not waits[operand]:
                 is_waiting[operand] = True
                 waiting.append(operand)
     return placed[::-1]
+
+
+def _reduced_with(kernels: Kernels, readers: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """By kernel that writes over what it reads, the reductions of that before it: XLA makes one
+    kernel of the two (multi_output_fusion.cc), so that a loss is not summed behind its gradient."""
+    return {
+        kernels.maker[made]: [
+            number
+            for value in values
+            for number in readers[kernels.buffer[value]]
+            if number < kernels.maker[made] and kernels.use_of(number) in REDUCTIONS
+        ]
+        for made, values in kernels.beside.items()
+    }

@@ -28,13 +28,20 @@ def mark_softmax(graph: Program, trace: OpTrace) -> None:
 
 
 def _reduces_rows(graph: Program, position: int) -> bool:
-    """Whether a reduction is along the last axes, of no more elements than a softmax's may be."""
+    """Whether a reduction is along the last axes, of no more elements than a softmax's may be.
+
+    A device has to have whole rows: of a part of each it makes no more than a part of the sum.
+    """
     op = graph.ops[position]
-    shape = graph.device.local_shape(op.operands[0])
+    shape = tuple(shape_of(op.operands[0]))
     reduced = sorted(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
     first = len(shape) - len(reduced)
     length = math.prod(shape[first:])
-    return reduced == [*range(first, len(shape))] and length <= graph.device.rules.longest_row
+    return (
+        reduced == [*range(first, len(shape))]
+        and length <= graph.device.rules.longest_row
+        and graph.device.local_shape(op.operands[0])[first:] == shape[first:]
+    )
 
 
 def _mark_shifts(graph: Program, trace: OpTrace) -> None:

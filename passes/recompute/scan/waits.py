@@ -16,7 +16,7 @@ that they are filled with passes the barrier as well (`MemoryRules.makes_zeros_e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -33,15 +33,15 @@ _LEAST_BYTES = 2**20
 """A value has to be this large to be worth a barrier."""
 
 _LEAST_SHARE = 128
-"""What can be dropped has to be this part of the largest value, or more: a barrier is a tuple in
-memory, and less is within what a plan keeps free of its budget."""
+"""What can be dropped has to be this part of the largest value that is made, or more: a barrier is
+a tuple in memory, and less is within what a plan keeps free of its budget."""
 
 _SMALLER = 2
 """A result is worth its place if what it is computed from is this many times as large."""
 
 _LARGE_SHARE = 8
 """A sum over devices that is waited for is not done together with others. It is worth that if what
-can be dropped is this part of the largest value, or more."""
+can be dropped is this part of the largest value that is made, or more."""
 
 
 def wait_before(loops: Iterable[ir.Operation], *, zeros_wait: bool = False) -> None:
@@ -77,6 +77,7 @@ class _Waits:
         """What is made again behind a barrier."""
         self._first = len(graph.ops)
         """The position of the first loop with a barrier."""
+        self._largest = max(map(graph.bytes_of, _made(graph)), default=0)
 
     def is_stale(self, loop: ir.Operation) -> bool:
         """Whether a barrier lies before a loop."""
@@ -86,7 +87,7 @@ class _Waits:
         """Puts a barrier before the loop, if there is something to wait for."""
         graph, position = self._graph, self._position(loop)
         start = _start(loop, graph)
-        early = [] if start is None else _early(position, graph)
+        early = [] if start is None else _early(position, graph, self._largest)
         if start is None or not early:
             return
         narrow = [_narrow(value, graph) for value in early]
@@ -139,6 +140,17 @@ class _Waits:
         return self._graph.producers[self._graph.index[loop.results[0]]]
 
 
+def _made(graph: Program) -> Iterator[int]:
+    """The values that are made in a block: no arguments, and none that a loop passes on."""
+    for op, results in zip(graph.ops, graph.results, strict=True):
+        from_ = results
+        if op.name == "stablehlo.while":
+            from_ = [graph.index[operand] for operand in op.operands]
+        for value, origin in zip(results, from_, strict=True):
+            if graph.producers[origin] != FROM_OUTSIDE:
+                yield value
+
+
 def _start(loop: ir.Operation, graph: Program) -> int | None:
     """The number of the smallest tensor that is computed for the loop to start from."""
     computed = [
@@ -181,7 +193,7 @@ def _narrow(number: int, graph: Program) -> int:
     return narrowest
 
 
-def _early(position: int, graph: Program) -> list[int]:
+def _early(position: int, graph: Program, largest: int) -> list[int]:
     """What is read behind the loop only, and is small beside what it is computed from.
 
     That is, of values made before the loop that the loop does not need, those whose computation
@@ -191,7 +203,6 @@ def _early(position: int, graph: Program) -> list[int]:
     dropped = [0] * position
     """By operation, the largest value that can be dropped once it has run."""
     early: list[int] = []
-    largest = max(size or 0 for size in graph.sizes)
     least = max(_LEAST_BYTES, largest // _LEAST_SHARE)
     for place in range(position):
         if place in needed or not graph.operands[place]:

@@ -139,6 +139,26 @@ def test_no_barrier_for_what_is_as_large() -> None:
         assert not waiting(ir.Module.parse(small))
 
 
+TABLE = "tensor<65537x512xf32>"
+CARRIED = {
+    "%0:2": "%0:3",
+    "%c = %from)": "%c = %from, %t = %table)",
+    f"%2 : tensor<i32>, {NUMBERS}": f"%2, %t : tensor<i32>, {NUMBERS}, {TABLE}",
+    f": tensor<i32>, {NUMBERS}\n  cond": f": tensor<i32>, {NUMBERS}, {TABLE}\n  cond",
+}
+
+
+@pytest.mark.parametrize("changes", [{}, CARRIED], ids=["unread", "carried"])
+def test_how_large_an_argument_is_says_nothing(changes: dict[str, str]) -> None:
+    """Not where a loop passes it on either."""
+    text = PROGRAM.format(**PARTS).replace("%start: ", f"%table: {TABLE}, %start: ", 1)
+    for old, new in changes.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    with make_context(), ir.Location.unknown():
+        assert waiting(ir.Module.parse(text))
+
+
 LOOPS = 6
 
 
