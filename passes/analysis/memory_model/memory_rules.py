@@ -50,7 +50,7 @@ class MemoryRules:
 
     hides_latency = True
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
-    whatever memory that takes (`schedulers.latency_hiding_order`). XLA:TPU orders within memory."""
+    whatever memory that takes (`latency_hiding`). XLA:TPU orders within memory."""
 
     makes_zeros_early = False
     """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it

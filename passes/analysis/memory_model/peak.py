@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ...ir.op_facts import BufferUse
 from .fusion import INLINED, Kernels
-from .schedulers import depth_first_order, greedy_order, latency_hiding_order
+from .latency_hiding import latency_hiding_order
+from .schedulers import depth_first_order, greedy_order
 from .trace import OpTrace
 
 _IN_PLACE = frozenset({BufferUse.IN_PLACE, BufferUse.UPDATE})

@@ -2,20 +2,18 @@
 
 XLA tries several and takes the one that needs the least memory; the order of the text is none of
 them. It rarely takes the post-order but for modules with loops (`scheduled`). Where there are
-exchanges that can run beside kernels it orders them once more, whatever memory that takes.
+exchanges that can run beside kernels it orders them once more (`latency_hiding`).
 
 Source: ListScheduler, DFSMemoryScheduler and PostOrderScheduler in XLA's hlo_memory_scheduler.cc,
-without what kernels of one size on one device have no use for, and ReadySetLt in its
-latency_hiding_scheduler.cc. XLA breaks ties by name, this model by the order of the text.
+without what kernels of one size on one device have no use for. XLA breaks ties by name, this model
+by the order of the text.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from .fusion import REDUCTIONS, Kernels
+from .fusion import Kernels
 
 _SCALAR_BYTES = 8
 
@@ -142,77 +140,3 @@ def greedy_order(kernels: Kernels) -> list[int]:
             if stamp[reader] and not done[reader]:
                 heappush(queue, entry(reader))
     return order
-
-
-def latency_hiding_order(kernels: Kernels, order: list[int]) -> list[int]:
-    """The order that XLA's latency-hiding scheduler makes of another one, without its exchanges.
-
-    It places the last kernel first. A kernel whose readers are placed is ready one unit of time
-    after the last of them; each takes a unit. So a chain gives way at each step to kernels that
-    wait for nothing, as those that make gradients do: these gather near the end of the program. Of
-    the ready ones it takes the kernel that makes most others ready, then the last by ``order``.
-    """
-    buffers, operands, users = kernels.buffers, kernels.operands, kernels.users
-    count = len(order)
-    place = [0] * count
-    for time, number in enumerate(order):
-        place[number] = time
-    readers: dict[int, list[int]] = {}
-    for number, read in enumerate(buffers):
-        for buffer in read:
-            readers.setdefault(buffer, []).append(number)
-    unplaced = {buffer: len(numbers) for buffer, numbers in readers.items()}
-    waits = [len(numbers) for numbers in users]
-    reduced = _reduced_with(kernels, readers)
-    for number in itertools.chain.from_iterable(reduced.values()):
-        waits[number] += 1
-    makes_ready = [0] * count
-    for numbers in readers.values():
-        if len(numbers) == 1:
-            makes_ready[numbers[0]] += 1
-    ready: list[tuple[int, int]] = []
-    """What makes others ready, negative, and the place, negative; of the same kernel the least."""
-    waiting = [number for number in range(count) if not waits[number]]
-    is_waiting, is_placed = [False] * count, [False] * count
-    placed: list[int] = []
-    while len(placed) < count:
-        if not ready or not placed:
-            ready, waiting = [(-makes_ready[n], -place[n]) for n in waiting], []
-            heapify(ready)
-        number = order[-heappop(ready)[1]]
-        if is_placed[number]:
-            continue
-        is_placed[number] = True
-        placed.append(number)
-        # What became ready with the kernel before this one may be taken now.
-        for each in waiting:
-            is_waiting[each] = False
-            heappush(ready, (-makes_ready[each], -place[each]))
-        waiting = []
-        for buffer in buffers[number]:
-            unplaced[buffer] -= 1
-            if unplaced[buffer] == 1:
-                other = next(each for each in readers[buffer] if not is_placed[each])
-                makes_ready[other] += 1
-                if not waits[other] and not is_waiting[other]:
-                    heappush(ready, (-makes_ready[other], -place[other]))
-        for operand in (*operands[number], *reduced.get(number, ())):
-            waits[operand] -= 1
-            if not waits[operand]:
-                is_waiting[operand] = True
-                waiting.append(operand)
-    return placed[::-1]
-
-
-def _reduced_with(kernels: Kernels, readers: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """By kernel that writes over what it reads, the reductions of that before it: XLA makes one
-    kernel of the two (multi_output_fusion.cc), so that a loss is not summed behind its gradient."""
-    return {
-        kernels.maker[made]: [
-            number
-            for value in values
-            for number in readers[kernels.buffer[value]]
-            if number < kernels.maker[made] and kernels.use_of(number) in REDUCTIONS
-        ]
-        for made, values in kernels.beside.items()
-    }

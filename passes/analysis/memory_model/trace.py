@@ -9,8 +9,24 @@ and puts values where an output will lie later. Fragmentation is left out: XLA h
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ...ir.op_facts import BufferUse
+
+
+class Timing(NamedTuple):
+    """What an operation takes, in bytes that the device's memory moves meanwhile.
+
+    Attributes:
+      work: what its arithmetic takes.
+      exchange: what the exchange of what it makes takes, with all that is exchanged at once; 0 for
+        none.
+      group: a number that what is exchanged at once has in common.
+    """
+
+    work: int
+    exchange: int
+    group: int
 
 
 @dataclass
@@ -34,6 +50,7 @@ class OpTrace:
         type have in common; values that are not there are told apart by their sizes.
       writes_over: whether elementwise work is written over what it reads.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
+      timings: then, by the first value that an operation makes, what that takes beside moving it.
     """
 
     uses: list[BufferUse] = field(default_factory=list)
@@ -47,6 +64,7 @@ class OpTrace:
     over_constants: dict[int, int] = field(default_factory=dict)
     writes_over: bool = False
     is_overlapped: bool = False
+    timings: dict[int, Timing] = field(default_factory=dict)
 
     def copy(self) -> OpTrace:
         """The same with operations and sizes of its own."""

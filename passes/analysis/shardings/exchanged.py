@@ -15,7 +15,8 @@ from ...ir.shardings import CONSTRAINT, constraint_placement
 from ...ir.values import defining_op
 from .exchanges import Exchange, exchanges_of
 
-_SUMS = ("all-reduce", "reduce-scatter")
+SUMS = ("all-reduce", "reduce-scatter")
+"""Kinds of exchanges that sum over devices."""
 
 _LONGEST_ROW = 16
 """Constraints in a row that are looked through; JAX writes two where a user's is behind its own."""
@@ -91,9 +92,9 @@ class Exchanged:
             readers = [use.owner.operation for use in op.results[0].uses] if given else []
             return tuple(sorted(given & {n for reader in readers for n in self.read_by(reader)}))
         given = {number for operand in op.operands for number in self.sent(operand)}
-        found = [n for n in self.read_by(op) if n in given and self.exchanges[n].kind not in _SUMS]
+        found = [n for n in self.read_by(op) if n in given and self.exchanges[n].kind not in SUMS]
         for result in op.results:
-            sums = [n for n in self.sent(result) if self.exchanges[n].kind in _SUMS]
+            sums = [n for n in self.sent(result) if self.exchanges[n].kind in SUMS]
             if sums and any(use.owner.operation.name != CONSTRAINT for use in result.uses):
                 found += sums
         return tuple(dict.fromkeys(found))

@@ -329,6 +329,7 @@ class _CloneWriter:
             over_constants=trace.over_constants,
             writes_over=trace.writes_over,
             is_overlapped=trace.is_overlapped,
+            timings=dict(trace.timings),
         )
         self.clones: dict[int, dict[int, int]] = {}
         """By window, the clones that it reads; it has an entry once it is written."""
@@ -407,6 +408,7 @@ class _CloneWriter:
         leaves = [read_before.get(leaf, leaf) for leaf in placement.leaves]
         clones.update(self._emit_barrier(placement, leaves))
         sizes, reads, makes, known = new.sizes, old.reads, new.makes, clones.get
+        timings = new.timings
         new.uses += [old.uses[producer] for producer in placement.cloned]
         new.inner += [old.inner[producer] for producer in placement.cloned]
         for producer in placement.cloned:
@@ -416,6 +418,8 @@ class _CloneWriter:
             copies = list(range(first, len(sizes)))
             makes.append(copies)
             clones.update(zip(made, copies, strict=True))
+            if made and made[0] in timings:  # nothing is exchanged at once with a clone's results
+                timings[copies[0]] = timings[made[0]]._replace(group=-copies[0])
         # Operations of the block read what is carried as it is, not behind the barrier.
         clones.update(read_before)
 

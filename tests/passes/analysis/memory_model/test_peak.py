@@ -12,13 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloom.passes.analysis.memory_model.fusion import Kernels
+from hloom.passes.analysis.memory_model.latency_hiding import latency_hiding_order
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, peak_in_order, simulate
-from hloom.passes.analysis.memory_model.schedulers import (
-    depth_first_order,
-    greedy_order,
-    latency_hiding_order,
-)
-from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
+from hloom.passes.analysis.memory_model.trace import OpTrace, Timing
 from hloom.passes.ir.op_facts import BufferUse
 
 Step = tuple[BufferUse, list[str], list[str]]
@@ -320,8 +317,56 @@ def test_beside_exchanges_what_waits_for_nothing_runs_late() -> None:
     alone = line(steps, {"a": 100, "b": 100}, given="x", returned="c da db")
     kernels = Kernels(alone)
     assert latency_hiding_order(kernels, [0, 1, 2, 3, 4]) == [0, 2, 1, 3, 4]
-    # The last of a chain is ready a step after what reads it: `da` takes that step.
+    # The last of a chain is ready a moment after what reads it: `da` takes that moment.
     assert latency_hiding_order(kernels, [0, 2, 4, 3, 1]) == [0, 2, 4, 3, 1]
+
+
+def in_gaps(
+    steps: Sequence[Step], exchanged: dict[int, int], *, given: str = "x", returned: str = "r"
+) -> list[str]:
+    """What kernels make, as they are ordered beside exchanges: by position, the group of each.
+
+    Values are of 10 MB, so that no kernel takes less than the latency between two.
+    """
+    sizes = dict.fromkeys(itertools.chain(*(makes for _, _, makes in steps)), 10**7)
+    trace = line(steps, sizes, given=given, returned=returned)
+    trace.timings = {
+        trace.makes[position][0]: Timing(0, 5 * 10**7, group)
+        for position, group in exchanged.items()
+    }
+    kernels = Kernels(trace)
+    order = latency_hiding_order(kernels, list(range(len(kernels.positions))))
+    return [steps[kernels.positions[number]][2][0] for number in order]
+
+
+def test_an_exchange_is_filled_with_what_waits_for_nothing() -> None:
+    steps = [whole("x", "a"), whole("a", "da"), whole("a", "b"), whole("b", "c"), whole("c", "r")]
+    assert in_gaps(steps, {}, returned="r da") == ["a", "da", "b", "c", "r"]
+    assert in_gaps(steps, {2: 0}, returned="r da") == ["a", "b", "da", "c", "r"]
+
+
+def test_what_is_exchanged_at_once_is_made_before_any_of_it_is_read() -> None:
+    steps = [whole("x", "e"), whole("x", "q"), whole("q", "c1")]
+    steps += [whole(f"c{number}", f"c{number + 1}") for number in range(1, 6)]
+    steps += [whole("e", "p"), whole("c6 p", "r")]
+    last = len(steps) - 2
+    apart = in_gaps(steps, {0: 0, 1: 1, last: 2})
+    assert apart.index("c1") < apart.index("p")
+    together = in_gaps(steps, {0: 0, 1: 1, last: 1})
+    assert together.index("p") < together.index("c1")
+
+
+def test_what_waits_for_what_is_exchanged_with_it_is_exchanged_apart() -> None:
+    steps = [whole("x", "p"), whole("p", "rp"), whole("rp", "q"), whole("q", "rq")]
+    assert in_gaps(steps, {0: 0, 2: 0}, returned="rq") == ["p", "rp", "q", "rq"]
+
+
+def test_a_loss_is_summed_before_its_gradient_is_written_over_what_it_is_summed_of() -> None:
+    steps = [whole("x", "logits"), elementwise("logits", "d"), whole("d", "r")]
+    steps.insert(2, reduction("logits", "loss"))
+    assert in_gaps(steps, {}, returned="r loss") == ["logits", "d", "loss", "r"]
+    steps = [steps[0], steps[2], steps[1], steps[3]]  # it comes first in the text
+    assert in_gaps(steps, {1: 0}, returned="r loss") == ["logits", "loss", "d", "r"]
 
 
 def test_a_block_with_exchanges_runs_in_that_order() -> None:
@@ -362,6 +407,8 @@ def lines(draw: st.DrawFn) -> OpTrace:
         drawn.sizes.append(drawn.sizes[reads[0]] if same else draw(SIZES))
         drawn.inner.append(draw(st.sampled_from([0, 0, 0, 500])))
     made = range(given_count, len(drawn.sizes))
+    timing = st.builds(Timing, SIZES, st.sampled_from([0, 10**7]), st.integers(0, 2))
+    drawn.timings = draw(st.dictionaries(st.sampled_from(made), timing, max_size=6))
     returned = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
     return dataclasses.replace(drawn, returned=frozenset(returned))
 

@@ -1,0 +1,262 @@
+"""The order of a block's kernels beside exchanges, as XLA's latency-hiding scheduler makes it.
+
+It goes from the end of the program to its start. An exchange ends before the first kernel that
+reads what comes of it, and begins once kernels of as much time as it takes lie behind its begin;
+one runs at a time. Of the kernels whose readers are placed it takes one behind the most exchanges:
+so a chain goes on while it can, and where an exchange interrupts it those fill the gap that nothing
+waits for, as the products for weights' gradients. What fills the gap best is taken first, then what
+makes most others ready, then the last by the order before. Memory decides nothing.
+
+Times are in bytes that the device's memory moves meanwhile (`trace.Timing`).
+
+Source: ReadySetLt::AIsBetterThanB and ScheduleNode in xla/service/latency_hiding_scheduler.cc;
+compiled with jax 0.10.2 and 0.12.0.1, 2026-11-27.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from .fusion import REDUCTIONS, Kernels
+
+_LATENCY = 3_300_000
+"""From where a kernel is placed until what it reads can be placed without a pause: a microsecond,
+as XLA has it between any two kernels. Behind one that takes less a chain gives way to others."""
+
+
+def latency_hiding_order(kernels: Kernels, order: Sequence[int]) -> list[int]:
+    """The order that the scheduler makes of another one."""
+    return _Scheduler(kernels, order).run()
+
+
+@dataclass
+class _Exchange:
+    """An exchange of what kernels make.
+
+    Attributes:
+      takes: what it takes.
+      kernels: those whose results it sends.
+      unread: how many of these have readers that are not placed.
+      begin: when its begin can be placed, once its end is.
+    """
+
+    takes: int
+    kernels: list[int] = field(default_factory=list)
+    unread: int = 0
+    begin: int = 0
+
+
+class _Scheduler:
+    """Places kernels and exchanges, the last first; times count from the end."""
+
+    def __init__(self, kernels: Kernels, order: Sequence[int]) -> None:
+        self._order = order
+        self._place = [0] * len(order)
+        for place, number in enumerate(order):
+            self._place[number] = place
+        self._operands, self._users = kernels.operands, kernels.users
+        self._reduced_with = _reduced_with(kernels)
+        self._behind = Counter(itertools.chain.from_iterable(self._reduced_with.values()))
+        """By reduction, how many kernels that it is made with are not placed."""
+        self._takes = _times(kernels)
+        self._exchange = _exchanges(kernels)
+        self._depth = self._depths()
+        self._unplaced = [len(users) for users in self._users]
+        self._makes_ready = [0] * len(order)
+        for number, count in enumerate(self._unplaced):
+            if count == 1:
+                self._makes_ready[self._users[number][0]] += 1
+        self._is_placed = [False] * len(order)
+        self._is_ready = [False] * len(order)
+        self._placed: list[int] = []
+        self._time = self._wake = 0
+        self._ready: dict[int, list[tuple[int, int]]] = {}
+        """By depth the kernels that can be placed: what they make ready, negative, and their place,
+        negative; the valid entry of a kernel is its least."""
+        self._depths_ready: list[int] = []
+        """The depths with ready kernels, negative."""
+        self._held: set[int] = set()
+        """Reductions that could be placed, if what they are made with were."""
+        self._soon: list[tuple[int, int]] = []
+        """Times from which kernels can be placed without a pause, and these kernels."""
+        self._ends: list[tuple[int, int]] = []
+        """The exchanges whose ends can be placed: of their kernels the least place, negative, and
+        the kernel of that place."""
+        self._running: _Exchange | None = None
+
+    def _depths(self) -> list[int]:
+        """By kernel, the exchanges behind one another that it waits for."""
+        depth: list[int] = []
+        for operands in self._operands:
+            before = (depth[each] + (each in self._exchange) for each in operands)
+            depth.append(max(before, default=0))
+        return depth
+
+    def run(self) -> list[int]:
+        for number, count in enumerate(self._unplaced):
+            if not count:
+                self._release(number)
+        while len(self._placed) < len(self._order):
+            while self._soon and self._soon[0][0] <= self._time:
+                self._add(heappop(self._soon)[1])
+            deepest, running = self._deepest(), self._running
+            if running is None and self._ends:
+                self._running = self._exchange[heappop(self._ends)[1]]
+                self._running.begin = self._time + self._running.takes
+            elif running is not None and self._begins(running, deepest):
+                for number in running.kernels:
+                    self._add(number)
+                self._running = None
+            elif deepest is not None:
+                self._put(self._next(deepest))
+            else:
+                self._pause()
+        return self._placed[::-1]
+
+    def _begins(self, running: _Exchange, deepest: int | None) -> bool:
+        """Whether the exchange begins here: it had its time, and another one waits, or no ready
+        kernel is behind more of them."""
+        if running.begin > self._time:
+            return False
+        depth = max(self._depth[number] for number in running.kernels)
+        return deepest is None or bool(self._ends) or depth >= max(deepest, 1)
+
+    def _pause(self) -> None:
+        """Goes to the time at which something can be placed next.
+
+        Where kernels wait for each other's results to be sent together, some are sent before.
+        """
+        times = [time for time, _ in self._soon[:1]]
+        if self._running is not None:
+            times.append(self._running.begin)
+        if times:
+            self._time = min(times)
+            return
+        for number, together in self._exchange.items():
+            if together.unread and not self._unplaced[number]:
+                together.kernels.remove(number)
+                self._exchange[number] = _Exchange(together.takes, [number])
+                heappush(self._ends, (-self._place[number], number))
+                return
+
+    def _deepest(self) -> int | None:
+        """The greatest depth of a ready kernel."""
+        while self._depths_ready:
+            depth = -self._depths_ready[0]
+            entries = self._ready[depth]
+            while entries and self._is_placed[self._order[-entries[0][1]]]:
+                heappop(entries)
+            if entries:
+                return depth
+            heappop(self._depths_ready)
+            del self._ready[depth]
+        return None
+
+    def _next(self, depth: int) -> int:
+        """The ready kernel of a depth that is placed next."""
+        entries = self._ready[depth]
+        left = 0 if self._running is None else self._running.begin - self._time
+        if left <= 0:
+            return self._order[-entries[0][1]]
+
+        def rank(entry: tuple[int, int]) -> tuple[int, int, int]:
+            return abs(left - self._takes[self._order[-entry[1]]]), *entry
+
+        waiting = (entry for entry in entries if not self._is_placed[self._order[-entry[1]]])
+        return self._order[-min(waiting, key=rank)[1]]
+
+    def _put(self, number: int) -> None:
+        self._is_placed[number] = True
+        self._placed.append(number)
+        self._wake = self._time + _LATENCY
+        self._time += self._takes[number]
+        for operand in self._operands[number]:
+            self._unplaced[operand] -= 1
+            if not self._unplaced[operand]:
+                self._release(operand)
+            elif self._unplaced[operand] == 1:
+                other = next(user for user in self._users[operand] if not self._is_placed[user])
+                self._makes_ready[other] += 1
+                if self._is_ready[other]:
+                    self._add(other)
+        for other in self._reduced_with.get(number, ()):
+            self._behind[other] -= 1
+            if not self._behind[other] and other in self._held:
+                self._add(other)
+
+    def _release(self, number: int) -> None:
+        """What reads a kernel's results is placed."""
+        exchange = self._exchange.get(number)
+        if exchange is None:
+            if self._wake > self._time:
+                heappush(self._soon, (self._wake, number))
+            else:
+                self._add(number)
+            return
+        exchange.unread -= 1
+        if not exchange.unread:
+            first = min(exchange.kernels, key=self._place.__getitem__)
+            heappush(self._ends, (-self._place[first], first))
+
+    def _add(self, number: int) -> None:
+        """Puts a kernel among the ready ones, or its new entry beside the one that it had."""
+        if self._behind[number]:
+            self._held.add(number)
+            return
+        self._is_ready[number] = True
+        depth = self._depth[number]
+        if depth not in self._ready:
+            self._ready[depth] = []
+            heappush(self._depths_ready, -depth)
+        heappush(self._ready[depth], (-self._makes_ready[number], -self._place[number]))
+
+
+def _times(kernels: Kernels) -> list[int]:
+    """By kernel, what it takes."""
+    sizes, timings = kernels.trace.sizes, kernels.trace.timings
+    takes = list[int]()
+    for number, makes in enumerate(kernels.makes):
+        moved = sum([sizes[buffer] for buffer in kernels.buffers[number]])
+        timing = timings.get(makes[0]) if makes else None
+        work = 0 if timing is None else timing.work
+        takes.append(max(moved + kernels.written_bytes[number], work))
+    return takes
+
+
+def _exchanges(kernels: Kernels) -> dict[int, _Exchange]:
+    """By kernel, the exchange of its results."""
+    together: dict[int, _Exchange] = {}
+    found: dict[int, _Exchange] = {}
+    for number, makes in enumerate(kernels.makes):
+        timing = kernels.trace.timings.get(makes[0]) if makes else None
+        if timing is not None and timing.exchange:
+            exchange = together.setdefault(timing.group, _Exchange(timing.exchange))
+            exchange.kernels.append(number)
+            exchange.unread += 1
+            found[number] = exchange
+    return found
+
+
+def _reduced_with(kernels: Kernels) -> dict[int, list[int]]:
+    """By kernel that writes over what it reads, the reductions of that before it.
+
+    XLA makes one kernel of the two (multi_output_fusion.cc): a loss is not summed behind its
+    gradient, which is written over the logits.
+    """
+    readers: dict[int, list[int]] = {}
+    for number, buffers in enumerate(kernels.buffers):
+        if kernels.use_of(number) in REDUCTIONS:
+            for buffer in buffers:
+                readers.setdefault(buffer, []).append(number)
+    found: dict[int, list[int]] = {}
+    for made, values in kernels.beside.items():
+        number = kernels.maker[made]
+        of_each = (readers.get(kernels.buffer[value], ()) for value in values)
+        read = dict.fromkeys(itertools.chain.from_iterable(of_each))
+        others = [other for other in read if other < number]
+        found[number] = [other for other in others if other not in kernels.operands[number]]
+    return found
