@@ -81,7 +81,9 @@ H100 = Yardstick("h100_sxm", "an H100", "frontier_h100", SUBJECTS | HARD_SUBJECT
 V5P = Yardstick("v5p", "a TPU v5p", "frontier_v5p", TPU_SUBJECTS, 6)
 
 MANY_WORDS = {
-    "llama_128256": Subject("Llama-style, FSDP and tensor parallel, 128256 words", True, _many_words),
+    "llama_128256": Subject(
+        "Llama-style, FSDP and tensor parallel, 128256 words", True, _many_words
+    ),
 }
 """A loss that takes more than the layers, also where the words are split."""
 

@@ -96,8 +96,14 @@ def gpt_unrolled(mesh: Mesh) -> Any:
     return gpt(mesh, scanned=False)
 
 
+def gpt_checkpointed(mesh: Mesh) -> Any:
+    """The same, each layer computed again in the backward pass."""
+    return gpt(mesh, scanned=False, policy="nothing_saveable")
+
+
 def gpt(mesh: Mesh, *, scanned: bool, policy: str | None = None) -> Any:
-    """The same, with a policy of `jax.checkpoint_policies` on its blocks, or None."""
+    """A GPT whose parameters alone have specs; the policy is of `jax.checkpoint_policies`, on its
+    blocks, or None."""
     program = Gpt(scanned, policy, layers=4, **_SIZES)
     model = MODEL if MODEL in mesh.axis_names else None
     by_name = {
@@ -226,6 +232,7 @@ PROGRAMS: dict[str, Callable[[Mesh], Any]] = {
     "mixture of experts": experts,
     "GPT, scanned": gpt_scanned,
     "GPT, unrolled": gpt_unrolled,
+    "GPT, unrolled, checkpointed": gpt_checkpointed,
     "U-Net by batch": unet_by_batch,
     "Flax nnx, partitioned": flax_partitioned,
     "shard_map": by_shard_map,

@@ -185,11 +185,10 @@ BENCHMARK = Benchmark(
     "Steps of programs over 8 H100s, compiled without one. Of matrix products the number that "
     "XLA's partitioner gives a device with the same sizes; bytes that a device sends in a step, "
     "along rings; temporary memory of a device by hloom's model, by the model without what is "
-    "exchanged, and by XLA. Rows that are far off are those whose buffers XLA packs with gaps, "
-    "which the model of live bytes does not foresee: by its dumps, at the peak, 14 MiB of the 72 "
-    "of the small decoder, 14 of the 154 of the checkpointed one over 2x4 (25 of 168 on jax 0.12) "
-    "and 40 of the 349 of Flax over 2x4. Of explicit axes there are the rows of "
-    "programs that JAX takes so.",
+    "exchanged, and by XLA. XLA packs some buffers with gaps, which the model of live bytes does "
+    "not foresee: by its dumps, at the peak, 14 MiB of the 72 of the small decoder, and 14 of the "
+    "154 of the checkpointed one over 2x4 (25 of 168 on jax 0.12). Of explicit axes there are the "
+    "rows of programs that JAX takes so.",
     _tables,
 )
 
