@@ -54,8 +54,19 @@ def checkpointed(mesh: Mesh) -> Any:
     return _decoder(mesh, policy="nothing_saveable").lower()
 
 
+def unrolled(mesh: Mesh) -> Any:
+    """The same, layers unrolled."""
+    return _decoder(mesh, policy="nothing_saveable", scanned=False).lower()
+
+
+def unrolled_whole(mesh: Mesh) -> Any:
+    """The same, parameters and batch split over all devices."""
+    fields: dict[str, Any] = {"data": mesh.axis_names, "model": None}
+    return _decoder(mesh, policy="nothing_saveable", scanned=False, **fields).lower()
+
+
 def many_words(mesh: Mesh) -> Any:
-    """The same with the vocabulary of Llama 3: its loss takes the most memory."""
+    """The scanned one with the vocabulary of Llama 3: its loss takes the most memory."""
     return _decoder(mesh, policy="nothing_saveable", vocabulary=128256).lower()
 
 
@@ -227,6 +238,8 @@ PROGRAMS: dict[str, Callable[[Mesh], Any]] = {
     "Llama-style, tensor parallel": tensor_parallel,
     "Llama-style, both": sharded_twice,
     "Llama-style, both, checkpointed": checkpointed,
+    "Llama-style, both, unrolled, checkpointed": unrolled,
+    "Llama-style, FSDP, unrolled, checkpointed": unrolled_whole,
     "Llama-style, both, 128256 words": many_words,
     "Llama-style, FSDP, 128256 words": many_words_whole,
     "mixture of experts": experts,

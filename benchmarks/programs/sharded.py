@@ -7,6 +7,7 @@ activations between products. Layers are scanned; parameters are float32, used a
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 import jax
@@ -32,11 +33,13 @@ class ShardedDecoder:
     Attributes:
       mesh: of the axes DATA and MODEL.
       policy: a name of `jax.checkpoint_policies`, put on each layer; None for no checkpoint.
+      scanned: whether the layers are a scan, or lie behind one another.
       data, model: the axes that take the place of DATA and of MODEL; None where nothing is split.
     """
 
     mesh: Mesh
     policy: str | None = None
+    scanned: bool = True
     data: Axes = DATA
     model: Axes = MODEL
     layers: int = 4
@@ -92,10 +95,15 @@ class ShardedDecoder:
     def loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
         """The mean cross-entropy of the next token."""
         # In a scan nothing can merge the copy back, and the barrier would only cost.
-        layer = checkpoint_with(self.policy, prevent_cse=False)(self._layer)
+        layer = checkpoint_with(self.policy, prevent_cse=not self.scanned)(self._layer)
         cast = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), parameters)
         stream = self._held(cast["embedding"][tokens], *_STREAM)
-        stream, _ = jax.lax.scan(lambda c, p: (layer(c, p), None), stream, cast["layers"])
+        if self.scanned:
+            stream, _ = jax.lax.scan(lambda c, p: (layer(c, p), None), stream, cast["layers"])
+        else:
+            for number in range(self.layers):
+                own = jax.tree.map(operator.itemgetter(number), cast["layers"])
+                stream = layer(stream, own)
         logits = _normalize(stream, cast["gain"]) @ cast["out"]
         logits = self._held(logits, DATA, None, MODEL)
         return cross_entropy(logits, jnp.roll(tokens, -1, axis=1))
