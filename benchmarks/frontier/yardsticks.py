@@ -52,13 +52,12 @@ def _mesh(sharding: NamedSharding) -> Mesh:
     return Mesh(sharding.mesh.devices.reshape(-1, 2), (DATA, MODEL))
 
 
-def _llama(policy: str | None, sharding: Any) -> Any:
-    return ShardedDecoder(_mesh(sharding), policy, hidden=2816, **_SIZES).lower()
+def _llama(policy: str | None, sharding: Any, **sizes: int) -> Any:
+    return ShardedDecoder(_mesh(sharding), policy, hidden=2816, **_SIZES | sizes).lower()
 
 
 def _many_words(policy: str | None, sharding: Any) -> Any:
-    sizes = _SIZES | {"vocabulary": 128256}
-    return ShardedDecoder(_mesh(sharding), policy, hidden=2816, **sizes).lower()
+    return _llama(policy, sharding, vocabulary=128256)
 
 
 def _experts(policy: str | None, sharding: Any) -> Any:

@@ -1,7 +1,7 @@
 """A Llama-style model over a mesh of data and model axes: FSDP, tensor parallelism, or both.
 
 As Flax and MaxText shard it: a spec for each parameter, and `with_sharding_constraint` on the
-activations between products. Layers are scanned; parameters are float32, used as bfloat16.
+activations between products. Layers are scanned, or not; parameters are float32, used as bfloat16.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _COMBINED_BYTES = 30 * 2**20
 
 _WORK_PER_BYTE = 200
 """FLOPs of a product in the time in which memory moves a byte, about as many as an H100 reaches in
-16 bits. Other GPUs have much the same ratios."""
+16 bits. What XLA has for other GPUs was not looked at."""
 
 _BYTES_PER_SENT, _BYTES_PER_EXCHANGE = 7, 2**24
 """Bytes that memory moves in the time of a byte along the links, and in the 5 us that an exchange

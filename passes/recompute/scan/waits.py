@@ -78,6 +78,7 @@ class _Waits:
         self._first = len(graph.ops)
         """The position of the first loop with a barrier."""
         self._largest = max(map(graph.bytes_of, _made(graph)), default=0)
+        """The bytes of the largest value that is made in the block."""
 
     def is_stale(self, loop: ir.Operation) -> bool:
         """Whether a barrier lies before a loop."""
