@@ -82,7 +82,7 @@ def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     by_moves: dict[str | None, Measurement] = {}
     for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
         candidate = one.estimate.candidate
-        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
+        by_moves.setdefault(None if candidate is None else names_in(candidate.moves), one)
     ratios = [_log_ratio(one) for one in by_moves.values()]
     return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
 
@@ -106,7 +106,7 @@ def _same_moves(one: Estimate, other: Estimate) -> bool:
     """
     if one.candidate is None or other.candidate is None:
         return True
-    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
+    return names_in(one.candidate.moves) == names_in(other.candidate.moves)
 
 
 def _recomputes_less(one: Estimate, other: Estimate) -> bool:
@@ -116,7 +116,8 @@ def _recomputes_less(one: Estimate, other: Estimate) -> bool:
 
 
 @functools.cache
-def _names_in(moves: str) -> str:
+def names_in(moves: str) -> str:
+    """A spec of moves without their options."""
     return re.sub(r"\{[^}]*\}", "", moves)
 
 

@@ -11,9 +11,10 @@ from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from .candidates import Candidate, PlannerSettings
-from .comparison import NO_TIME, cheapest, corrected_bytes, leanest
+from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, names_in
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
+from .variants import moves_of
 
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
@@ -52,6 +53,9 @@ enough where it is far off."""
 _NEAR_THE_FLOOR = 1.25
 """How far above a budget the least expected memory may be where `min` is followed nevertheless: one
 plan that XLA makes far more of than expected corrects all others too."""
+
+_FAR_OFF = 1.25
+"""Where XLA makes as many times of a plan what the model does, plans with other moves are tried."""
 
 _ALIKE = 0.01
 """Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
@@ -147,8 +151,16 @@ def _lowest(
 
 
 def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """The untried estimates that may take less than what was reached."""
+    """The untried estimates that may take less than what was reached.
+
+    Where the model is far off about the last plan, those with moves that were not tried yet come
+    first: what moves leave may be another program to XLA, split otherwise over the devices.
+    """
     real_bytes, untried = _reached_bytes(tried), _untried(lowest, tried)
+    if tried and tried[-1].real_bytes > tried[-1].estimate.temp_bytes * _FAR_OFF:
+        others = _with_other_moves(untried, tried)
+        if others:
+            return others
     promising = [
         estimate
         for estimate in untried
@@ -162,6 +174,16 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
         estimate
         for estimate in untried
         if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
+    ]
+
+
+def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
+    """The estimates with moves that were not tried, and by themselves less than was reached."""
+    done = {names_in(moves_of(one.estimate)) for one in tried if one.estimate.candidate}
+    return [
+        estimate
+        for estimate in untried
+        if names_in(moves_of(estimate)) not in done and estimate.temp_bytes < _reached_bytes(tried)
     ]
 
 

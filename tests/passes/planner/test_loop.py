@@ -220,6 +220,38 @@ def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: 
 
 
 @pytest.mark.parametrize(
+    ("real_bytes", "chosen"),
+    [
+        (340, "chunk{chunks=16}"),  # about what was expected
+        (400, "one-hot"),
+        (380, "chunk{chunks=16}"),  # not less than was reached
+    ],
+)
+def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: str) -> None:
+    """Where XLA takes far more for a plan than the model, as where what moves leave is split
+    otherwise over the devices, plans with other moves go before more with these."""
+    moves = "", "chunk{chunks=8}", "chunk{chunks=16}", "one-hot"
+    whole, first, second, other = (
+        Estimate(Candidate.of_moves(each) if each else None, size_bytes, seconds)
+        for each, size_bytes, seconds in zip(
+            moves, (1000, 300, 301, 385), (0, 2, 3, 1), strict=True
+        )
+    )
+    search = Search()
+    search.step_seconds = STEP
+    search.lowest = lambda: [whole, first, second, other]
+    search.estimates = {each.candidate: each for each in search.lowest()}
+    made = [
+        Attempt(RematRecord(estimate=each, considered=tuple(search.lowest())), size, size)
+        for each, size in ((whole, 1000), (first, real_bytes))
+    ]
+    least = Budget(percent=0.0, least=True)
+    candidate = decide(search, 0, made, PlannerSettings(least)).estimate.candidate
+    assert candidate is not None
+    assert candidate.moves == chosen
+
+
+@pytest.mark.parametrize(
     ("sizes", "compiles"),
     [
         ((500, 500, 500), 3),
