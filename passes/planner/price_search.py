@@ -100,7 +100,9 @@ class PriceSearch:
         parts, low, high = PARTS, 0, PARTS
         for _ in range(_EVICTIONS):
             parts += math.floor(missing / part_bytes)
-            parts = min(max(parts, low + 1), high - 1)
+            if not low < parts < high:
+                # Next to a plan that is known there mostly is the same one.
+                parts = (low + high) // 2 if low else 1
             found = self.estimate(self.model.evicted(parts))
             missing = limit_bytes - corrected_bytes(found, tried)
             if fits(found):
@@ -139,12 +141,13 @@ class PriceSearch:
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
-            wanted = 0
-            if family in best and self._is_dearer(_at(column, guess), best[family]):
+            known, wanted = best.get(family), 0
+            if known is not None and self._is_dearer(_at(column, guess), known):
                 wanted = guess + 1  # at lower prices it would add more time than the best
-            price_index = self._highest(column, fits, max(guess, wanted), wanted)
+            price_index = self._highest(column, fits, max(guess, wanted), wanted, known)
             if price_index is None:
-                guess = guess if wanted else 0  # what saves least holds first, if anything does
+                if known is None:
+                    guess = 0  # what saves least holds first, if anything does
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
@@ -170,13 +173,28 @@ class PriceSearch:
         than ``precision_seconds``. Last is the step that keeps least in at most ``same_seconds``
         more than the best.
         """
-        for base in bases:
+        for base in self._undominated(bases):
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
                 last = self._between(base, fits, limit_bytes, tried, precision_seconds)
                 if same_seconds and self.left > 0:
                     self._keep_less(base, last, same_seconds)
         if bases:
             self._try_cheap_prefix(fits)
+
+    def _undominated(self, bases: Sequence[Candidate]) -> list[Candidate]:
+        """The bases without those that take no less than one before them, in memory and in time, at
+        their own price and at the next: between these they most likely do as well."""
+
+        def known(base: Candidate) -> list[Estimate]:
+            prices = base.price_index, base.price_index + 1
+            found = (self.estimates.get(_at(base, price)) for price in prices)
+            return [each for each in found if each is not None]
+
+        kept: list[Candidate] = []
+        for base in bases:
+            if not any(_is_no_better(known(base), known(other)) for other in kept):
+                kept.append(base)
+        return kept
 
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
@@ -264,12 +282,18 @@ class PriceSearch:
             cheap_prefix *= 2
 
     def _highest(
-        self, column: Candidate, fits: Callable[[Estimate], bool], guess: int, wanted: int
+        self,
+        column: Candidate,
+        fits: Callable[[Estimate], bool],
+        guess: int,
+        wanted: int,
+        best: Estimate | None,
     ) -> int | None:
-        """The highest price index that fits, ``wanted`` or above, searched from a guess."""
+        """The highest price index that fits, ``wanted`` or above, searched from a guess; None where
+        there is none that is not dearer than the best plan of other columns."""
 
         def holds(price_index: int) -> bool:
-            return fits(self.estimate(_at(column, price_index)))
+            return self._holds(_at(column, price_index), fits)
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
@@ -281,7 +305,11 @@ class PriceSearch:
             high = min(low + width, PRICES)
         else:
             high = guess
-            while high - width >= wanted and not holds(high - width):
+            while high - width >= wanted:
+                if best is not None and self._is_dearer(_at(column, high - 1), best):
+                    return None
+                if holds(high - width):
+                    break
                 high, width = high - width, 2 * width
             low = max(high - width, wanted - 1)
         while high - low > 1 and (self.left > 0 or low < 0):
@@ -291,6 +319,16 @@ class PriceSearch:
             else:
                 high = middle
         return low if low >= wanted else None
+
+    def _holds(self, candidate: Candidate, fits: Callable[[Estimate], bool]) -> bool:
+        """Whether a candidate fits; that it does not is known without an estimate where what it
+        saves is too much by itself. In windows inside of others, or with such as recompute cheap
+        work alone, not all of that lives at one time."""
+        if not (candidate in self.estimates or candidate.nested or candidate.cheap_prefix):
+            saved = Estimate(candidate, self.model.kept_bytes(candidate), 0.0)
+            if not fits(saved):
+                return False
+        return fits(self.estimate(candidate))
 
     def _between(
         self,
@@ -323,7 +361,7 @@ class PriceSearch:
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self.estimate(_at(base, price_index, middle))):
+            if self._holds(_at(base, price_index, middle), fits):
                 low = middle
             else:
                 high = middle
@@ -340,6 +378,15 @@ class PriceSearch:
             middle = (low + high) // 2
             low, high = (low, middle) if seconds(middle) <= most else (middle, high)
         self.estimate(_at(base, base.price_index, high))
+
+
+def _is_no_better(ones: Sequence[Estimate], others: Sequence[Estimate]) -> bool:
+    """Whether each of some estimates takes no less memory and time than another one."""
+    return all(
+        one.temp_bytes >= other.temp_bytes
+        and one.seconds >= other.seconds - (INDISTINCT - 1) * abs(other.seconds)
+        for one, other in zip(ones, others, strict=False)
+    )
 
 
 def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
