@@ -293,7 +293,7 @@ class PriceSearch:
         there is none that is not dearer than the best plan of other columns."""
 
         def holds(price_index: int) -> bool:
-            return self._holds(_at(column, price_index), fits)
+            return fits(self.estimate(_at(column, price_index)))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
@@ -319,16 +319,6 @@ class PriceSearch:
             else:
                 high = middle
         return low if low >= wanted else None
-
-    def _holds(self, candidate: Candidate, fits: Callable[[Estimate], bool]) -> bool:
-        """Whether a candidate fits; that it does not is known without an estimate where what it
-        saves is too much by itself. In windows inside of others, or with such as recompute cheap
-        work alone, not all of that lives at one time."""
-        if not (candidate in self.estimates or candidate.nested or candidate.cheap_prefix):
-            saved = Estimate(candidate, self.model.kept_bytes(candidate), 0.0)
-            if not fits(saved):
-                return False
-        return fits(self.estimate(candidate))
 
     def _between(
         self,
@@ -361,7 +351,7 @@ class PriceSearch:
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if self._holds(_at(base, price_index, middle), fits):
+            if fits(self.estimate(_at(base, price_index, middle))):
                 low = middle
             else:
                 high = middle
@@ -384,7 +374,7 @@ def _is_no_better(ones: Sequence[Estimate], others: Sequence[Estimate]) -> bool:
     """Whether each of some estimates takes no less memory and time than another one."""
     return all(
         one.temp_bytes >= other.temp_bytes
-        and one.seconds >= other.seconds - (INDISTINCT - 1) * abs(other.seconds)
+        and (one.seconds >= other.seconds or math.isclose(one.seconds, other.seconds))
         for one, other in zip(ones, others, strict=False)
     )
 
