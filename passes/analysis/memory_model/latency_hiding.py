@@ -2,10 +2,11 @@
 
 It goes from the end of the program to its start. An exchange ends before the first kernel that
 reads what comes of it, and begins once kernels of as much time as it takes lie behind its begin;
-one runs at a time. Of the kernels whose readers are placed it takes one behind the most exchanges:
-so a chain goes on while it can, and where an exchange interrupts it those fill the gap that nothing
-waits for, as the products for weights' gradients. What fills the gap best is taken first, then what
-makes most others ready, then the last by the order before. Memory decides nothing.
+one runs at a time, of several that could end the longest first. Of the kernels whose readers are
+placed it takes one behind the most exchanges: so a chain goes on while it can, and where an
+exchange interrupts it those fill the gap that nothing waits for, as the products for weights'
+gradients. What fills the gap best is taken first, then what makes most others ready, then the last
+by the order before. Memory decides nothing.
 
 Times are in bytes that the device's memory moves meanwhile (`trace.Timing`).
 
@@ -22,11 +23,15 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from .fusion import REDUCTIONS, Kernels
+from .trace import BufferUse
 
 _LATENCY = 3_300_000
 """From where a kernel is placed until what it reads can be placed without a pause: a microsecond of
 an H100. Behind a kernel that takes less a chain gives way to others; without it a U-Net split by
 the batch was predicted 11 % too low, and is within 2 %."""
+
+_PAIRED_BYTES, _NEAR = 2**16, 64
+"""Kernels of fewer bytes are no pairs, nor such that are more kernels apart in the program."""
 
 
 def latency_hiding_order(kernels: Kernels, order: Sequence[int]) -> list[int]:
@@ -51,6 +56,19 @@ class _Exchange:
     begin: int = 0
 
 
+@dataclass
+class _Pair:
+    """Two kernels that are placed together.
+
+    Attributes:
+      released: those whose readers are placed.
+      is_apart: whether they are placed one by one after all.
+    """
+
+    released: list[int] = field(default_factory=list)
+    is_apart: bool = False
+
+
 class _Scheduler:
     """Places kernels and exchanges, the last first; times count from the end."""
 
@@ -66,6 +84,7 @@ class _Scheduler:
         self._takes = _times(kernels)
         self._exchange = _exchanges(kernels)
         self._depth = self._depths()
+        self._pairs = _pairs(kernels, self._depth)
         self._unplaced = [len(users) for users in self._users]
         self._makes_ready = [0] * len(order)
         for number, count in enumerate(self._unplaced):
@@ -86,9 +105,9 @@ class _Scheduler:
         """Reductions that could be placed, if what they are made with were."""
         self._soon: list[tuple[int, int]] = []
         """Times from which kernels can be placed without a pause, and these kernels."""
-        self._ends: list[tuple[int, int]] = []
-        """The exchanges whose ends can be placed: of their kernels the least place, negative, and
-        the kernel of that place."""
+        self._ends: list[tuple[int, int, int]] = []
+        """The exchanges whose ends can be placed: what they take, negative, and of their kernels
+        the greatest place, negative, and the kernel of that place."""
         self._running: _Exchange | None = None
 
     def _depths(self) -> list[int]:
@@ -108,7 +127,7 @@ class _Scheduler:
                 self._add(heappop(self._soon)[1])
             deepest, running = self._deepest(), self._running
             if running is None and self._ends:
-                self._running = self._exchange[heappop(self._ends)[1]]
+                self._running = self._exchange[heappop(self._ends)[-1]]
                 self._running.begin = self._time + self._running.takes
             elif running is not None and self._begins(running, deepest):
                 for number in running.kernels:
@@ -131,7 +150,7 @@ class _Scheduler:
     def _pause(self) -> None:
         """Goes to the time at which something can be placed next.
 
-        Where kernels wait for each other's results to be sent together, some are sent before.
+        Where kernels wait for each other, to be made or to be sent together, some go before.
         """
         times = [time for time, _ in self._soon[:1]]
         if self._running is not None:
@@ -139,11 +158,16 @@ class _Scheduler:
         if times:
             self._time = min(times)
             return
+        for pair in self._pairs.values():
+            if len(pair.released) == 1 and not pair.is_apart:
+                pair.is_apart = True
+                self._release_alone(pair.released[0])
+                return
         for number, together in self._exchange.items():
             if together.unread and not self._unplaced[number]:
                 together.kernels.remove(number)
                 self._exchange[number] = _Exchange(together.takes, [number])
-                heappush(self._ends, (-self._place[number], number))
+                heappush(self._ends, (-together.takes, -self._place[number], number))
                 return
         raise RuntimeError("no kernel is left to be placed beside exchanges")
 
@@ -194,6 +218,16 @@ class _Scheduler:
 
     def _release(self, number: int) -> None:
         """What reads a kernel's results is placed."""
+        pair = self._pairs.get(number)
+        if pair is None or pair.is_apart:
+            self._release_alone(number)
+            return
+        pair.released.append(number)
+        if len(pair.released) == 2:
+            for each in pair.released:
+                self._release_alone(each)
+
+    def _release_alone(self, number: int) -> None:
         exchange = self._exchange.get(number)
         if exchange is None:
             if self._wake > self._time:
@@ -203,8 +237,8 @@ class _Scheduler:
             return
         exchange.unread -= 1
         if not exchange.unread:
-            first = min(exchange.kernels, key=self._place.__getitem__)
-            heappush(self._ends, (-self._place[first], first))
+            last = max(exchange.kernels, key=self._place.__getitem__)
+            heappush(self._ends, (-exchange.takes, -self._place[last], last))
 
     def _add(self, number: int) -> None:
         """Puts a kernel among the ready ones, or its new entry beside the one that it had."""
@@ -243,6 +277,46 @@ def _exchanges(kernels: Kernels) -> dict[int, _Exchange]:
             exchange.unread += 1
             found[number] = exchange
     return found
+
+
+def _pairs(kernels: Kernels, depth: Sequence[int]) -> dict[int, _Pair]:
+    """By kernel, the two elementwise ones of as many bytes that read the same buffer in the order
+    of its elements, and do not wait for each other, nor one of them for more exchanges.
+
+    XLA makes one kernel of them (multi_output_fusion.cc): an activation for a weight's gradient is
+    made beside its own gradient, so that only these two are held until something reads them.
+    """
+    sizes = kernels.trace.sizes
+    readers: dict[tuple[int, int, int], list[int]] = {}
+    found: dict[int, _Pair] = {}
+    for number, makes in enumerate(kernels.makes):
+        if kernels.use_of(number) is not BufferUse.ELEMENTWISE or len(makes) != 1:
+            continue
+        size = sizes[makes[0]]
+        for buffer in kernels.buffers[number] if size >= _PAIRED_BYTES else ():
+            if sizes[buffer] < size:
+                continue
+            others = readers.setdefault((buffer, size, depth[number]), [])
+            for other in reversed(others):
+                if number in found or number - other > _NEAR:
+                    break
+                if other not in found and not _waits(kernels, number, other):
+                    found[number] = found[other] = _Pair()
+            others.append(number)
+    return found
+
+
+def _waits(kernels: Kernels, number: int, other: int) -> bool:
+    """Whether a kernel waits for an earlier one."""
+    seen, waiting = {number}, [number]
+    while waiting:
+        for each in kernels.operands[waiting.pop()]:
+            if each == other:
+                return True
+            if each > other and each not in seen:
+                seen.add(each)
+                waiting.append(each)
+    return False
 
 
 def _reduced_with(kernels: Kernels) -> dict[int, list[int]]:
