@@ -322,16 +322,23 @@ def test_beside_exchanges_what_waits_for_nothing_runs_late() -> None:
 
 
 def in_gaps(
-    steps: Sequence[Step], exchanged: dict[int, int], *, given: str = "x", returned: str = "r"
+    steps: Sequence[Step],
+    exchanged: dict[int, int],
+    *,
+    given: str = "x",
+    returned: str = "r",
+    sizes: dict[str, int] | None = None,
+    long: int | None = None,
 ) -> list[str]:
     """What kernels make, as they are ordered beside exchanges: by position, the group of each.
 
-    Values are of 10 MB, so that no kernel takes less than the latency between two.
+    Values are of 10 MB, so that no kernel takes less than the latency between two, or of other
+    ``sizes``; the group ``long`` takes twice the time of others.
     """
-    sizes = dict.fromkeys(itertools.chain(*(makes for _, _, makes in steps)), 10**7)
-    trace = line(steps, sizes, given=given, returned=returned)
+    usual = dict.fromkeys(itertools.chain(*(makes for _, _, makes in steps)), 10**7)
+    trace = line(steps, usual | (sizes or {}), given=given, returned=returned)
     trace.timings = {
-        trace.makes[position][0]: Timing(0, 5 * 10**7, group)
+        trace.makes[position][0]: Timing(0, 5 * 10**7 * (1 + (group == long)), group)
         for position, group in exchanged.items()
     }
     kernels = Kernels(trace)
@@ -361,6 +368,30 @@ def test_what_waits_for_what_is_exchanged_with_it_is_exchanged_apart() -> None:
     assert in_gaps(steps, {0: 0, 2: 0}, returned="rq") == ["p", "rp", "q", "rq"]
 
 
+@pytest.mark.parametrize(("long", "order"), [(0, "f e r"), (1, "e f r")])
+def test_of_exchanges_that_could_end_the_longest_ends_first(long: int, order: str) -> None:
+    steps = [whole("x", "e"), whole("x", "f"), whole("e f", "r")]
+    assert in_gaps(steps, {0: 0, 1: 1}, long=long) == order.split()
+
+
+@pytest.mark.parametrize(
+    ("act_bytes", "reads", "order"),
+    [
+        (10**7, "a", "a g act da c w r"),
+        (9 * 10**6, "a", "a g da c act w r"),  # of fewer bytes it is no pair
+        (10**7, "a da", "a g da c act w r"),  # nor what waits for the other
+    ],
+)
+def test_elementwise_work_on_the_same_value_is_placed_together(
+    act_bytes: int, reads: str, order: str
+) -> None:
+    """What a weight's gradient reads is made beside the gradient that it is read with."""
+    steps = [whole("x", "a"), whole("x", "g"), elementwise("a g", "da"), elementwise(reads, "act")]
+    steps += [whole("act", "w"), whole("da", "c"), whole("c", "r")]
+    found = in_gaps(steps, {5: 0}, returned="r w", sizes={"act": act_bytes})
+    assert found == order.split()
+
+
 def test_a_loss_is_summed_before_its_gradient_is_written_over_what_it_is_summed_of() -> None:
     steps = [whole("x", "logits"), elementwise("logits", "d"), whole("d", "r")]
     steps.insert(2, reduction("logits", "loss"))
@@ -379,8 +410,8 @@ def test_a_block_with_exchanges_runs_in_that_order() -> None:
     assert buffer_timeline(overlapped).peak_bytes == 210
 
 
-SIZES = st.one_of(st.integers(1, 1000), st.just(500))
-"""Some alike, so that one may be written over another."""
+SIZES = st.one_of(st.integers(1, 1000), st.sampled_from([500, 10**6]))
+"""Some alike, so that one may be written over another, or made together with it."""
 
 
 @st.composite
