@@ -26,12 +26,12 @@ from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom._jax.options import OPTION
 from hloom.budgets.estimating import frontier_of
+from hloom.passes.fit import Fit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint
 from hloom.passes.recompute.plan import RematPlan, apply_plan
-from hloom.passes.remat import Remat
 
 DEMO = "demo"
 PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
@@ -80,19 +80,19 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
     compile_module(clone_module(module), devices, {OPTION: "off"})
     compile_s = cpu_seconds() - start_s
     prepared = clone_module(module)
-    pipeline = Pipeline((Remat(budget=Budget()),))
+    pipeline = Pipeline((Fit(budget=Budget()),))
     driver = pipeline.driver("cuda")
     assert driver is not None
     pipeline.run(prepared, target=targets.load(TARGET), stop=driver[0])
     rows: list[dict[str, Any]] = []
     with prepared.context, ir.Location.unknown():
-        analysis = FrontierAnalysis(prepared, targets.load(TARGET), Remat().min_bytes)
+        analysis = FrontierAnalysis(prepared, targets.load(TARGET), Fit().min_bytes)
         for point in analysis.along(POINTS):
             temp_bytes = _compiled_bytes(analysis, point, devices)
             print(f"{name}: {point.temp_bytes / temp_bytes - 1:+.1%}", flush=True)
             rows.append(
                 {
-                    "spec": "off" if point.budget is None else str(Remat(budget=point.budget)),
+                    "spec": "off" if point.budget is None else str(Fit(budget=point.budget)),
                     "predicted_temp_bytes": point.temp_bytes,
                     "temp_bytes": temp_bytes,
                     "added_seconds": point.added_seconds,
@@ -108,11 +108,10 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
 
 
 def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: list[Any]) -> int:
-    """XLA's temporary memory for the plan of a point."""
-    rewritten = clone_module(analysis.module)
-    if point.estimate.candidate is not None:
-        plans = analysis.model.on(rewritten, analysis.model.plan(point.estimate.candidate))
-        apply_plan(RematPlan(*plans))
+    """XLA's temporary memory for the plan of a point: what is recomputed, behind its moves."""
+    variant = analysis.variants.made_by(point.estimate.candidate)
+    rewritten = clone_module(variant.of.module)
+    apply_plan(RematPlan(*variant.model.on(rewritten, variant.plan(point.estimate))))
     found = memory_figures(compile_module(rewritten, devices, {OPTION: "off"})).temp_bytes
     assert found is not None
     return found
