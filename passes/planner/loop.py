@@ -54,8 +54,8 @@ _NEAR_THE_FLOOR = 1.25
 """How far above a budget the least expected memory may be where `min` is followed nevertheless: one
 plan that XLA makes far more of than expected corrects all others too."""
 
-_FAR_OFF = 1.5
-"""Where XLA makes as many times of a plan what the model does, plans with other moves are tried."""
+_FAR_OFF = 2
+"""Where XLA makes so many times of a plan what the model does, plans with other moves are tried."""
 
 _ALIKE = 0.01
 """Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
