@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from ...ir.op_facts import BufferUse
 from .fusion import REDUCTIONS, Kernels
-from .trace import BufferUse
 
 _LATENCY = 3_300_000
 """From where a kernel is placed until what it reads can be placed without a pause: a microsecond of
