@@ -217,7 +217,7 @@ class _Scheduler:
                 self._add(other)
 
     def _release(self, number: int) -> None:
-        """What reads a kernel's results is placed."""
+        """What reads a kernel's results is placed; one of a pair waits for the other."""
         pair = self._pairs.get(number)
         if pair is None or pair.is_apart:
             self._release_alone(number)
@@ -228,6 +228,7 @@ class _Scheduler:
                 self._release_alone(each)
 
     def _release_alone(self, number: int) -> None:
+        """The same, whatever else is to be placed with the kernel."""
         exchange = self._exchange.get(number)
         if exchange is None:
             if self._wake > self._time:
