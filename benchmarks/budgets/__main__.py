@@ -1,6 +1,6 @@
 """How far a predicted frontier is from XLA, and what it costs beside one compile.
 
-    python -m benchmarks.budgets         (needs the extras cuda13 and demo; no GPU; about an hour on
+    python -m benchmarks.budgets         (needs the extras cuda13 and demo; no GPU; some minutes on
                                           a small machine; --program NAME does one program)
 
 Each program's frontier is estimated for an H100, and the plan of each of its points is compiled for
@@ -30,8 +30,7 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint
-from hloom.passes.recompute.plan import RematPlan, apply_plan
+from hloom.passes.planner.frontier import FrontierAnalysis
 
 DEMO = "demo"
 PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
@@ -88,7 +87,10 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
     with prepared.context, ir.Location.unknown():
         analysis = FrontierAnalysis(prepared, targets.load(TARGET), Fit().min_bytes)
         for point in analysis.along(POINTS):
-            temp_bytes = _compiled_bytes(analysis, point, devices)
+            rewritten = analysis.rewritten(point.estimate)
+            compiled = compile_module(rewritten, devices, {OPTION: "off"})
+            temp_bytes = memory_figures(compiled).temp_bytes
+            assert temp_bytes is not None
             print(f"{name}: {point.temp_bytes / temp_bytes - 1:+.1%}", flush=True)
             rows.append(
                 {
@@ -105,16 +107,6 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
         "estimate_cpu_s": round(estimate_s, 3),
         "compile_cpu_s": round(compile_s, 3),
     }
-
-
-def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: list[Any]) -> int:
-    """XLA's temporary memory for the plan of a point: what is recomputed, behind its moves."""
-    variant = analysis.variants.made_by(point.estimate.candidate)
-    rewritten = clone_module(variant.of.module)
-    apply_plan(RematPlan(*variant.model.on(rewritten, variant.plan(point.estimate))))
-    found = memory_figures(compile_module(rewritten, devices, {OPTION: "off"})).temp_bytes
-    assert found is not None
-    return found
 
 
 if __name__ == "__main__":

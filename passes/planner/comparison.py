@@ -77,12 +77,12 @@ def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    if _same_moves(estimate, nearest.estimate) and not _recomputes_less(estimate, nearest.estimate):
+    if same_moves(estimate, nearest.estimate) and not _recomputes_less(estimate, nearest.estimate):
         return estimate.temp_bytes * math.exp(_log_ratio(nearest))
     by_moves: dict[str | None, Measurement] = {}
     for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
         candidate = one.estimate.candidate
-        by_moves.setdefault(None if candidate is None else names_in(candidate.moves), one)
+        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
     ratios = [_log_ratio(one) for one in by_moves.values()]
     return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
 
@@ -96,17 +96,17 @@ def _distance(one: Estimate, other: Estimate) -> float:
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
     distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
-    return distance + 0.5 * (not _same_moves(one, other))
+    return distance + 0.5 * (not same_moves(one, other))
 
 
-def _same_moves(one: Estimate, other: Estimate) -> bool:
+def same_moves(one: Estimate, other: Estimate) -> bool:
     """True also of the program as it is, which tells as much of all of them.
 
     Options make no difference: a loop that is split one iteration later is much the same.
     """
     if one.candidate is None or other.candidate is None:
         return True
-    return names_in(one.candidate.moves) == names_in(other.candidate.moves)
+    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
 
 
 def _recomputes_less(one: Estimate, other: Estimate) -> bool:
@@ -116,8 +116,7 @@ def _recomputes_less(one: Estimate, other: Estimate) -> bool:
 
 
 @functools.cache
-def names_in(moves: str) -> str:
-    """A spec of moves without their options."""
+def _names_in(moves: str) -> str:
     return re.sub(r"\{[^}]*\}", "", moves)
 
 

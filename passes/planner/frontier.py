@@ -265,13 +265,17 @@ class FrontierAnalysis:
         if not self._has_scans:
             return estimate
         if estimate.candidate not in self._scheduled_bytes:
-            variant = self.variants.made_by(estimate.candidate)
-            rewritten = clone_module(variant.of.module)
-            rules = memory_rules(self.target)
-            plans = variant.model.on(rewritten, variant.plan(estimate))
-            apply_plan(RematPlan(*plans, zeros_wait=rules.makes_zeros_early))
-            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten, rules=rules)
+            found = scheduled_temp_bytes(self.rewritten(estimate), rules=memory_rules(self.target))
+            self._scheduled_bytes[estimate.candidate] = found
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
+
+    def rewritten(self, estimate: Estimate) -> ir.Module:
+        """What the plan of an estimate makes of the program, its moves included."""
+        variant = self.variants.made_by(estimate.candidate)
+        module = clone_module(variant.of.module)
+        plans = variant.model.on(module, variant.plan(estimate))
+        apply_plan(RematPlan(*plans, zeros_wait=memory_rules(self.target).makes_zeros_early))
+        return module
 
     def _has_time(self) -> bool:
         return self.variants.simulated_operations < _MOST_WORK

@@ -11,10 +11,9 @@ from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from .candidates import Candidate, PlannerSettings
-from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, names_in
+from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, same_moves
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
-from .variants import moves_of
 
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
@@ -55,7 +54,7 @@ _NEAR_THE_FLOOR = 1.25
 plan that XLA makes far more of than expected corrects all others too."""
 
 _FAR_OFF = 2
-"""Where XLA makes so many times of a plan what the model does, plans with other moves are tried."""
+"""Where XLA takes more than so many times what the model does, other moves are tried next."""
 
 _ALIKE = 0.01
 """Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
@@ -179,11 +178,12 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
 
 def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
     """The estimates with moves that were not tried, and by themselves less than was reached."""
-    done = {names_in(moves_of(one.estimate)) for one in tried if one.estimate.candidate}
+    done = [one.estimate for one in tried if one.estimate.candidate is not None]
     return [
         estimate
         for estimate in untried
-        if names_in(moves_of(estimate)) not in done and estimate.temp_bytes < _reached_bytes(tried)
+        if estimate.temp_bytes < _reached_bytes(tried)
+        and not any(same_moves(estimate, other) for other in done)
     ]
 
 

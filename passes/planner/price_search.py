@@ -290,7 +290,7 @@ class PriceSearch:
         best: Estimate | None,
     ) -> int | None:
         """The highest price index that fits, ``wanted`` or above, searched from a guess; None where
-        there is none that is not dearer than the best plan of other columns."""
+        none fits, or only such as are dearer than the best plan of other columns."""
 
         def holds(price_index: int) -> bool:
             return fits(self.estimate(_at(column, price_index)))

@@ -284,8 +284,8 @@ def _pairs(kernels: Kernels, depth: Sequence[int]) -> dict[int, _Pair]:
     """By kernel, the two elementwise ones of as many bytes that read the same buffer in the order
     of its elements, and do not wait for each other, nor one of them for more exchanges.
 
-    XLA makes one kernel of them (multi_output_fusion.cc): an activation for a weight's gradient is
-    made beside its own gradient, so that only these two are held until something reads them.
+    XLA makes one kernel of such siblings (multi_output_fusion.cc): an activation for a weight's
+    gradient is made beside its own gradient, so that only these two are held until they are read.
     """
     sizes = kernels.trace.sizes
     readers: dict[tuple[int, int, int], list[int]] = {}

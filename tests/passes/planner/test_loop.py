@@ -222,9 +222,9 @@ def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: 
 @pytest.mark.parametrize(
     ("real_bytes", "chosen"),
     [
-        (340, "chunk{chunks=16}"),  # about what was expected
+        (340, "chunk{chunks=16}"),  # less than twice what was expected
         (400, "one-hot"),
-        (380, "chunk{chunks=16}"),  # not less than was reached
+        (380, "chunk{chunks=16}"),  # others promise no less than was reached
     ],
 )
 def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: str) -> None:
@@ -234,7 +234,7 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
     whole, first, second, other = (
         Estimate(Candidate.of_moves(each) if each else None, size_bytes, seconds)
         for each, size_bytes, seconds in zip(
-            moves, (1000, 190, 191, 385), (0, 2, 3, 1), strict=True
+            moves, (1000, 185, 186, 385), (0, 2, 3, 1), strict=True
         )
     )
     search = Search()

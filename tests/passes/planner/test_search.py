@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-from collections.abc import Callable, Iterator
-from typing import TypeGuard
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard, cast
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from hloom.passes.planner.candidates import (
     EXPENSIVE_PRICES,
     PARTS,
     STEPS,
+    TOP,
     Candidate,
     PlannerSettings,
 )
@@ -131,6 +132,82 @@ def test_evictions_are_tried_in_a_block_without_loops() -> None:
             found = [one for one in search.estimates.values() if one.temp_bytes <= limit]
             assert found
             assert all(model.has(one.candidate) for one in found)
+
+
+class Steps:
+    """A model whose memory is a step function of the price, or of what is evicted to."""
+
+    is_long = is_short = False
+    pairs = ()
+    operations = ()
+    machine_bytes = PARTS
+
+    def __init__(self, columns: Sequence[Candidate], bytes_of: Callable[[Candidate], int]) -> None:
+        self._columns, self._bytes_of = columns, bytes_of
+        self.estimated: list[Candidate] = []
+
+    def has(self, _: Candidate | None) -> bool:
+        return True
+
+    def columns(self) -> Sequence[Candidate]:
+        return self._columns
+
+    def evicted(self, parts: int) -> Candidate:
+        return Candidate(0, TOP, evicted_to=parts)
+
+    def kept_bytes(self, candidate: Candidate) -> int:
+        return 60 * candidate.price_index
+
+    def seconds(self, candidate: Candidate) -> float:
+        return float(TOP - candidate.price)
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        if candidate is None:
+            return Estimate(None, PARTS, 0.0)
+        self.estimated.append(candidate)
+        return Estimate(candidate, self._bytes_of(candidate), self.seconds(candidate))
+
+
+def searched(model: Steps) -> PriceSearch:
+    return PriceSearch(cast(Model, model))
+
+
+def test_evictions_halve_what_is_between_two_known_plans() -> None:
+    """What is next to a known plan mostly is the same one."""
+    model = Steps((), lambda candidate: 1400 if candidate.evicted_to <= 1927 else 2100)
+    searched(model).evict(2000, at_most(2000))
+    parts = [candidate.evicted_to for candidate in model.estimated]
+    assert parts == [2000, 1900, 1950, 1925]
+
+
+def test_a_column_ends_where_lower_prices_are_dearer_than_a_known_plan() -> None:
+    limit = 1000
+    model = Steps(
+        (Candidate(9, 0, segmented=True), Candidate(5, 0, segmented=True)),
+        lambda one: 100 * one.price_index if one.window_length == 9 else 2 * limit,
+    )
+    (found,) = searched(model).at_grid_prices(limit, at_most(limit))
+    assert found.price_index == 10
+    of_second = [one.price_index for one in model.estimated if one.window_length == 5]
+    assert of_second == [10], "all below add more time than the first column's plan"
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "refined"), [(0, {False}), (5, {False}), (-5, {False, True})]
+)
+def test_of_two_starting_points_that_are_alike_one_is_refined(
+    more_bytes: int, refined: set[bool]
+) -> None:
+    plain, segmented = Candidate(9, 0), Candidate(9, 0, segmented=True)
+    model = Steps(
+        (plain, segmented),
+        lambda candidate: 4 * candidate.price + more_bytes * candidate.segmented,
+    )
+    search, limit = searched(model), 1000
+    bases = search.at_grid_prices(limit, at_most(limit))
+    assert len(bases) == 2
+    search.refine(bases, limit, at_most(limit))
+    assert {one.segmented for one in model.estimated if one.step} == refined
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
