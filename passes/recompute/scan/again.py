@@ -15,7 +15,13 @@ from ...analysis.value_numbers import ValueNumbers
 from ...ir import walk
 
 
-def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
+def numbers_around() -> ValueNumbers:
+    """Numbers of the values around loops: one for all pairs of a block, since to number what they
+    read anew for each pair takes the square of their number."""
+    return ValueNumbers(through_constraints=True)
+
+
+def computed_again(pair: LoopPair, graph: Program, around: ValueNumbers) -> dict[int, ir.Value]:
     """By value of a forward body, a value of the backward body that is equal and there in time.
 
     Values that the forward body stacks are left out, and so is what is cheap to compute: XLA fuses
@@ -25,7 +31,7 @@ def computed_again(pair: LoopPair, graph: Program) -> dict[int, ir.Value]:
     """
     if not may_compute_again(pair):
         return {}
-    numbers = paired(ValueNumbers(through_constraints=True), pair)
+    numbers = paired(around, pair)
     ops = [view.operation for view in pair.backward.body.operations]
     place = {walk.key(op): number for number, op in enumerate(ops)}
     equal: defaultdict[int, list[tuple[int, ir.Value]]] = defaultdict(list)

@@ -17,15 +17,17 @@ from ...analysis.autodiff import has_remat_name, is_rematerialized
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import affine_in
 from ...analysis.loops.pairs import LoopPair, closed, loop_pairs
+from ...analysis.value_numbers import ValueNumbers
 from ...ir import walk
-from .again import computed_again
+from .again import computed_again, numbers_around
 from .bodies import ScanBody, inner_pairs
 
 
 def scan_groups(block: ir.Block, min_bytes: int, device: DeviceView) -> list[list[ScanBody]]:
     """The bodies of each group of loops of a block, those of earlier loops first."""
     chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes, device)]
-    return [_linked(_with_chains(group), device) for group in _connected(chosen)]
+    around = numbers_around()
+    return [_linked(_with_chains(group), device, around) for group in _connected(chosen)]
 
 
 def _free(block: ir.Block) -> list[list[LoopPair]]:
@@ -157,11 +159,13 @@ def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
     )
 
 
-def _linked(group: Sequence[list[LoopPair]], device: DeviceView) -> list[ScanBody]:
+def _linked(
+    group: Sequence[list[LoopPair]], device: DeviceView, around: ValueNumbers
+) -> list[ScanBody]:
     """The bodies of a group, with the links between them."""
     bodies = [ScanBody(tuple(pairs), device) for pairs in group]
     if len(bodies) == 1 and len(bodies[0].pairs) == 1 and not bodies[0].children:
-        bodies[0].again = computed_again(bodies[0].pairs[0], bodies[0].graph)
+        bodies[0].again = computed_again(bodies[0].pairs[0], bodies[0].graph, around)
     by_loop = {walk.key(body.forward.op): body for body in bodies}
     for first in bodies:
         for into in first.pairs:

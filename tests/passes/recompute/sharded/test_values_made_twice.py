@@ -20,7 +20,7 @@ from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.recompute.scan.again import computed_again
+from hloom.passes.recompute.scan.again import computed_again, numbers_around
 
 ROWS, COLUMNS = PartitionSpec("a", None), PartitionSpec(None, "b")
 
@@ -63,7 +63,9 @@ def layers(there: PartitionSpec, again: PartitionSpec) -> ir.Module:
 def test_what_lies_elsewhere_is_not_read(again: PartitionSpec) -> None:
     module = layers(ROWS, again)
     [pair] = loop_pairs(walk.entry_function(module).regions[0].blocks[0])
-    known = computed_again(pair, Program(pair.forward.body, DeviceView.of(module)))
-    without = computed_again(pair, Program(pair.forward.body))
+    known = computed_again(
+        pair, Program(pair.forward.body, DeviceView.of(module)), numbers_around()
+    )
+    without = computed_again(pair, Program(pair.forward.body), numbers_around())
     assert len(without) == 2  # the product and what its constraint hands on
     assert known == (without if again == ROWS else {})
