@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from jax.extend.mlir import ir
 
@@ -55,12 +55,19 @@ def may_go(op: ir.Operation) -> bool:
     return is_pure(op)
 
 
-def erase_dead(block: ir.Block) -> None:
-    """Erases the operations of a block that have no side effect and no used result."""
+def erase_dead(block: ir.Block) -> set[Hashable]:
+    """Erases the operations of a block that have no side effect and no used result.
+
+    Returns the keys (`walk.key`) of the loops and branches among them, and inside of them.
+    """
+    erased: set[Hashable] = set()
     for view in reversed(list(block.operations)):
         op = view.operation
         if not is_read(op) and may_go(op):
+            if len(op.regions):
+                erased |= {walk.key(each) for each in (op, *walk.operations(op)) if each.regions}
             erase(op)
+    return erased
 
 
 def erase_unread(

@@ -41,13 +41,16 @@ class LoopEffect:
 
     Attributes:
       inner_bytes: memory that is live only while the loop runs.
-      stacks: for a forward loop, the bytes of its results that backward loops read, by the numbers
-        of these among the module's operations.
+      readers: for a forward loop, the numbers of the backward loops that read its stacks as the
+        program is.
+      stacks: the bytes of its results that these read after the rewrite, by the numbers of those
+        that read the same ones.
       reads: values of the block that it reads and did not read before: the number of the operation
         that makes one, and which of its results it is.
     """
 
     inner_bytes: int
+    readers: tuple[int, ...] = ()
     stacks: tuple[tuple[tuple[int, ...], int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()
 
@@ -177,7 +180,10 @@ class LoopEffects:
                 for plan, copy in zip(plans, copies, strict=True)
                 for loop, new in zip(plan.loops, copy.loops, strict=True)
             }
-            finish_scans(replaced)
+            keys = {number: walk.key(loop) for number, loop in rebuilt.items()}
+            erased = finish_scans(replaced)
+            effects |= {number: LoopEffect(0) for number, key in keys.items() if key in erased}
+            rebuilt = {number: loop for number, loop in rebuilt.items() if number not in effects}
             device = device.with_made(replaced.like)
             programs = BlockPrograms(device)
             for number, loop in rebuilt.items():
@@ -187,7 +193,9 @@ class LoopEffects:
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
                     stacks = _linked_bytes(forward, readers, rebuilt, device)
-                    effects[forward] = dataclasses.replace(effects[forward], stacks=stacks)
+                    effects[forward] = dataclasses.replace(
+                        effects[forward], readers=tuple(readers), stacks=stacks
+                    )
         return effects
 
     def _made_around(
@@ -264,23 +272,27 @@ def _linked_bytes(
     loops: Mapping[int, ir.Operation],
     device: DeviceView,
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """By the loops that read it, the bytes of the results of a loop."""
-    read = {reader: set(loops[reader].operands) for reader in readers}
+    """By the loops that read it, the bytes of the results of a loop; of dead loops nothing."""
+    read = {reader: set(loops[reader].operands) for reader in readers if reader in loops}
     linked: Counter[tuple[int, ...]] = Counter()
-    for value in loops[forward].results:
-        by = tuple(reader for reader in readers if value in read[reader])
+    for value in loops[forward].results if forward in loops else ():
+        by = tuple(reader for reader, values in read.items() if value in values)
         if by:
             linked[by] += device.bytes_of(value) or 0
     return tuple(linked.items())
 
 
-def put_stacks(trace: OpTrace, writer: int, stacks: Sequence[tuple[Sequence[int], int]]) -> None:
-    """Replaces the stacks that one loop writes for others by new ones.
+def put_stacks(
+    trace: OpTrace,
+    writer: int,
+    readers: Sequence[int],
+    stacks: Sequence[tuple[Sequence[int], int]],
+) -> None:
+    """Replaces the stacks that one loop writes for others by new ones, or by none.
 
     Each new one has the positions of its readers in the trace, and its bytes; ``writer`` is the
-    position of the loop that writes them.
+    position of the loop that writes them, and ``readers`` are the positions of those others.
     """
-    readers = {reader for by, _ in stacks for reader in by}
     for value in trace.makes[writer]:
         if any(value in trace.reads[reader] for reader in readers):
             trace.sizes[value] = 0

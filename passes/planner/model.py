@@ -377,13 +377,13 @@ class Model:
                 trace.inner[position] = held + self._inside(op, planned)
                 continue
             trace.inner[position] = held + effect.inner_bytes
-            loops = {number: self.operations[number] for by, _ in effect.stacks for number in by}
+            loops = {number: self.operations[number] for number in effect.readers}
             places = {n: graph.producers[graph.index[op.results[0]]] for n, op in loops.items()}
             stacks = [([places[number] for number in by], size) for by, size in effect.stacks]
             read = [graph.index[self.operations[n].results[place]] for n, place in effect.reads]
             known = set(trace.reads[position])
             trace.reads[position] = [*trace.reads[position], *(v for v in read if v not in known)]
-            put_stacks(trace, position, stacks)
+            put_stacks(trace, position, tuple(places.values()), stacks)
         return trace
 
 

@@ -26,7 +26,7 @@ After::
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -95,8 +95,13 @@ def _later_first(one: list[PairPlan], other: list[PairPlan]) -> int:
     return 1 if first.is_before_in_block(second) else -1
 
 
-def finish_scans(replaced: Replacements) -> None:
-    """Erases the old loops, and the operations that are dead around and inside the new ones."""
+def finish_scans(replaced: Replacements) -> set[Hashable]:
+    """Erases the old loops, and the operations that are dead around and inside the new ones.
+
+    Returns the keys of the dead loops: also a new one is dead where all that was read of it is
+    recomputed.
+    """
+    erased: set[Hashable] = set()
     blocks = dict.fromkeys(old.block for old in replaced.ops)
     # An old backward loop still reads the dropped stacks of its old forward loop.
     for old in reversed(replaced.ops):
@@ -104,20 +109,22 @@ def finish_scans(replaced: Replacements) -> None:
     for block in replaced.bodies:
         if is_partitioned(block.owner.operation):
             merge_clones(block)
-        _erase_dead_inside(block)
+        erased |= _erase_dead_inside(block)
     # Inner blocks first: what is dead in them may be all that reads a value of the outer ones.
     for block in sorted(blocks, key=lambda block: -len(list(walk.ancestors(block)))):
-        erase_dead(block)
+        erased |= erase_dead(block)
+    return erased
 
 
-def _erase_dead_inside(block: ir.Block) -> None:
+def _erase_dead_inside(block: ir.Block) -> set[Hashable]:
     """Erases dead operations of a block, and then of the loops and branches left in it."""
-    erase_dead(block)
+    erased = erase_dead(block)
     for view in block.operations:
         if facts_of(view.operation.name).branches:
             for region in view.operation.regions:
                 for inner in region.blocks:
-                    _erase_dead_inside(inner)
+                    erased |= _erase_dead_inside(inner)
+    return erased
 
 
 def _erase_with_readers(op: ir.Operation) -> None:

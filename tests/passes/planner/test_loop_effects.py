@@ -67,3 +67,21 @@ def test_an_estimate_has_what_a_backward_loop_reads_to_recompute(
             least = min(least, found)
         # Some plan recomputes sums, whose tables are there as long as the backward loop.
         assert least < whole
+
+
+def test_a_forward_loop_of_which_everything_is_recomputed_has_no_effect() -> None:
+    """The sum itself is not returned: nothing reads the forward loop where its stack is gone."""
+
+    def loss(x: jax.Array, y: jax.Array) -> jax.Array:
+        def add(total: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return total + (row[0] * jax.numpy.sin(row[1])).sum(), None
+
+        return jax.lax.scan(add, jax.numpy.zeros(()), (x, y))[0]
+
+    rows = np.ones((8, ROWS, WIDTH), np.float32)
+    module = clone_module(jax.jit(jax.grad(loss, (0, 1))).lower(rows, rows).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        whole, least = (model.estimate(each) for each in (None, Candidate(0, 0)))
+    assert least.temp_bytes <= whole.temp_bytes - rows.nbytes
