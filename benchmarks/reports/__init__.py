@@ -1,0 +1,1 @@
+"""Programs after public reports of steps that take too much memory, as they are and with hloom."""
