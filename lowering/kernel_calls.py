@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import marks
+from hloom.passes.ir import marks, moves
 from hloom.passes.ir.custom_calls import CUSTOM_CALL, TYPED_FFI
 from hloom.passes.ir.erase import erase, replace
 
@@ -131,8 +131,7 @@ def paste(mark: ir.Operation, function: str, operands: Sequence[ir.Value]) -> li
         argument.replace_all_uses_with(operand)
     *body, terminator = (view.operation for view in block.operations)
     results = list(terminator.operands)
-    for operation in body:
-        operation.move_before(mark)
+    moves.move_into(mark, body)
     return results
 
 
@@ -184,8 +183,7 @@ def inline_decomposition(mark: ir.Operation, decomposition: ir.Operation) -> lis
     for argument, operand in zip(block.arguments, mark.operands, strict=True):
         argument.replace_all_uses_with(operand)
     *body, terminator = (view.operation for view in block.operations)
-    for operation in body:
-        operation.move_before(mark)
+    moves.move_into(mark, body)
     replace(mark, terminator.operands)
     erase(function)
     return body

@@ -45,7 +45,7 @@ from .framework.base import Pass, PlanBase
 from .framework.tables import Fact, Kind
 from .framework.target import Target
 from .framework.text import pluralize
-from .ir import walk
+from .ir import moves, walk
 from .ir.erase import erase, replace
 from .ir.locations import operation_name, qualified
 
@@ -119,7 +119,7 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
     *operations, terminator = list(body.operations)
     for op in operations:
         _relocate(op.operation, caller, call.location)
-        op.operation.move_before(call)
+    moves.move_into(call, (op.operation for op in operations))
     replace(call, list(terminator.operands))
     # Both read values of the caller, which may be erased before the callee is.
     erase(terminator.operation if consume else source)

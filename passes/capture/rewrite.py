@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..ir import marks, walk
+from ..ir import marks, moves, walk
 from ..ir.build import integer_like, zeros
 from ..ir.ops import facts_of
 from ..ir.outline import outline
@@ -85,8 +85,7 @@ class Outliner:
         """Reorders a block, adds its control dependencies, and outlines its regions."""
         sorted_ = plan.regions.schedule
         terminator = walk.terminator(sorted_.block)
-        for op in sorted_.order():
-            op.move_before(terminator)
+        moves.reorder(sorted_.block, sorted_.order())
         for dependency in plan.control_dependencies:
             make_wait(dependency, before=sorted_.gaps[dependency.slot + 1][0])
         ops = [view.operation for view in sorted_.block.operations]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from . import walk
+from . import moves, walk
 from .clone import remap_operands
 
 WriteCall = Callable[[Sequence[ir.Value], Sequence[ir.Type]], ir.Operation]
@@ -38,8 +38,7 @@ def outline(
         call = write_call(inputs, result_types)
     with ir.InsertionPoint(body), ops[0].location:
         returned = func.ReturnOp(outputs).operation
-    for op in ops:
-        op.move_before(returned)
+    moves.move_into(returned, ops)
     inside: dict[ir.Value, ir.Value] = dict(zip(inputs, body.arguments, strict=True))
     for old, new in zip(outputs, call.results, strict=True):
         old.replace_all_uses_with(new)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.purity import is_pure
-from ..ir import walk
+from ..ir import moves, walk
 from ..ir.values import constant_int, defining_op
 
 _LOAD = "stablehlo.dynamic_slice"
@@ -40,8 +40,7 @@ class LateLoads:
         for op in self.loads:
             for number, value in enumerate(op.operands):
                 op.operands[number] = indices.get(value, value)
-        for op in reversed(self.ops):
-            op.move_after(barrier)
+        moves.move_behind(barrier, self.ops)
 
 
 def late_loads(ops: Sequence[ir.Operation], first: int, ring: Sequence[ir.Operation]) -> LateLoads:

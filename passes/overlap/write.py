@@ -19,7 +19,7 @@ from jax.extend.mlir.dialects import stablehlo
 from ..analysis.axis_cuts import cut_operand
 from ..analysis.device_groups import DeviceGroups
 from ..analysis.purity import erase_unread, may_go
-from ..ir import walk
+from ..ir import moves, walk
 from ..ir.build import Box, broadcast, counted_while, counter, counter_type, reshaped
 from ..ir.collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
@@ -119,8 +119,7 @@ def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_La
     """
     readers = ring.readers
     assert readers is not None
-    for op in readers.before:
-        op.move_before(readers.first)
+    moves.move_before(readers.first, readers.before)
     with gather.location, ir.InsertionPoint(readers.first):
         group = _Group(ring.groups, gather)
         behind = _Behind(gather.results[0], readers, group, ring)
@@ -258,8 +257,7 @@ class _Behind:
             late = self._readers.late
             held = [*self.made, *ended, *(indices := late.indices())]
             barrier = stablehlo.OptimizationBarrierOp(held).operation
-            for op in at_once:
-                op.move_before(barrier)
+            moves.move_before(barrier, at_once)
             there = dict(zip(held, barrier.results, strict=True))
             made = {value: there[each] for value, each in made.items()}
             late.move_behind(barrier, {index: there[index] for index in indices})

@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 
 from ..analysis.program import Code, Node
 from ..analysis.signatures.signature import AxisLayout, Combine
-from ..ir import walk
+from ..ir import moves, walk
 from ..ir.build import converted, counted_while, counter, integer_like, iota, reshaped, typed, zeros
 from ..ir.clone import remap_operands
 from ..ir.erase import erase
@@ -61,8 +61,7 @@ def apply_loops(
     apart = {walk.key(part.node.op): writer.write_part(part) for part in plan.apart}
     for loop, place in zip(plan.loops, places, strict=True):
         before = apart.get(walk.key(place.before), place.before)
-        for op in place.moved:
-            apart.get(walk.key(op), op).move_before(before)
+        moves.move_before(before, [apart.get(walk.key(op), op) for op in place.moved])
         with ir.InsertionPoint(before):
             writer.write(loop)
     writer.clear()

@@ -8,7 +8,7 @@ times as large. Ordered by a barrier, it is the product that waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -16,6 +16,7 @@ from jax.extend.mlir import ir
 from ..analysis.program import Node, Program
 from ..analysis.reach import reached
 from ..analysis.shardings.shardings import Shardings
+from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 
@@ -35,17 +36,19 @@ class EarlyWork:
     made: tuple[ir.Value, ...] = ()
 
 
-def early_work(program: Program, loop: Node, shardings: Shardings, devices: int) -> EarlyWork:
+def early_work(
+    program: Program, loop: Node, shardings: Shardings, devices: int, done: Iterable[ir.Operation]
+) -> EarlyWork:
     """The products of a block that its loop had better wait for.
 
     Each needs nothing of the loop, and is the last to read values that are larger than its result;
-    of values of the batch a device has its part, one in ``devices``.
+    of values of the batch a device has its part, one in ``devices``. What earlier loops of the
+    block wait for, ``done``, is there: two loops would else move the same product, each to itself.
     """
-    search = _Search(program, loop)
+    search = _Search(program, loop, done)
     ops: dict[int, Node] = {}
-    made: list[ir.Value] = []
     for node in program.root.nodes:
-        if node.flops and not node.blocks and node.number not in search.behind:
+        if node.flops and not node.blocks and node.number not in search.there:
             work = search.work(node)
             if work is None:
                 continue
@@ -53,18 +56,22 @@ def early_work(program: Program, loop: Node, shardings: Shardings, devices: int)
             left = [(program.values[value], program.bytes_of(value)) for value in search.left(work)]
             if freed > sum(int(size * shardings.share(value)) for value, size in left):
                 ops |= {each.number: each for each in work}
-                made += [value for value, _ in left]
-    return EarlyWork(tuple(ops[number].op for number in sorted(ops)), tuple(dict.fromkeys(made)))
+    done_now = [ops[number] for number in sorted(ops)]
+    # Of all together: what one product reads of another's work comes before the loop, too.
+    made = tuple(program.values[value] for value in search.left(done_now))
+    return EarlyWork(tuple(each.op for each in done_now), made)
 
 
 class _Search:
-    def __init__(self, program: Program, loop: Node) -> None:
+    def __init__(self, program: Program, loop: Node, done: Iterable[ir.Operation]) -> None:
         self._program = program
         self._nodes = program.root.nodes
         self._loop = loop
         self._returned = set(program.root.returned)
-        self.behind = reached([loop.number], self._makers)
-        """The operations that the loop needs, and itself, by number."""
+        earlier = {walk.key(op) for op in done}
+        numbers = [node.number for node in self._nodes if walk.key(node.op) in earlier]
+        self.there = reached([loop.number, *numbers], self._makers)
+        """The operations that the loop needs, and itself, and what is done, by number."""
 
     def _makers(self, number: int) -> list[int]:
         makers = map(self._program.maker, self._nodes[number].reads())
@@ -81,7 +88,7 @@ class _Search:
             node = waiting.pop()
             found[node.number] = node
             for maker in self._makers(node.number):
-                if maker in found or (maker in self.behind and maker != self._loop.number):
+                if maker in found or (maker in self.there and maker != self._loop.number):
                     continue
                 if not self._is_light(self._nodes[maker]):
                     return None
@@ -89,7 +96,7 @@ class _Search:
         for node in self._nodes[product.number + 1 : self._loop.number]:
             makers = set(self._makers(node.number))
             if self._is_light(node) and makers & found.keys():
-                if makers - found.keys() - self.behind:
+                if makers - found.keys() - self.there:
                     return None
                 found[node.number] = node
         work = [found[number] for number in sorted(found)]
@@ -104,9 +111,9 @@ class _Search:
 
     def freed(self, work: list[Node]) -> Iterator[int]:
         """The values that nothing needs any more behind the work, when the loop begins."""
-        done = self.behind - {self._loop.number} | {node.number for node in work}
+        done = self.there - {self._loop.number} | {node.number for node in work}
         for value in dict.fromkeys(value for node in work for value in node.reads()):
-            is_made = self._program.maker(value) in self.behind
+            is_made = self._program.maker(value) in self.there
             if is_made and value not in self._returned and done.issuperset(self._readers(value)):
                 yield value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -183,8 +183,12 @@ def pipelined_loop(
     rule: AccumulatorRule,
     shardings: Shardings,
     axis: StageAxis,
+    earlier: Iterable[PipelinedLoop],
 ) -> PipelinedLoop:
-    """The loop as a pipeline. Raises NotPossibleError where it cannot be written as one."""
+    """The loop as a pipeline; ``earlier`` are those before it in the text.
+
+    Raises NotPossibleError where it cannot be written as one.
+    """
     layers, per_turn = found.layers, schedule.stages * schedule.repeats
     if layers % per_turn:
         stages, most = schedule.stages, layers // schedule.stages
@@ -236,7 +240,13 @@ def pipelined_loop(
         written,
         cut,
         tuple(value for value, form in reads if form is Form.OUTSIDE),
-        early_work(program, found.node, shardings, axis.count * (batch.devices if by_parts else 1)),
+        early_work(
+            program,
+            found.node,
+            shardings,
+            axis.count * (batch.devices if by_parts else 1),
+            [op for each in earlier for op in each.early.ops],
+        ),
     )
 
 

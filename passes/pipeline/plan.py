@@ -205,12 +205,15 @@ class PipelinePlanner:
             raise self._no_loop()
         settings, rule = self._settings, self._settings.accumulate_in
         schedule = self.choice.schedule(found, settings.microbatches, settings.repeats)
-        return tuple(
-            pipelined_loop(
-                number, layers, program, batch, schedule, rule, self._shardings, self._axis
+        axis, shardings = self._axis, self._shardings
+        loops: list[PipelinedLoop] = []
+        for number, ((layers, batch), program) in enumerate(zip(found, programs, strict=True)):
+            loops.append(
+                pipelined_loop(
+                    number, layers, program, batch, schedule, rule, shardings, axis, loops
+                )
             )
-            for number, ((layers, batch), program) in enumerate(zip(found, programs, strict=True))
-        )
+        return tuple(loops)
 
     def _programs(self) -> Iterator[Program]:
         """The step, and the bodies of its loops, such as that over microbatches.

@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 
 from ..analysis.purity import erase_dead, erase_unread
 from ..analysis.signatures.signature import AxisLayout
-from ..ir import walk
+from ..ir import moves, walk
 from ..ir.build import iota, reshaped
 from ..ir.erase import erase
 from ..ir.locations import scoped
@@ -164,8 +164,7 @@ class _LoopWriter:
         starts = [each for each in dict.fromkeys(starts) if not self._is_constant(each)]
         if not early.ops or not starts:
             return {}
-        for op in early.ops:
-            op.move_before(loop)
+        moves.move_before(loop, early.ops)
         barrier = stablehlo.OptimizationBarrierOp([*map(self._now, starts), *early.made])
         held = list(barrier.results)
         for value, after in zip(early.made, held[len(starts) :], strict=True):

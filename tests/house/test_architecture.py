@@ -387,6 +387,18 @@ def test_one_module_alone_erases_operations() -> None:
     assert erasing == {"passes/ir/erase.py"}
 
 
+def test_one_module_alone_moves_operations() -> None:
+    """It checks before that none is moved past what it reads, or what reads it."""
+    moving = {
+        str(file.relative_to(ROOT))
+        for _, file in SOURCES
+        for node in nodes_of(file)
+        if isinstance(node, ast.Attribute) and node.attr in ("move_before", "move_after")
+        if not (isinstance(node.value, ast.Name) and node.value.id == "moves")
+    }
+    assert moving == {"passes/ir/moves.py"}
+
+
 KNOWS_NO_PASS = (ROOT / "hloom" / "tools", ROOT / "hloom" / "dumps")
 """They show what any pass's plan states, third parties' too."""
 

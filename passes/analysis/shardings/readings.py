@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ...ir import walk
+from ...ir import moves, walk
 from ...ir.erase import erase
 from ...ir.products import ProductAxes
 from ...ir.values import defining_op
@@ -138,13 +138,14 @@ def _put_in_post_order(block: ir.Block) -> None:
     end = walk.terminator(block)
     operations = {walk.key(view.operation): view.operation for view in block.operations}
     done: set[Hashable] = set()
+    order: list[ir.Operation] = []
     for last in (end, *operations.values()):
         stack: list[tuple[ir.Operation, bool]] = [(last, False)]
         while stack:
             op, is_read = stack.pop()
             key = walk.key(op)
             if is_read and op != end:
-                op.move_before(end)
+                order.append(op)
             if key in done:
                 continue
             done.add(key)
@@ -155,6 +156,7 @@ def _put_in_post_order(block: ir.Block) -> None:
                 for maker in reversed([each for each in makers if each is not None])
                 if walk.key(maker) in operations
             ]
+    moves.reorder(block, order)
 
 
 def _as_multiplication(product: ir.Operation) -> None:

@@ -36,7 +36,7 @@ from ...analysis.autodiff import has_remat_name
 from ...analysis.loops.pairs import Residual
 from ...analysis.purity import erase_dead, is_cheap
 from ...analysis.value_numbers import ValueNumbers
-from ...ir import walk
+from ...ir import moves, walk
 from ...ir.build import integer_like
 from ...ir.clone import remap_operands
 from ...ir.erase import erase
@@ -230,7 +230,7 @@ def _rebuild_forward(
     loop.location = rematerialized(loop.location)
     for part in parts:
         _erase_readers(part.pair.forward.op.results)
-        part.pair.forward.op.move_before(outermost)
+        moves.move_into(outermost, [part.pair.forward.op])
     stacks = {value: loop.results[edit.position(number)] for value, number in numbers.items()}
     counter = arguments[pair.forward.counter]
     inside.edits[pair.forward.op.results[0]] = edit

@@ -1,0 +1,89 @@
+"""Moving operations inside of their block: nothing is moved past what it reads, or what reads it.
+
+The bindings move an operation anywhere. What is wrong then is found when the module is verified,
+far from its cause. So passes that move operations of a block do it here (a test holds it), where
+all that an operation reads and all that reads it is looked at before anything is moved. A move that
+another rewrite has made already is none: two rewrites may want an operation before each of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from jax.extend.mlir import ir
+
+from . import walk
+from .locations import named
+from .values import defining_op
+
+
+class MisplacedError(Exception):
+    """What was to be moved would stand before what it reads, or behind what reads it."""
+
+
+def move_before(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
+    """Has operations stand before another one of their block; those that do stay where they are.
+
+    They are given in the order of the text. Raises MisplacedError, before anything is moved, where
+    one reads what would stand behind it.
+    """
+    moved = [op for op in ops if not op.is_before_in_block(place)]
+    with_them = {walk.key(op) for op in moved}
+    for op in moved:
+        _check_read(op, with_them, lambda maker: maker.is_before_in_block(place))
+    for op in moved:
+        op.move_before(place)
+
+
+def move_behind(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
+    """Has operations stand right behind another one of their block; those behind it stay.
+
+    They are given in the order of the text. Raises MisplacedError, before anything is moved, where
+    something that stays reads one.
+    """
+    moved = [op for op in ops if not place.is_before_in_block(op)]
+    with_them = {walk.key(op) for op in moved}
+    for op in moved:
+        for result in op.results:
+            for use in result.uses:
+                reader = walk.ancestor_in(op.block, use.owner.operation)
+                if walk.key(reader) not in with_them and not place.is_before_in_block(reader):
+                    raise MisplacedError(
+                        f"{named(op)} was to be moved behind {named(reader)}, which reads it"
+                    )
+    for op in reversed(moved):
+        op.move_after(place)
+
+
+def move_into(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
+    """Moves operations from another block right before an operation, in the order given.
+
+    What they read is not looked at: what they read there is given to them before or afterwards.
+    """
+    for op in ops:
+        op.move_before(place)
+
+
+def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
+    """Puts all operations of a block but its terminator in an order.
+
+    Raises MisplacedError, before anything is moved, where one would stand before what it reads.
+    """
+    place = {walk.key(op): number for number, op in enumerate(order)}
+    for number, op in enumerate(order):
+        _check_read(op, (), lambda maker, number=number: place[walk.key(maker)] < number)
+    move_into(walk.terminator(block), order)
+
+
+def _check_read(
+    op: ir.Operation, with_it: Iterable[object], is_before: Callable[[ir.Operation], bool]
+) -> None:
+    """Raises MisplacedError where an operation would stand before what it reads."""
+    for value in walk.values_read(op):
+        maker = defining_op(value)
+        if maker is None or maker.block != op.block or walk.key(maker) in with_it:
+            continue
+        if not is_before(maker):
+            raise MisplacedError(
+                f"{named(op)} was to be moved before {named(maker)}, whose result it reads"
+            )
