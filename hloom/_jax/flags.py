@@ -29,7 +29,9 @@ def declare_flag(name: str, doc: str, validate: Callable[[Any], None]) -> Flag:
     """Declares a flag: for `jax_hloom` the variable `JAX_HLOOM`, `jax.config.update` and a context
     manager at once.
 
-    A change of its value recompiles. `validate` may raise to refuse a new value; the value from
+    A change of its value recompiles. Until one is set, `jax.config.values` does not list it:
+    plugins load when a backend starts, which may be inside of a test, and JAX's own test harness
+    fails a test that changes what is listed. `validate` may raise to refuse a new value; that from
     the environment is not validated here, since JAX would swallow the error at this point.
     """
     from jax._src import config
@@ -49,6 +51,7 @@ def declare_flag(name: str, doc: str, validate: Callable[[Any], None]) -> Flag:
         include_in_jit_key=True,
         include_in_trace_context=True,
     )
+    _hide_until_set(name, flag)
     declared = True
     return flag
 
@@ -80,4 +83,29 @@ def _declare_step_flag() -> Flag:
         include_in_jit_key=True,
         include_in_trace_context=False,
     )
+    _hide_until_set(STEP_FLAG, flag)
     return flag
+
+
+_declared_values: dict[str, Any] = {}
+"""By flag the value that it was declared with: that of its environment variable, or None."""
+
+
+def _hide_until_set(name: str, flag: Flag) -> None:
+    """Leaves a flag out of `jax.config.values` while its value is the one it was declared with."""
+    _declared_values[name] = flag.value
+    _install_hiding()
+
+
+@functools.cache
+def _install_hiding() -> None:
+    from jax._src import config
+
+    def listed(self: config.Config) -> dict[str, Any]:
+        values = {name: holder.value for name, holder in self._value_holders.items()}
+        for name, declared in _declared_values.items():
+            if values.get(name) == declared:
+                values.pop(name, None)
+        return values
+
+    config.Config.values = property(listed)  # type: ignore[method-assign, assignment]
