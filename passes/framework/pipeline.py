@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
+from ..ir.mesh import has_several_devices
 from .base import Pass, Plan, PlanWithEffect, RefusingPlan, WarningPlan
 from .errors import PassError, reason_of
 from .feedback import (
@@ -23,6 +25,7 @@ from .feedback import (
 )
 from .spec import parse_spec, print_spec
 from .target import Target
+from .text import pluralize
 
 
 @contextmanager
@@ -259,12 +262,17 @@ def _run_step(
     # A plan's own methods are the pass's code as well, and may fail like the rest of it.
     read, _ = _timed(step, "plan", lambda: _read(step, plan))
     apply_s = verify_s = 0.0
+    held = 0
     if not read.empty:
+        places = _places(module) if read.rewrites and not step.preparation else None
         _, apply_s = _timed(step, "apply", lambda: step.apply(plan))
+        if places is not None:
+            held, held_s = _timed(step, "apply", lambda: places.hold(module))
+            apply_s += held_s
         _, verify_s = _timed(step, "verify", lambda: _verify(module))
     run = PassRun(
         name=step.name,
-        summary=read.summary(),
+        summary=read.summary() + (_HELD.format(pluralize(held, "result")) if held else ""),
         effect=read.effect,
         plan=read.to_json(),
         empty=read.empty,
@@ -278,6 +286,28 @@ def _run_step(
         warning=read.warning,
     )
     return read, run
+
+
+class _Places(Protocol):
+    """`analysis.shardings.results.ResultPlaces`."""
+
+    def hold(self, module: ir.Module) -> int:
+        """Constrains the results that a rewrite has moved; gives their number."""
+
+
+_HELD = ", {} held where the program without the pass has them"
+
+
+def _places(module: ir.Module) -> _Places | None:
+    """Where a sharded program's results lie, to be held there whatever a step does to it.
+
+    By its name, as the passes are (`registry`): the analyses stand on the framework.
+    """
+    if not has_several_devices(module):
+        return None
+    results = importlib.import_module("hloom.passes.analysis.shardings.results")
+    places: _Places | None = results.ResultPlaces.of(module)
+    return places
 
 
 def _read(step: Pass, plan: Plan) -> _ReadPlan:

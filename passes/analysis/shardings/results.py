@@ -1,0 +1,95 @@
+"""Where a program's results lie, held by constraints where a rewrite would move them.
+
+Results for which a caller names no sharding lie where Shardy propagates them. That is a part of
+what the program means to the caller, who has these arrays afterwards; a rewrite that gathers a
+parameter, or sums a gradient in a loop, may lead propagation another way::
+
+    %g = stablehlo.while ...                     : tensor<64x128xf32>, now whole on each device
+    return %g
+
+Held, where propagation of the program before the rewrite says ``[{}, {"d"}]``::
+
+    %h = sdy.sharding_constraint %g <@mesh, [{}, {"d"}]>
+    return %h
+
+Only results that a rewrite would move get a constraint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from ...ir import walk
+from ...ir.mesh import has_several_devices
+from ...ir.shardings import Placement, placement_of, sharding_of
+from .propagation import propagate, returned_shardings
+
+
+@dataclass(frozen=True)
+class ResultPlaces:
+    """Where the results of a program lie.
+
+    Attributes:
+      types: the results' types.
+      returned: the sharding of each after propagation, as `Propagated` has it.
+    """
+
+    types: tuple[ir.Type, ...]
+    returned: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, module: ir.Module) -> ResultPlaces | None:
+        """Those of a module; pure. None where no rewrite moves them: the program is for one device,
+        or says itself where each result lies."""
+        if not has_several_devices(module) or not _is_only_main(module):
+            return None
+        given = returned_shardings(module)
+        if all(sharding is not None and "?" not in sharding for sharding in given):
+            return None
+        return cls(_returned_types(module), propagate(module, as_xla_reads=True).returned)
+
+    def hold(self, module: ir.Module) -> int:
+        """Constrains the results that lie elsewhere in a rewritten module; gives their number.
+
+        None of a program that returns something else.
+        """
+        if not _is_only_main(module) or _returned_types(module) != self.types:
+            return 0
+        found = propagate(module, as_xla_reads=True).returned
+        function = walk.entry_function(module)
+        end = walk.terminator(function.regions[0].blocks[0])
+        held = 0
+        for number, (wanted, now) in enumerate(zip(self.returned, found, strict=True)):
+            before, after = (
+                _placement(each, self.types[number], function) for each in (wanted, now)
+            )
+            if before.axes == after.axes:
+                continue
+            placement = replace(before, mesh=before.mesh or after.mesh)
+            with ir.InsertionPoint(end), end.location:
+                sharding = sharding_of(placement, module.context)
+                constraint = sdy.ShardingConstraintOp(end.operands[number], sharding)
+            end.operands[number] = constraint.result
+            held += 1
+        return held
+
+
+def _is_only_main(module: ir.Module) -> bool:
+    """Whether ``main`` is the one function that others may call: the only one that Shardy takes for
+    the program."""
+    public = [name for name, each in walk.functions(module).items() if walk.is_public(each)]
+    return public == ["main"]
+
+
+def _returned_types(module: ir.Module) -> tuple[ir.Type, ...]:
+    function = walk.entry_function(module)
+    return tuple(each.type for each in walk.terminator(function.regions[0].blocks[0]).operands)
+
+
+def _placement(sharding: str | None, type_: ir.Type, function: ir.Operation) -> Placement:
+    if sharding is None:
+        return Placement.whole(type_.rank if isinstance(type_, ir.RankedTensorType) else 0)
+    return placement_of(ir.Attribute.parse(sharding, function.context), function)

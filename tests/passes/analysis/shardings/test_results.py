@@ -1,0 +1,164 @@
+"""Results lie where they do without the passes, whatever a pass makes of the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.flows.steps import normal
+
+from hloom import targets
+from hloom.passes.analysis.shardings.propagation import propagate
+from hloom.passes.analysis.shardings.results import ResultPlaces
+from hloom.passes.framework import registry
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+
+LAYERS, WIDTH, HIDDEN, BATCH, CLASSES = 4, 32, 64, 64, 16
+
+SPECS = {
+    "accumulate": (
+        "accumulate{microbatches=2 gather=each}",
+        "accumulate{microbatches=2 gather=once reduce=each}",
+        "accumulate{microbatches=2 gather=once reduce=once}",
+    ),
+    "accumulate-in-place": ("accumulate{microbatches=2 dtype=keep},accumulate-in-place",),
+    "chunk": ("chunk{chunks=4 min_bytes=16}",),
+    "fit": ("fit{budget=40%}", "fit{budget=min}"),
+    "fold-transposes": ("fold-transposes",),
+    "free-constants": ("free-constants{min_bytes=16}",),
+    "late-gather": ("late-gather{min_bytes=16}",),
+    "offload": ("offload{min_bytes=16}",),
+    "one-hot": ("one-hot{min_bytes=16}",),
+    "overlap": ("overlap{min_bytes=16}",),
+    "ragged": ("ragged",),
+    "remat": ("remat{min_bytes=16}", "remat{budget=40% min_bytes=16}"),
+    "split-loop": ("split-loop{at=2}",),
+    "undo-checkpoint": ("undo-checkpoint",),
+    "uninitialized-stacks": ("uninitialized-stacks{min_bytes=16}",),
+    "unroll": ("unroll",),
+}
+
+ELSEWHERE = {
+    "barriers": "puts barriers around kernels alone",
+    "capture": "puts marks alone, which XLA does not get",
+    "cse": "prepares",
+    "drop-constraints": "prepares, and proves it by itself",
+    "inline": "prepares",
+    "pipeline": "wants layers over an axis: tests/passes/pipeline",
+    "split": "makes two programs",
+    "stages": "makes several programs",
+}
+"""Passes that are not among them, and why."""
+
+
+def test_every_pass_is_asked() -> None:
+    own = {name for name in registry.names() if not name.startswith("test")}
+    assert own == SPECS.keys() | ELSEWHERE.keys()
+
+
+def _layer(h: Any, up: Any, down: Any, along: NamedSharding | None) -> Any:
+    if along is None:
+        return h + jnp.tanh(h @ up) @ down
+    made = jnp.tanh(jnp.einsum("bd,dh->bh", h, up, out_sharding=along))
+    return h + jnp.einsum("bh,hd->bd", made, down, out_sharding=along)
+
+
+def gradients(form: str, axes: AxisType) -> tuple[Any, tuple[Any, ...]]:
+    """A step that returns its gradients and names no sharding for them, and its arguments."""
+    mesh, explicit = mesh_of(axes, d=2, t=4), axes is AxisType.Explicit
+    rows = ("d", "t") if form != "tensor" else "d"
+    columns = "t" if form == "tensor" else None
+    along = NamedSharding(mesh, PartitionSpec(rows, None)) if explicit else None
+    across = rows if form != "tensor" else None
+
+    def loss(weights: Any, x: Any, labels: Any) -> Any:
+        ups, downs, head = weights
+        if form == "unrolled":
+            for number in range(LAYERS):
+                x = _layer(x, ups[number], downs[number], along)
+        else:
+            x, _ = jax.lax.scan(lambda h, w: (_layer(h, *w, along), None), x, (ups, downs))
+        logits = jnp.einsum("bd,dv->bv", x, head, out_sharding=along)
+        chosen = jax.nn.one_hot(labels, CLASSES)
+        return -(jax.nn.log_softmax(logits) * chosen).sum(1).mean()
+
+    def placed(array: Any, *spec: Any) -> Any:
+        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    weights = (
+        placed(normal(LAYERS, WIDTH, HIDDEN), None, across, columns),
+        placed(normal(LAYERS, HIDDEN, WIDTH, seed=1), None, columns or across),
+        placed(normal(WIDTH, CLASSES, seed=2), across),
+    )
+    x, labels = placed(normal(BATCH, WIDTH), rows), placed(jnp.arange(BATCH) % CLASSES, rows)
+
+    def step(weights: Any, x: Any, labels: Any) -> Any:
+        value, (found, of_x) = jax.value_and_grad(loss, (0, 1))(weights, x, labels)
+        return value, of_x, jax.tree.map(lambda each: 2 * each, found)
+
+    return jax.jit(step), (weights, x, labels)
+
+
+FORMS = ("scanned", "unrolled", "tensor")
+
+
+@pytest.mark.long
+@each_kind_of_axes
+@pytest.mark.parametrize("form", FORMS)
+def test_no_pass_moves_results(form: str, axes: AxisType) -> None:
+    """By Shardy, which places them for XLA, as the passes make the program for an H100."""
+    step, arguments = gradients(form, axes)
+    module = step.lower(*arguments).compiler_ir()
+    target = targets.load("h100_sxm")
+    wanted = propagate(module, as_xla_reads=True).returned
+    changed = set()
+    for spec in (each for specs in SPECS.values() for each in specs):
+        clone = clone_module(module)
+        result = Pipeline.parse(spec).run(clone, target=target)
+        if result.changed:
+            changed.add(spec)
+        assert propagate(clone, as_xla_reads=True).returned == wanted, spec
+    assert changed.issuperset(SPECS["accumulate"]) or form == "tensor"
+
+
+@pytest.mark.parametrize("spec", SPECS["accumulate"])
+@pytest.mark.parametrize("form", ["scanned", "unrolled"])
+def test_a_callers_arrays_lie_as_without_the_pass(form: str, spec: str) -> None:
+    step, arguments = gradients(form, AxisType.Auto)
+    lowered = step.lower(*arguments)
+    off, on = (lowered.compile(compiler_options={"hloom": each}) for each in ("off", spec))
+    assert jax.tree.map(str, on.output_shardings) == jax.tree.map(str, off.output_shardings)
+
+
+def test_what_a_program_says_itself_is_not_asked(context: ir.Context) -> None:
+    """No propagation is run for a program that names the place of each result."""
+    module = ir.Module.parse(_PROGRAM % '{sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}')
+    assert ResultPlaces.of(module) is None
+    assert ResultPlaces.of(ir.Module.parse(_PROGRAM.replace("8]", "1]") % "")) is None
+
+
+def test_a_result_that_a_rewrite_moves_is_held(context: ir.Context) -> None:
+    module = ir.Module.parse(_PROGRAM % "")
+    places = ResultPlaces.of(module)
+    assert places is not None
+    assert places.hold(module) == 0
+    moved = ir.Module.parse(_PROGRAM.replace("tanh %%x", "tanh %%w") % "")
+    assert places.hold(moved) == 1
+    assert propagate(moved, as_xla_reads=True).returned == places.returned
+
+
+_PROGRAM = """
+sdy.mesh @mesh = <["d"=8]>
+func.func public @main(
+    %%x: tensor<16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>},
+    %%w: tensor<16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<16xf32> %s) {
+  %%0 = stablehlo.tanh %%x : tensor<16xf32>
+  return %%0 : tensor<16xf32>
+}
+"""
