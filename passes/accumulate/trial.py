@@ -20,6 +20,9 @@ is only run: there a hidden dimension is passed through by one layer and contrac
 the one has it of its weights, and the other of weights of its own; queries and keys have theirs of
 products.
 
+A gradient of each example has the dimension itself, and what is returned of it has not: it is
+summed later, once it is clipped.
+
 What is made of such products is a gradient or an update of a parameter, and is returned in the
 shape of an argument. A loss is not.
 """
@@ -55,88 +58,44 @@ class _Layer:
     Attributes:
       product: it, as a source.
       arguments: the arguments with the dimension that its operands with it are made of.
-      products: the products that these are made of.
+      having: these operands.
       others: the dimensions of its other operands.
     """
 
     product: int
     arguments: int
-    products: int
+    having: tuple[int, ...]
     others: frozenset[int]
 
 
-class _Search:
-    """Sources are bits of a number: of each argument, and of each product's result.
+class _Sources:
+    """What values are made of: sources are bits, of each argument and of each product's
+    result.
 
-    In a loop products of earlier iterations are no sources: each layer of a scan is one of its own.
+    Where products of earlier iterations are left out, each layer of a scan is one of its own.
     """
 
-    def __init__(self, program: Program, dimensions: ProgramDimensions) -> None:
-        self._dimensions = dimensions
+    def __init__(
+        self, program: Program, dimensions: ProgramDimensions, *, earlier_iterations: bool
+    ) -> None:
         arguments = program.root.arguments
         self._made_of: dict[int, int] = {value: 1 << at for at, value in enumerate(arguments)}
-        self._products = [node for node, _ in dimensions.products]
-        self._bits = {
-            node.number: 1 << (len(arguments) + at) for at, node in enumerate(self._products)
+        self.bits = {
+            node.number: 1 << (len(arguments) + at)
+            for at, (node, _) in enumerate(dimensions.products)
         }
-        self._arguments = (1 << len(arguments)) - 1
-        self._having: dict[int, int] = {}
-        for value in arguments:
-            for dimension in dimensions.of(value):
-                self._having[dimension] = self._having.get(dimension, 0) | self._made_of[value]
+        self.arguments = (1 << len(arguments)) - 1
+        self._carried = -1 if earlier_iterations else self.arguments
         self._walk(program.root)
 
-    def finds(self, returned: Iterable[int]) -> bool:
-        wanted = self._sources(returned)
-        layers: dict[int, list[_Layer]] = {}
-        for node in self._products:
-            for dimension in self._of_all(node.results):
-                layers.setdefault(dimension, []).append(self._layer(node, dimension))
-        return any(
-            self._is_gradient(node, layers)
-            for node in self._products
-            if wanted & self._bits[node.number]
-        )
-
-    def _layer(self, node: Node, dimension: int) -> _Layer:
-        having = [value for value in node.operands if dimension in self._dimensions.of(value)]
-        others = [value for value in node.operands if value not in having]
-        sources = self._sources(having)
-        return _Layer(
-            self._bits[node.number],
-            sources & self._having.get(dimension, 0),
-            sources & ~self._arguments,
-            self._of_all(others),
-        )
-
-    def _is_gradient(self, node: Node, layers: dict[int, list[_Layer]]) -> bool:
-        made, behind = self._of_all(node.results), self._sources(node.operands)
-        for dimension in self._of_all(node.operands) - made:
-            sources = [
-                self._made_of.get(value, 0)
-                for value in node.operands
-                if dimension in self._dimensions.of(value)
-            ]
-            for layer in layers.get(dimension, ()):
-                if (
-                    behind & layer.product
-                    and not made.isdisjoint(layer.others)
-                    and any(
-                        each & layer.arguments and each & ~self._arguments == layer.products
-                        for each in sources
-                    )
-                ):
-                    return True
-        return False
-
-    def _of_all(self, values: Iterable[int]) -> frozenset[int]:
-        return frozenset[int]().union(*map(self._dimensions.of, values))
-
-    def _sources(self, values: Iterable[int]) -> int:
+    def of(self, values: Iterable[int]) -> int:
         found = 0
         for value in values:
             found |= self._made_of.get(value, 0)
         return found
+
+    def products_of(self, values: Iterable[int]) -> int:
+        return self.of(values) & ~self.arguments
 
     def _walk(self, block: Code) -> None:
         for node in block.nodes:
@@ -147,7 +106,7 @@ class _Search:
             elif node.category is Category.RELABEL:
                 self._pass(node.operands, node.results)
             else:
-                made = self._sources(node.operands) | self._bits.get(node.number, 0)
+                made = self.of(node.operands) | self.bits.get(node.number, 0)
                 self._made_of.update(dict.fromkeys(node.results, made))
 
     def _loop(self, node: Node) -> None:
@@ -157,7 +116,7 @@ class _Search:
         while True:
             before = self._sources_of_each(body.arguments)
             self._walk(body)
-            self._pass(body.returned, body.arguments, self._arguments)
+            self._pass(body.returned, body.arguments, self._carried)
             if self._sources_of_each(body.arguments) == before:
                 break
         self._pass(node.operands, node.results)
@@ -178,6 +137,86 @@ class _Search:
 
     def _sources_of_each(self, values: Iterable[int]) -> list[int]:
         return [self._made_of.get(value, 0) for value in values]
+
+
+class _Search:
+    def __init__(self, program: Program, dimensions: ProgramDimensions) -> None:
+        self._program = program
+        self._dimensions = dimensions
+        self._products = [node for node, _ in dimensions.products]
+        self._near = _Sources(program, dimensions, earlier_iterations=False)
+        self._having: dict[int, int] = {}
+        for value in program.root.arguments:
+            for dimension in dimensions.of(value):
+                self._having[dimension] = self._having.get(dimension, 0) | self._near.of([value])
+
+    def finds(self, returned: Sequence[int]) -> bool:
+        """Whether what is returned is made of a gradient.
+
+        At first of a product that an iteration's own results lead to. A recurrent layer's may reach
+        what the step returns by the state of the next iteration alone, as a neuron's that gives its
+        state before the input is added.
+        """
+        products = {}
+        for node in self._products:
+            bit = self._near.bits[node.number]
+            behind = [value for value in returned if self._near.of([value]) & bit]
+            if behind:
+                products[node] = self._summed(node, behind)
+        layers: dict[int, list[_Layer]] = {}
+        for node in self._products:
+            for dimension in self._of_all(node.results):
+                layers.setdefault(dimension, []).append(self._layer(node, dimension))
+        if any(self._is_gradient(*each, layers, self._near) for each in products.items()):
+            return True
+        far = _Sources(self._program, self._dimensions, earlier_iterations=True)
+        return any(self._is_gradient(*each, layers, far) for each in products.items())
+
+    def _summed(self, node: Node, behind: Iterable[int]) -> frozenset[int]:
+        """The dimensions that a product contracts, and those that all of its operands and it have,
+        but not all that is returned of it: of gradients of each example that are summed later."""
+        made, kept = self._of_all(node.results), map(self._dimensions.of, behind)
+        each = made.intersection(*map(self._dimensions.of, node.operands))
+        return (self._of_all(node.operands) - made) | (each - frozenset.intersection(*kept))
+
+    def _layer(self, node: Node, dimension: int) -> _Layer:
+        having = [value for value in node.operands if dimension in self._dimensions.of(value)]
+        return _Layer(
+            self._near.bits[node.number],
+            self._near.of(having) & self._having.get(dimension, 0),
+            tuple(having),
+            self._of_all(value for value in node.operands if value not in having),
+        )
+
+    def _is_gradient(
+        self,
+        node: Node,
+        summed: Iterable[int],
+        layers: dict[int, list[_Layer]],
+        sources: _Sources,
+    ) -> bool:
+        made, behind = self._of_all(node.results), sources.of(node.operands)
+        for dimension in summed:
+            having = [value for value in node.operands if dimension in self._dimensions.of(value)]
+            for layer in layers.get(dimension, ()):
+                if (
+                    behind & layer.product
+                    and not made.isdisjoint(layer.others)
+                    and any(self._reads_the_same(value, layer, sources) for value in having)
+                ):
+                    return True
+        return False
+
+    def _reads_the_same(self, value: int, layer: _Layer, sources: _Sources) -> bool:
+        """Whether a value is made of what the layer's operand is made of, in an iteration and in
+        all of them."""
+        return bool(self._near.of([value]) & layer.arguments) and all(
+            each.products_of([value]) == each.products_of(layer.having)
+            for each in (self._near, sources)
+        )
+
+    def _of_all(self, values: Iterable[int]) -> frozenset[int]:
+        return frozenset[int]().union(*map(self._dimensions.of, values))
 
 
 @dataclass(frozen=True)
@@ -224,7 +263,7 @@ def tried(program: Program, seeds: Sequence[Seed], most_phases: int | None) -> C
     """What cutting a dimension gives. Raises TooManyPhasesError."""
     flow = dimension_flow(program, seeds, most_phases=most_phases)
     products = _whole_products(flow)
-    summed = _summed(flow)
+    summed = _summed(flow) or _summed(flow, reductions=True)
     return CutTrial(
         flow=flow,
         sums_products=bool(summed),
@@ -267,24 +306,32 @@ def _finished(flow: DimensionFlow, node: Node) -> list[int]:
     return [*(node.operands[place] for place in fit.finished), *fit.captured]
 
 
-def _summed(flow: DimensionFlow) -> list[Node]:
+def _summed(flow: DimensionFlow, *, reductions: bool = False) -> list[Node]:
     """The products that are summed for what comes after the loops.
 
-    None where more of them are summed for later loops.
+    None where more of them are summed for later loops. With ``reductions`` those, too, that are
+    summed by other operations behind them, as gradients of each example that are clipped before.
     """
     wanted_in: dict[int, int] = {}
     """By value the last loop that something made of it is in."""
     final: list[Node] = []
+    counted: set[int] = set()
     balance = 0.0
     for node in reversed(flow.program.root.nodes):
         phase = _loop_of(flow, node)
-        products = list(_sums(flow, node)) if phase and node.flops else []
+        products, flops = [], 0.0
+        if phase and node.flops:
+            products, flops = list(_sums(flow, node, reductions)), node.flops
+        elif phase and reductions and _reduces(flow, node):
+            products = [each for each in _behind(flow, node) if each.number not in counted]
+            counted.update(each.number for each in products)
+            flops = sum(each.flops for each in products)
         if products:
             sums = [value for value in node.results if _is_sum(flow.of(value))]
             if any(wanted_in.get(value, 0) > phase for value in sums):
-                balance -= node.flops
+                balance -= flops
             else:
-                balance += node.flops
+                balance += flops
                 final += products
         last = max((phase, *(wanted_in.get(value, 0) for value in node.results)))
         for value in node.reads():
@@ -292,7 +339,7 @@ def _summed(flow: DimensionFlow) -> list[Node]:
     return final if balance > 0 else []
 
 
-def _sums(flow: DimensionFlow, node: Node) -> Iterator[Node]:
+def _sums(flow: DimensionFlow, node: Node, reductions: bool) -> Iterator[Node]:
     """The products, the operation itself or in it, that are summed over the dimension."""
     if facts_of(node.op.name).is_product:
         if any(_is_sum(flow.of(value)) for value in node.results):
@@ -301,7 +348,34 @@ def _sums(flow: DimensionFlow, node: Node) -> Iterator[Node]:
     for block in node.blocks:
         for inner in block.nodes:
             if inner.flops:
-                yield from _sums(flow, inner)
+                yield from _sums(flow, inner, reductions)
+            elif reductions and _reduces(flow, inner):
+                yield from _behind(flow, inner)
+
+
+def _reduces(flow: DimensionFlow, node: Node) -> bool:
+    """Whether an operation sums arrays over the dimension: a number is none, as a loss."""
+    shapes = flow.program.shapes
+    return any(_is_sum(flow.of(value)) and shapes[value] for value in node.results) and not any(
+        _is_sum(flow.of(value)) for value in node.operands
+    )
+
+
+def _behind(flow: DimensionFlow, node: Node) -> Iterator[Node]:
+    """The products whose results, in chunks, an operation in a loop is made of."""
+    seen = set(node.operands)
+    waiting = [*seen]
+    while waiting:
+        value = waiting.pop()
+        maker = flow.program.makers.get(value)
+        if maker is None or not flow.of(value).is_split:
+            continue
+        if maker.flops:
+            yield maker
+            continue
+        new = set(maker.operands) - seen
+        seen |= new
+        waiting += new
 
 
 def _are_sums(flow: DimensionFlow) -> bool:
