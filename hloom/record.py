@@ -245,7 +245,8 @@ class CompileRecord:
             asked_for = [run.effect for run in self.runs if run.requested and run.effect]
             # What only prepares for others is told of where nothing else changed the program.
             return ", ".join(asked_for or [run.effect for run in self.runs if run.effect])
-        told = [run.summary for run in self.runs if run.requested]
+        # Of what is refused the warning has the reason.
+        told = [run.summary for run in self.runs if run.requested and not run.refusal]
         if self._fit:
             told = [each for each in told if each != _NOTHING]
         reasons = "; ".join(told)

@@ -352,7 +352,13 @@ def _ends(trial: CutTrial) -> str:
         effect = _effect_of(trial.flow.program, end)
         if effect is not None:
             return f"{site(effect.op)} has an effect and runs once, {_waits(end)}"
-    return str(found[0])
+    first = found[0]
+    if not first.flow.is_partial:
+        return str(first)
+    return (
+        f"{first}. That is a statistic of the whole batch, as batch norm takes; norms of each "
+        "example, as group norm and layer norm, take none"
+    )
 
 
 def _waits(end: PhaseEnd) -> str:

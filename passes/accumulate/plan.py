@@ -301,13 +301,26 @@ class MicrobatchPlanner:
             once=once,
             added=tuple(sorted(added.items())) if len(added) > 1 else (),
         )
-        return self._planned(module, batch, number, record)
+        why = "no number of microbatches takes less memory than the whole batch"
+        if limit_bytes is None and not least:
+            why = "what memory there is is not known: give microbatches= or a budget="
+        elif limit_bytes is not None and expected(1) <= limit_bytes:
+            why = (
+                "the whole batch holds the budget; microbatches= says how many there shall be "
+                "all the same"
+            )
+        return self._planned(module, batch, number, record, why)
 
     def _planned(
-        self, module: ir.Module, batch: _Batch, number: int, record: AccumulateRecord
+        self,
+        module: ir.Module,
+        batch: _Batch,
+        number: int,
+        record: AccumulateRecord,
+        why_whole: str = "one microbatch is asked for, which is the whole batch",
     ) -> AccumulatePlan:
         if number == 1:
-            return AccumulatePlan(batch=batch.text, reason="one microbatch is all", record=record)
+            return AccumulatePlan(batch=batch.text, reason=why_whole, record=record)
         try:
             loops = self._loops(batch, module, number, record.once)
         except NotPossibleError as error:
@@ -433,4 +446,5 @@ def _not_loopable(error: NotPossibleError) -> str:
 
 
 def _refused(why: str, batch: str = "") -> AccumulatePlan:
-    return AccumulatePlan(batch=batch, reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")
+    told = f"{why[:1].upper()}{why[1:]}"
+    return AccumulatePlan(batch=batch, reason=why, refusal=f"{told.removesuffix('.')}.")

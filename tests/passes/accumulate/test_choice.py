@@ -101,6 +101,7 @@ def test_a_statistic_of_the_batch_is_named() -> None:
     assert "axis 0 of x, 4 elements" in said
     assert "5 loops over the microbatches, and phases=1 allows one: subtract" in said
     assert line_of(batch_norm, "x.mean(0)) * jax.lax.rsqrt") in said
+    assert "a statistic of the whole batch, as batch norm takes" in said
     assert chosen(step.step, *step.arguments, phases=5) == "axis 0 of x"
 
 

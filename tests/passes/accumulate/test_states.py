@@ -14,6 +14,9 @@ from support.flows.steps import normal
 
 from hloom.passes.accumulate.batch import NoStepError, choose
 from hloom.passes.analysis.program import Program
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
 
 STEPS, BATCH, INPUTS, UNITS, CLASSES = 6, 8, 12, 16, 4
 
@@ -156,3 +159,21 @@ def test_gradients_of_each_example_are_clipped_and_summed(summed: Any, forward: 
     weights = [normal(UNITS, UNITS, seed=seed) for seed in range(3)]
     x, y = normal(BATCH, UNITS, seed=5), normal(BATCH, UNITS, seed=6)
     assert_same(step, weights, x, y, spec="accumulate{microbatches=4}", tolerance=1e-6)
+
+
+def test_why_the_batch_stays_whole_is_told() -> None:
+    forward = leaky(READS["new state"])
+    step = trained(lambda weights, x: jnp.mean(forward(weights, x) ** 2))
+    module = lowered(step, leaky_weights(), normal(STEPS, BATCH, INPUTS, seed=2))
+
+    def said(spec: str, target: Target) -> str:
+        return Pipeline.parse(spec).run(clone_module(module), target=target).runs[-1].summary
+
+    device = Target("cpu", memory_bytes=2**30, usable_bytes=2**30)
+    assert "holds the budget; microbatches= says how many" in said("accumulate", device)
+    assert "give microbatches= or a budget=" in said("accumulate", Target("cpu"))
+    named = Pipeline.parse("accumulate{microbatches=2 args=nope}")
+    refusal = named.run(clone_module(module), target=device).runs[-1].refusal
+    assert refusal.startswith("It has no argument 'nope'. There are ")
+    assert refusal.endswith(".")
+    assert not refusal.endswith("..")
