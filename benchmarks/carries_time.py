@@ -27,7 +27,7 @@ PROGRAMS: dict[str, Callable[[int], tuple[Any, tuple[Any, ...]]]] = {
 CARRIES = (100, 200, 400, 800)
 SPECS = {
     "none": "remat",
-    "floor": "remat{{budget=1}}",
+    "floor": "remat{{budget=1B}}",
     "half": "remat{{budget={half}}}",
 }
 BESIDE_XLA = 100

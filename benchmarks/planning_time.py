@@ -40,7 +40,7 @@ LIMIT_S = 10.0
 
 OPERATIONS = (1_000, 3_000, 10_000, 30_000, 100_000)
 SPECS = {
-    "floor": "remat{{budget=1}}",
+    "floor": "remat{{budget=1B}}",
     "half": "remat{{budget={half}}}",
 }
 REPEATS = 3

@@ -30,7 +30,7 @@ _OTHER_SPECS = (
     "remat{min_bytes=0}",
     "remat{budget=50%}",
     "remat{budget=1KiB}",
-    "remat{budget=1 min_bytes=0}",
+    "remat{budget=1B min_bytes=0}",
     "remat{budget=fit}",
     "remat{min_bytes=0},unroll{loops=all},barriers,capture{min_ops=1}",
 )

@@ -1,14 +1,14 @@
 // What a straight-line block computes again to hold a budget: at the floor, where the step takes
 // as little as it can; at a budget that one product is enough for; at one that needs nothing.
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | filecheck %s
+// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1B}" --split-input-file | filecheck %s
 // RUN: hloom-opt %s -p "remat{min_bytes=0 budget=10KiB}" --split-input-file | \
 // RUN:   filecheck %s --check-prefix LOOSE
 // RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
 // RUN:   hloom-opt %s -p "remat{min_bytes=0 budget=1GiB}" --split-input-file --debug-info | \
 // RUN:   diff %t -
 // Twice is once.
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info -o %t && \
-// RUN:   hloom-opt %t -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info | diff %t -
+// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1B}" --split-input-file --debug-info -o %t && \
+// RUN:   hloom-opt %t -p "remat{min_bytes=0 budget=1B}" --split-input-file --debug-info | diff %t -
 
 // Two wide products that the backward pass reads. The first one, which is needed last, is computed
 // again behind a barrier with the gradient that it is multiplied with. That is the floor as well:

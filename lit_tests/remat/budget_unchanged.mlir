@@ -2,7 +2,7 @@
 // budget_straight_line.mlir with other work in the place of its generator: it makes something wide
 // that the backward pass reads, and something wider comes and goes in between.
 // RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
-// RUN:   hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info | diff %t -
+// RUN:   hloom-opt %s -p "remat{min_bytes=0 budget=1B}" --split-input-file --debug-info | diff %t -
 
 // A collective that runs twice could match another one on other devices.
 func.func public @an_all_reduce(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {

@@ -1,7 +1,7 @@
 // A parameter that is split over devices is gathered once for all products that read one value. The
 // last one that the forward pass reads, the loss head's, stays gathered for the backward pass: it
 // is not converted again, and no barrier comes between it and the clones that read it.
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | filecheck %s
+// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1B}" --split-input-file | filecheck %s
 
 // CHECK-LABEL: func.func public @main
 // CHECK:         %[[HEAD:.*]] = stablehlo.convert %arg1

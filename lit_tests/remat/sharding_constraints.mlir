@@ -2,7 +2,7 @@
 // a budget at its price where all that is sent there is known. What provably has its sharding
 // already is recomputed like other cheap work.
 // RUN: hloom-opt %s -p "remat{min_bytes=0}" --split-input-file | filecheck %s
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | \
+// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1B}" --split-input-file | \
 // RUN:   filecheck %s --check-prefix=BUDGET
 
 // A matrix product along a sharded axis under two constraints: an all-reduce and a reduce-scatter.

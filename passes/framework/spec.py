@@ -17,7 +17,7 @@ from .base import Pass
 from .errors import SpecError, did_you_mean, echo
 from .feedback import MeasuredPass
 from .options import OptionInfo, SpellingError, options_of, unit_hint
-from .spellings import parse_budget
+from .spellings import Budget, parse_budget
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""
@@ -153,9 +153,10 @@ class _Parser:
         try:
             return info.parse(text)
         except SpellingError as error:
-            # "1.5 GiB": the space parts the number from its unit.
+            # "1.5 GiB", "50 %": the space parts the number from its unit.
             unit = self._peek_word()
-            hint = (unit and unit_hint(text + unit)) or str(error)
+            share = f" Did you mean '{text}%'?" if unit == "%" else ""
+            hint = share or (unit and unit_hint(text + unit)) or str(error)
         what = f"option '{info.name}' of pass '{pass_class.name}' wants {info.wants}"
         self._fail(what, at, got=text, remedy=hint)
 
@@ -223,8 +224,12 @@ def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
     """The option that a number alone may have been meant for: the first that takes it."""
     if text[:1].isdigit():
         for name, info in infos.items():
-            with suppress(SpellingError):
+            try:
                 info.parse(text)
+            except SpellingError as error:
+                if info.type is Budget and text.isdigit():
+                    return str(error)
+            else:
                 return f" Did you mean '{name}={text}'?"
     return ""
 

@@ -168,14 +168,35 @@ def parse_budget(text: str) -> Budget:
         return Budget(percent=parse_float(text[:-1]))
     if not text[:1].isdigit():
         raise SpellingError(did_you_mean(text.lower(), ("fit", "min")))
-    if _FLOAT.fullmatch(text) and 0 < float(text) < 1:
-        raise SpellingError(f" Did you mean '{float(text) * 100:g}%'?")
+    if _FLOAT.fullmatch(text) and (hint := _hint_for_number(text)):
+        raise SpellingError(hint)
     return Budget(size_bytes=parse_bytes(text))
+
+
+_LEAST_PLAIN_BYTES = 2**20
+"""A plain number from here on is bytes, as a script computes them. A smaller one may be meant as
+GiB, as a share, or as MiB, in which `nvidia-smi` tells what a device has."""
+
+
+def _hint_for_number(text: str) -> str:
+    """What a budget without a unit may have been meant as; empty where it is bytes."""
+    value = float(text)
+    if value == 0:
+        return " Did you mean 'min'?"
+    if value < 1:
+        return f" Did you mean '{value * 100:g}%'?"
+    if text.isdigit() and value >= _LEAST_PLAIN_BYTES:
+        return ""
+    meant = f"{value:g}GiB" if value <= 1024 else f"{value:.0f}MiB"
+    share = f" or '{value:g}%'" if value <= 100 else ""
+    of_what = f" {text} of what? Did you mean '{meant}'{share}?"
+    return of_what if "." in text else f"{of_what} Bytes are '{text}B'."
 
 
 def print_budget(budget: Budget) -> str:
     if budget.size_bytes is not None:
-        return print_bytes(budget.size_bytes)
+        text = print_bytes(budget.size_bytes)
+        return f"{text}B" if text.isdigit() else text
     if budget.least:
         return "min"
     if budget.percent is not None:

@@ -75,7 +75,7 @@ def test_a_lowered_gives_the_same(found: Frontier) -> None:
 
 
 def test_neither_the_flag_nor_the_own_option_matters(found: Frontier) -> None:
-    step = jax.jit(jax.grad(loss), compiler_options={"hloom": "remat{budget=1}"})
+    step = jax.jit(jax.grad(loss), compiler_options={"hloom": "remat{budget=1B}"})
     with hloom.passes("remat"):
         assert hloom.estimate(step, *shapes(), target=TARGET) == found
 

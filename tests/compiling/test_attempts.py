@@ -57,7 +57,7 @@ def test_a_program_that_holds_the_budget_is_compiled_once(new_records: NewRecord
 
 
 def test_plans_again_until_the_budget_holds(new_records: NewRecords) -> None:
-    assert products_run(f"drop-products{{budget={3 * MATRIX_BYTES}}}") == 3
+    assert products_run(f"drop-products{{budget={3 * MATRIX_BYTES}B}}") == 3
     [record] = new_records()
     assert (record.compiles, record.changed, record.best_attempt) == (2, True, 1)
     assert [attempt.step_bytes for attempt in record.attempts] == [
@@ -77,13 +77,13 @@ def test_plans_again_until_the_budget_holds(new_records: NewRecords) -> None:
 
 def test_the_best_attempt_stays_where_later_ones_are_no_better(new_records: NewRecords) -> None:
     with pytest.raises(hloom.PassError, match="1 byte over the budget"):
-        products_run(f"drop-products{{budget={3 * MATRIX_BYTES - 1}}}")
+        products_run(f"drop-products{{budget={3 * MATRIX_BYTES - 1}B}}")
     assert new_records() == ()
 
 
 @pytest.mark.usefixtures("lenient")
 def test_what_cannot_be_held_is_one_warning(new_records: NewRecords) -> None:
-    spec = f"drop-products{{budget={3 * MATRIX_BYTES - 1}}}"
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES - 1}B}}"
     with pytest.warns(hloom.HloomWarning) as caught:
         assert [products_run(spec), products_run(spec)] == [3, 3]
     [warning] = caught
@@ -107,7 +107,7 @@ def test_no_more_compiles_than_allowed(
     compiles: int, products: int, temp_matrices: int, new_records: NewRecords
 ) -> None:
     with pytest.warns(hloom.HloomWarning):
-        assert products_run(f"drop-products{{budget=1 compiles={compiles}}}") == products
+        assert products_run(f"drop-products{{budget=1B compiles={compiles}}}") == products
     [record] = new_records()
     assert record.compiles == len(record.attempts) == compiles
     assert record.temp_bytes == temp_matrices * MATRIX_BYTES
@@ -135,16 +135,16 @@ def test_the_same_plan_is_not_compiled_again(
 
     monkeypatch.setattr(toy.DropProducts, "plan_after", first_plan_always)
     with pytest.raises(hloom.PassError, match="over the budget"):
-        products_run("drop-products{budget=1}")
+        products_run("drop-products{budget=1B}")
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
     with pytest.warns(hloom.HloomWarning):
-        assert products_run("drop-products{budget=1}") == 4
+        assert products_run("drop-products{budget=1B}") == 4
     assert [record.compiles for record in new_records()] == [1]
 
 
 def test_passes_around_the_measured_one_run_as_well(new_records: NewRecords) -> None:
-    driver = f"drop-products{{budget={2 * MATRIX_BYTES} compiles=5}}"
+    driver = f"drop-products{{budget={2 * MATRIX_BYTES}B compiles=5}}"
     spec = f"replace-two{{by=4}},{driver},replace-two{{by=8}}"
 
     def doubled(x: jax.Array) -> jax.Array:
@@ -184,7 +184,7 @@ def test_an_attempt_that_only_leaves_out_the_measured_pass_still_has_the_others(
 )
 def test_strict_raises_what_fails_in_a_later_attempt(phase: str, failed_in: str) -> None:
     with pytest.raises(hloom.PassError) as caught:
-        products_run(f"drop-products{{budget=1 fail={phase}}}")
+        products_run(f"drop-products{{budget=1B fail={phase}}}")
     assert caught.value.phase == failed_in
     assert "failed in measure" not in str(caught.value)
 
@@ -195,7 +195,7 @@ def test_a_later_attempt_that_fails_leaves_the_best_before(
     phase: str, new_records: NewRecords
 ) -> None:
     with pytest.warns(hloom.HloomWarning) as caught:
-        assert products_run(f"drop-products{{budget=1 fail={phase}}}") == 4
+        assert products_run(f"drop-products{{budget=1B fail={phase}}}") == 4
     [warning] = caught
     [record] = new_records()
     assert record.dump_dir is not None
@@ -210,7 +210,7 @@ def test_a_later_attempt_that_fails_leaves_the_best_before(
 @pytest.mark.usefixtures("lenient")
 def test_a_later_attempt_that_fails_is_dumped_once(tmp_path: Path, new_records: NewRecords) -> None:
     with hloom.dump(to=tmp_path / "dumps"), pytest.warns(hloom.HloomWarning):
-        products_run("drop-products{budget=1 fail=apply}")
+        products_run("drop-products{budget=1B fail=apply}")
     [folder] = (tmp_path / "dumps").iterdir()
     assert (folder / "failure.txt").exists()
     assert new_records()[0].dump_dir == folder
@@ -225,7 +225,7 @@ def test_a_first_plan_that_fails_leaves_the_program_as_it_was(
 
     monkeypatch.setattr(toy.DropProducts, "plan_after", broken)
     with pytest.warns(hloom.HloomWarning, match="is compiled as it was"):
-        assert products_run("drop-products{budget=1}") == 4
+        assert products_run("drop-products{budget=1B}") == 4
     [record] = new_records()
     assert (record.attempts, record.best_attempt, record.compiles) == ((), None, 1)
     assert record.fell_back is not None
@@ -235,7 +235,7 @@ def test_a_backend_without_figures_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
     monkeypatch.setattr("hloom.compiling.compiler.memory_figures", lambda _: MemoryFigures())
-    assert products_run("drop-products{budget=1}") == 4
+    assert products_run("drop-products{budget=1B}") == 4
     [record] = new_records()
     assert [attempt.step_bytes for attempt in record.attempts] == [None]
 
@@ -249,7 +249,7 @@ def test_the_original_is_not_compiled_twice(
         lambda self, module, target, attempts: toy.DropPlan(()),
     )
     monkeypatch.setattr(toy.DropProducts, "complaint", lambda *_: None)
-    assert products_run("drop-products{budget=1}") == 4
+    assert products_run("drop-products{budget=1B}") == 4
     [record] = new_records()
     assert record.compiles == 1
 
@@ -268,7 +268,7 @@ def test_only_the_best_executable_is_kept() -> None:
 
     module = jax.jit(step).lower(X).compiler_ir()
     with pytest.warns(hloom.HloomWarning):
-        best = compiled_by(compile_, module, "drop-products{budget=1 compiles=4}").executable
+        best = compiled_by(compile_, module, "drop-products{budget=1B compiles=4}").executable
     assert alive == [[], [True], [False, True], [False, True, False]]
     assert best is made[3]()
     assert made[1]() is None
@@ -279,7 +279,7 @@ def test_only_the_best_executable_is_kept() -> None:
 
 def test_a_dump_has_every_attempt(tmp_path: Path) -> None:
     with hloom.dump(to=tmp_path):
-        products_run(f"drop-products{{budget={3 * MATRIX_BYTES}}}")
+        products_run(f"drop-products{{budget={3 * MATRIX_BYTES}B}}")
     [folder] = tmp_path.iterdir()
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     assert [name for name in names if not name.startswith("xla/")] == [
@@ -309,7 +309,7 @@ def test_threads_compile_side_by_side(new_records: NewRecords) -> None:
                 y = y @ x
             return y
 
-        spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+        spec = f"drop-products{{budget={3 * MATRIX_BYTES}B}}"
         compiled = jax.jit(chain, compiler_options={"hloom": spec})
         results[products] = float(np.log2(np.asarray(compiled(X))[0, 0])) - 1
 
@@ -323,7 +323,7 @@ def test_threads_compile_side_by_side(new_records: NewRecords) -> None:
 
 
 def test_ahead_of_time_and_donation(new_records: NewRecords) -> None:
-    spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES}B}}"
     lowered = jax.jit(step, donate_argnums=0).lower(X)
     lowered.compile(compiler_options={"hloom": spec})
     [record] = new_records()

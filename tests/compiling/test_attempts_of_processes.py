@@ -37,7 +37,7 @@ print(json.dumps([[a.cache_hit for a in record.attempts], record.cache_hit]))
 
 def test_every_attempt_is_in_the_persistent_cache(run_python: RunPython, tmp_path: Path) -> None:
     environment = {
-        "JAX_HLOOM": f"drop-products{{budget={3 * MATRIX_BYTES}}}",
+        "JAX_HLOOM": f"drop-products{{budget={3 * MATRIX_BYTES}B}}",
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -52,7 +52,7 @@ def test_every_attempt_is_in_the_persistent_cache(run_python: RunPython, tmp_pat
 def test_processes_have_the_same_dump_of_every_attempt(
     run_python: RunPython, tmp_path: Path
 ) -> None:
-    spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES}B}}"
     texts = []
     for seed in ("1", "77"):
         folder = tmp_path / seed

@@ -123,7 +123,7 @@ def step(x):
     for _ in range(4): y = jax.lax.batch_matmul(y, x)
     return y
 matrix_bytes = 4 * 64 * 64
-spec = f"drop-products{{budget={4 * matrix_bytes - 50}}}"
+spec = f"drop-products{{budget={4 * matrix_bytes - 50}B}}"
 with registry.registered(toy_passes.DropProducts, toy_passes.Touch), hloom.passes(spec):
     jax.jit(step).lower(x).compile()
 [record] = [record for record in hloom.records() if record.module == "jit_step"]

@@ -98,7 +98,7 @@ def test_an_observer_sees_each_pass_and_the_end() -> None:
 
 def test_what_comes_before_the_candidates_is_seen_once() -> None:
     seen = Written()
-    result = compiled("drop-products{budget=1 compiles=2},replace-two", seen, falls_back=False)
+    result = compiled("drop-products{budget=1B compiles=2},replace-two", seen, falls_back=False)
     one = ["candidate"] + [
         f"{when} {index} {name}"
         for index, name in ((1, "drop-products"), (2, "replace-two"))
@@ -141,7 +141,7 @@ class Attempts(CompileObserver):
 
 def test_attempts_are_seen_with_what_is_predicted_and_measured() -> None:
     seen = Attempts()
-    compiled("drop-products{budget=1 compiles=2}", seen, falls_back=False)
+    compiled("drop-products{budget=1B compiles=2}", seen, falls_back=False)
     assert seen.events == [
         ("attempt", 1, 2, 500),
         ("attempted", 1, 80),
@@ -157,7 +157,7 @@ def test_what_xla_refuses_is_no_attempt_that_was_made(monkeypatch: pytest.Monkey
     monkeypatch.setattr(policy, "_warned", set())
     seen = Attempts()
     with pytest.warns(hloom.HloomWarning, match="no_such_kernel is not known"):
-        compiled("drop-products{budget=1 fail=compile}", seen)
+        compiled("drop-products{budget=1B fail=compile}", seen)
     assert seen.events == [
         ("attempt", 1, 3, 500),
         ("attempted", 1, 80),
@@ -177,7 +177,7 @@ def test_a_pass_that_is_not_measured_makes_no_attempts() -> None:
 def test_several_observers_see_the_same_and_the_folder_of_those_before() -> None:
     first, second, third = Attempts(), Attempts(Path("dumped")), Attempts()
     watching = Observers(first, second, third)
-    result = compiled("drop-products{budget=1 compiles=2}", watching, falls_back=False)
+    result = compiled("drop-products{budget=1B compiles=2}", watching, falls_back=False)
     assert result.record.dump_dir == Path("dumped")
     assert first.events == second.events
     assert third.events == [*first.events[:-1], ("compiled", Path("dumped"))]
@@ -189,9 +189,9 @@ def test_several_observers_see_the_same_and_the_folder_of_those_before() -> None
 
 def test_of_several_observers_each_sees_the_passes() -> None:
     alone, first, second = Written(), Written(), Written()
-    compiled("drop-products{budget=1 compiles=2},replace-two", alone, falls_back=False)
+    compiled("drop-products{budget=1B compiles=2},replace-two", alone, falls_back=False)
     both = Observers(first, second)
-    compiled("drop-products{budget=1 compiles=2},replace-two", both, falls_back=False)
+    compiled("drop-products{budget=1B compiles=2},replace-two", both, falls_back=False)
     assert first.events == second.events == alone.events
 
 

@@ -67,7 +67,7 @@ def without_times(text: str) -> str:
 
 def bound(matrices: int) -> str:
     """A budget of so many matrices."""
-    return f"drop-products{{budget={matrices * MATRIX_BYTES} compiles=4}}"
+    return f"drop-products{{budget={matrices * MATRIX_BYTES}B compiles=4}}"
 
 
 def test_a_batch_log_has_a_line_for_each_attempt_and_one_on_the_whole(
@@ -111,7 +111,7 @@ def test_a_program_that_is_compiled_in_vain_leaves_the_terminal_alone(
 ) -> None:
     tty = on_terminal(monkeypatch)
     with pytest.raises(hloom.PassError):
-        run("drop-products{budget=1 fail=compile}")
+        run("drop-products{budget=1B fail=compile}")
     assert "attempt 2" in tty.getvalue()
     assert (terminal.board._live, terminal.board._rows) == (None, {})
 

@@ -100,7 +100,7 @@ def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Capt
     def step(x: jax.Array) -> jax.Array:
         return x @ x @ x @ x @ x
 
-    jitted = jax.jit(step, compiler_options={"hloom": f"drop-products{{budget={3 * x.nbytes}}}"})
+    jitted = jax.jit(step, compiler_options={"hloom": f"drop-products{{budget={3 * x.nbytes}B}}"})
     dumping = hloom.dump(to=tmp_path, steps=1)
     with registry.registered(toy.DropProducts), dumping, hloom.step(1):
         jitted(x)

@@ -98,7 +98,8 @@ DIAGNOSTICS = [
     ),
     (
         "toy{budget=50 %}",
-        "pass 'toy' has no option '%' (at character 15). Did you mean '50%'? " + TOY_OPTIONS,
+        "option 'budget' of pass 'toy' wants a size such as 60GiB, a share such as 50%, fit, or "
+        "min, got '50' (at character 12). Did you mean '50%'?",
     ),
     *(
         (
@@ -201,7 +202,11 @@ DIAGNOSTICS = [
             ("nan%", ""),
             ("on", ""),
             ("\uff15\uff10%", ""),
-            ("0", " It is at least 1 byte."),
+            ("0", " Did you mean 'min'?"),
+            ("60", " 60 of what? Did you mean '60GiB' or '60%'? Bytes are '60B'."),
+            ("400", " 400 of what? Did you mean '400GiB'? Bytes are '400B'."),
+            ("81559", " 81559 of what? Did you mean '81559MiB'? Bytes are '81559B'."),
+            ("1.5", " 1.5 of what? Did you mean '1.5GiB' or '1.5%'?"),
             ("0GiB", " It is at least 1 byte."),
             ("1.5B", " That is no whole number of bytes."),
             ("0.5", " Did you mean '50%'?"),

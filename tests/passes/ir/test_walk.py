@@ -16,7 +16,7 @@ from hloom.passes.ir import walk
 
 pytestmark = OPT_MARKS
 
-BUDGET = "remat{budget=1 min_bytes=0}"
+BUDGET = "remat{budget=1B min_bytes=0}"
 
 FUNCTION = "func.func {visibility} @{name}() {{\n  return\n}}\n"
 

@@ -186,11 +186,11 @@ module @m {
 @pytest.mark.parametrize(
     ("options", "products", "said"),
     [
-        ("budget=1000", 2, ["remark: drop-products: 0 products left out"]),
-        ("budget=900", 1, ["remark: drop-products: 1 product left out"]),
+        ("budget=1000B", 2, ["remark: drop-products: 0 products left out"]),
+        ("budget=900B", 1, ["remark: drop-products: 1 product left out"]),
         ("budget=60%", 0, ["remark: drop-products: 2 products left out"]),
         (
-            "budget=700",
+            "budget=700B",
             0,
             [
                 "remark: drop-products: 2 products left out",
@@ -198,7 +198,7 @@ module @m {
             ],
         ),
         (
-            "budget=700 compiles=2",
+            "budget=700B compiles=2",
             1,
             [
                 "remark: drop-products: 1 product left out",
@@ -219,7 +219,7 @@ def test_a_measured_pass_goes_by_its_predictions(
 
 def test_a_measured_pass_that_fails_is_an_error(run: Run) -> None:
     with registry.registered(toy.DropProducts, toy.Touch):
-        status, _, err = run(write(PRODUCTS), "-p", "drop-products{budget=900 fail=plan}")
+        status, _, err = run(write(PRODUCTS), "-p", "drop-products{budget=900B fail=plan}")
     assert status == 1
     assert err == (
         "a.mlir: error: pass 'drop-products' failed in plan: LookupError: no second plan\n"
