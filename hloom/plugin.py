@@ -223,7 +223,7 @@ def _compile(
     from hloom.compiling.observer import Observers
 
     dump = ProgramDump(origin, dumped)
-    observers = Observers(dump, *_log_of(origin))
+    observers = Observers(dump, *_log_of(origin, asked=is_own))
     try:
         watched = dump.watch(compile_with)
         # A dump has every state of the module, so that the passes have to run.
@@ -233,7 +233,7 @@ def _compile(
         observers.close()
 
 
-def _log_of(origin: Origin) -> Iterator[CompileObserver]:
+def _log_of(origin: Origin, *, asked: bool = False) -> Iterator[CompileObserver]:
     """The log of a program: in one of the processes that compile it."""
     from hloom.log.settings import LogLevel, log_level
 
@@ -246,7 +246,7 @@ def _log_of(origin: Origin) -> Iterator[CompileObserver]:
         from hloom.log.summary import print_at_exit
 
         print_at_exit()
-    yield ProgramLog(origin.name, process or process_number())
+    yield ProgramLog(origin.name, process or process_number(), asked=asked)
 
 
 def _acts(pipeline: Pipeline | None) -> bool:

@@ -110,12 +110,17 @@ class BudgetedPass(MeasuredPass[Record]):
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, least_bytes(attempts) + around, limit_bytes + around)
         peak = describe_peak(module, target, arguments=percent is None)
-        first, last = self.remarks(attempts, best)
+        first, last = self.remarks(attempts, best, module, target)
         lines = filter(None, (floor, first, peak, last))
         return Complaint("\n  ".join(lines), "no-product" if is_aside else "")
 
-    def remarks(self, attempts: Sequence[Attempt[Record]], best: int) -> tuple[str, str]:
-        """What the user is told of a missed budget behind the floor, and at the end."""
+    def remarks(
+        self, attempts: Sequence[Attempt[Record]], best: int, module: ir.Module, target: Target
+    ) -> tuple[str, str]:
+        """What the user is told of a missed budget behind the floor, and at the end.
+
+        ``module`` is what the best attempt made.
+        """
         return "", ""
 
 

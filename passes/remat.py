@@ -85,6 +85,10 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from .analysis.device import DeviceView
+from .analysis.loops.carries import Kept, kept_in
+from .analysis.memory_model.targets import memory_rules
+from .analysis.memory_model.tracer import predict
 from .framework.feedback import Planner
 from .framework.options import Budget, Bytes, option
 from .framework.target import Target
@@ -134,4 +138,9 @@ class Remat(PlannedPass):
         obstacle = obstacle_of(
             keeps_barriers=target.keeps_barriers, scans=bool(plan.scans), lines=bool(plan.blocks)
         )
-        return MemoryPlan(module, plan, RematRecord(obstacle=obstacle))
+        kept = Kept()
+        if plan.empty:
+            device = DeviceView.of(module, memory_rules(target))
+            peak_bytes = predict(module, rules=device.rules).temp_bytes
+            kept = kept_in(module, peak_bytes, device.bytes_of)
+        return MemoryPlan(module, plan, RematRecord(obstacle=obstacle), kept=kept)

@@ -58,21 +58,23 @@ class ProgramLog(CompileObserver):
     Args:
       name: of the program.
       process: the number of this process, where there are several.
+      asked: the passes were asked for of this program alone, by its jit.
     """
 
-    def __init__(self, name: str, process: int | None = None) -> None:
+    def __init__(self, name: str, process: int | None = None, *, asked: bool = False) -> None:
         self._process = "" if process is None else f"process {process}: "
         self._name = f"{self._process}{name}"
         self._start_s = time.monotonic()
         self._attempt = ""
         self._took = ""
         self._output: Output | None = None
-        self._has_product = True
+        self._took_bytes = 0
+        self._is_asked, self._is_step = asked, True
 
     @_harmless
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        if index == 0:
-            self._has_product = _has_product(module)
+        if index == 0 and not self._is_asked:
+            self._is_step = _is_step(module)
 
     @_harmless
     def attempt(
@@ -87,7 +89,10 @@ class ProgramLog(CompileObserver):
         before = ""
         if self._attempt and self._took:
             # Arguments alone may take more than the budget.
-            bound = "" if limit_bytes is None else f" of {size(max(limit_bytes, 0))}"
+            limit = None if limit_bytes is None else max(limit_bytes, 0)
+            bound = "" if limit is None else f" of {size(limit)}"
+            if limit is not None and self._took_bytes <= limit:
+                bound += " and holds: this one may take less time"
             before = f"; attempt {number - 1} took {self._took}{bound}"
         self._attempt = f"{self._name}: attempt {number} of {most}"
         predicted = size(record.prediction.temp_bytes)
@@ -98,6 +103,7 @@ class ProgramLog(CompileObserver):
     @_harmless
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         self._took = "" if figures.temp_bytes is None else size(figures.temp_bytes)
+        self._took_bytes = figures.temp_bytes or 0
         if self._attempt and self._took:
             self._show(f"{self._attempt} took {self._took}, planning")
 
@@ -127,7 +133,7 @@ class ProgramLog(CompileObserver):
             nothing = step.nothing_on(record.platform)
             if nothing is not None and first_time(f"{step.name} on {record.platform}"):
                 emit(f"{self._process}'{step.name}' {nothing.summary()}")
-        if _is_reported(pipeline, record, has_product=self._has_product):
+        if _is_reported(pipeline, record, is_step=self._is_asked or self._is_step):
             self._finish(f"{self._process}{record.headline}")
         self._tell_sent(record)
         if record.dump_dir is not None and record.fell_back is None:
@@ -168,20 +174,34 @@ class ProgramLog(CompileObserver):
         return False
 
 
-def _has_product(module: ir.Module) -> bool:
-    """Whether a program has a product, which a model's set-up, that draws and fills, has not."""
+def _is_step(module: ir.Module) -> bool:
+    """Whether a program has a product or a backward pass, which a model's set-up, that draws and
+    fills, has not."""
+    from hloom.passes.analysis.autodiff import is_backward
     from hloom.passes.ir import walk
     from hloom.passes.ir.ops import facts_of
 
-    return any(facts_of(op.name).is_product for op in walk.operations(module.operation))
+    ops = walk.operations(module.operation)
+    return any(facts_of(op.name).is_product or is_backward(op) for op in ops)
 
 
-def _is_reported(pipeline: Pipeline, record: CompileRecord, *, has_product: bool) -> bool:
+_MANY_TIMES = 4
+"""A program whose temporaries are so many times its arguments and results is no set-up: that takes
+a few times what it draws."""
+
+
+def _computes_much(record: CompileRecord) -> bool:
+    """Whether a program takes far more than what it is given and gives."""
+    temp, step = record.temp_bytes, record.step_bytes
+    return temp is not None and step is not None and temp > _MANY_TIMES * (step - temp)
+
+
+def _is_reported(pipeline: Pipeline, record: CompileRecord, *, is_step: bool) -> bool:
     """Whether the log has a line for a program.
 
-    One that is as it was is where memory was to be saved and it has a product, or where something
-    is wrong, or where all programs are asked for; of several that are called alike, as JAX's own
-    are, the first is.
+    One that is as it was is where memory was to be saved and it is a step, or computes much, or
+    was asked for itself, or where something is wrong, or where all programs are asked for; of
+    several that are called alike, as JAX's own are, the first is.
     """
     if not has_weight(record):
         return False
@@ -189,7 +209,8 @@ def _is_reported(pipeline: Pipeline, record: CompileRecord, *, has_product: bool
         return True
     if not any(step.saves_memory for step in pipeline.passes):
         return False
-    if not (has_product or record.fell_back or record.complaint or min_bytes() == 0):
+    is_told = is_step or _computes_much(record) or min_bytes() == 0
+    if not (is_told or record.fell_back or record.complaint):
         return False
     reasons = "; ".join(run.summary for run in record.runs)
     return first_time(f"{record.module} is as it was under {record.spec}: {reasons}")

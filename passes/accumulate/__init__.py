@@ -212,7 +212,13 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
             return None  # the plan tells why the step is not accumulated
         return super().complaint(attempts, best, target, module_of_best)
 
-    def remarks(self, attempts: Sequence[Attempt[AccumulateRecord]], best: int) -> tuple[str, str]:
+    def remarks(
+        self,
+        attempts: Sequence[Attempt[AccumulateRecord]],
+        best: int,
+        module: ir.Module,
+        target: Target,
+    ) -> tuple[str, str]:
         return f"That is with {attempts[best].record.microbatches} microbatches.", ""
 
     def apply(self, plan: AccumulatePlan) -> None:

@@ -23,7 +23,7 @@ from ..framework.feedback import Attempt, Prediction
 from ..framework.options import Axes
 from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
-from ..framework.text import pluralize, size
+from ..framework.text import pluralize, size, upper_first
 from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.product_terms import product_behind
@@ -446,5 +446,5 @@ def _not_loopable(error: NotPossibleError) -> str:
 
 
 def _refused(why: str, batch: str = "") -> AccumulatePlan:
-    told = f"{why[:1].upper()}{why[1:]}"
-    return AccumulatePlan(batch=batch, reason=why, refusal=f"{told.removesuffix('.')}.")
+    refusal = f"{upper_first(why).removesuffix('.')}."
+    return AccumulatePlan(batch=batch, reason=why, refusal=refusal)

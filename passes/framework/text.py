@@ -72,3 +72,8 @@ def percent(share: float) -> str:
 def lower_first(text: str) -> str:
     """A sentence's beginning as it is within another sentence."""
     return text[:1].lower() + text[1:]
+
+
+def upper_first(text: str) -> str:
+    """A part of a sentence as it is at the beginning of one."""
+    return text[:1].upper() + text[1:]

@@ -15,7 +15,7 @@ from ..framework import base
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.target import Target
-from ..framework.text import percent, pluralize, size
+from ..framework.text import percent, pluralize, size, upper_first
 from ..ir import walk
 from ..ir.marks import next_channel
 from ..ir.types import tensor_bytes
@@ -158,7 +158,7 @@ def plan_pipeline(module: ir.Module, settings: PipelineSettings, target: Target)
         return PipelinePlan((), reason=str(error))
     except NotPossibleError as error:
         why = error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
-        return PipelinePlan((), reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")
+        return PipelinePlan((), reason=why, refusal=f"{upper_first(why)}.")
     block = walk.entry_function(module).regions[0].blocks[0]
     return PipelinePlan(
         loops,

@@ -27,12 +27,16 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from ..analysis.device import DeviceView
+from ..analysis.loops.carries import kept_in
+from ..analysis.memory_model.targets import memory_rules
 from ..budgeted import BudgetedPass, least_bytes
 from ..cse import Cse
 from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.feedback import Attempt, Complaint, MeasuredPlan, Planner
 from ..framework.target import Target
+from ..framework.text import upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
 from .loop import best_of, is_worthwhile
@@ -89,10 +93,23 @@ class PlannedPass(BudgetedPass[RematRecord]):
             return None
         return super().complaint(attempts, best, target, module_of_best)
 
-    def remarks(self, attempts: Sequence[Attempt[RematRecord]], best: int) -> tuple[str, str]:
+    def remarks(
+        self,
+        attempts: Sequence[Attempt[RematRecord]],
+        best: int,
+        module: ir.Module,
+        target: Target,
+    ) -> tuple[str, str]:
         obstacle = self._obstacle(attempts, best)
+        device = DeviceView.of(module, memory_rules(target))
+        kept = kept_in(module, attempts[best].temp_bytes, device.bytes_of)
+        if obstacle is RematObstacle.ONLY_SCANS and not obstacle.stands_at(kept):
+            obstacle = self._unexplained(attempts, best)
+        told = [] if obstacle is None or not obstacle.stands_at(kept) else [obstacle.sentence]
+        if kept.carry is not None:
+            told += [f"{upper_first(kept.carry.reason)}.", f"{upper_first(kept.carry.remedy)}."]
         last = _OTHERS if attempts[best].record.candidate is not None else ""
-        return obstacle.sentence if obstacle else "", last
+        return "\n  ".join(told), last
 
     def _obstacle(
         self, attempts: Sequence[Attempt[RematRecord]], best: int
@@ -100,8 +117,11 @@ class PlannedPass(BudgetedPass[RematRecord]):
         """Why not more is recomputed, where that is more than the floor itself."""
         if least_bytes(attempts) < attempts[best].temp_bytes:
             return RematObstacle.IN_VAIN
-        if found := attempts[0].record.obstacle:
-            return found
+        return attempts[0].record.obstacle or self._unexplained(attempts, best)
+
+    def _unexplained(
+        self, attempts: Sequence[Attempt[RematRecord]], best: int
+    ) -> RematObstacle | None:
         if attempts[best].record.candidate is not None:
             return None
         return RematObstacle.ONE_COMPILE if self.compiles == 1 else RematObstacle.NO_GAIN

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import is_backward
+from ..analysis.loops.carries import Kept, kept_in
 from ..framework.base import Decision, PlanBase
 from ..framework.feedback import Attempt, Prediction, temp_limit
 from ..framework.tables import Fact, Kind, Table
@@ -21,7 +23,7 @@ from .candidates import PlannerSettings
 from .loop import Choice, decide
 from .model import Model, added_work
 from .moves import UNDO, Moved, moved
-from .record import Estimate, RematObstacle, RematRecord
+from .record import Estimate, RematObstacle, RematRecord, reason_of
 from .search import Search
 from .variants import Variant, Variants, moves_of
 
@@ -75,6 +77,7 @@ class MemoryPlan(PlanBase):
       again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
         unless all of these are there.
       holds: it is expected to hold the budget.
+      kept: what loops keep at the peak, where the program stays as it is.
     """
 
     module: ir.Module
@@ -86,6 +89,7 @@ class MemoryPlan(PlanBase):
         default=None, repr=False
     )
     holds: bool = False
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def empty(self) -> bool:
@@ -97,8 +101,8 @@ class MemoryPlan(PlanBase):
                 return f"nothing to do: {why}"
             if self.holds:
                 return "nothing to do"
-            obstacle = self.record.obstacle
-            return f"nothing to recompute{f': {obstacle.reason}' if obstacle else ''}"
+            reason = reason_of(self.record.obstacle, self.kept)
+            return f"nothing to recompute{f': {reason}' if reason else ''}"
         if not self.effects:
             return self.remat.summary()
         told = [str(effect) for effect in self.effects if not effect.prepares]
@@ -231,7 +235,13 @@ class MemoryPlanner:
             tuple(self._effects(variant, remat, choice.estimate)),
             lambda other, ids: self._again(variant, other, ids),
             limit_bytes is not None and choice.expected_bytes <= limit_bytes,
+            self._kept if remat.empty and not variant.moves else Kept(),
         )
+
+    @functools.cached_property
+    def _kept(self) -> Kept:
+        model = self._variants.base.model
+        return kept_in(model.module, model.estimate(None).temp_bytes, model.device.bytes_of)
 
     def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int, int | None]:
         """The candidate to compile, what the step takes beside temporary memory, and the limit on

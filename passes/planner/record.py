@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ..analysis.loops.carries import Kept
 from ..framework.errors import echo
 from ..framework.feedback import (
     Attempt,
@@ -51,6 +52,17 @@ class RematObstacle(StrEnum):
         start = "Its straight-line part is left as it is" if only_scans else "Nothing is recomputed"
         return f"{start}: {self.reason}."
 
+    def stands_at(self, kept: Kept) -> bool:
+        """Whether it is the reason for what stands at the peak, where loops keep that."""
+        if kept.carry is not None:
+            return self not in (
+                RematObstacle.NO_BARRIERS,
+                RematObstacle.ONLY_SCANS,
+                RematObstacle.NOTHING_HELD,
+                RematObstacle.NO_GAIN,
+            )
+        return self is not RematObstacle.ONLY_SCANS or not kept.in_loops
+
 
 _DROPPED = (
     "the CPU compiler of jaxlib 0.10 keeps no optimization barriers, so that only scans are "
@@ -76,6 +88,13 @@ _REASONS = {
         "that one"
     ),
 }
+
+
+def reason_of(obstacle: RematObstacle | None, kept: Kept) -> str:
+    """Why a program is not rewritten, by what stands at its peak; empty where nobody knows."""
+    if obstacle is not None and obstacle.stands_at(kept):
+        return obstacle.reason
+    return "" if kept.carry is None else f"{kept.carry.reason}; {kept.carry.remedy}"
 
 
 def obstacle_of(*, keeps_barriers: bool, scans: bool, lines: bool) -> RematObstacle | None:

@@ -13,7 +13,7 @@ from ..analysis.memory_model.targets import memory_rules
 from ..framework import base
 from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
-from ..framework.text import pluralize
+from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.while_rewriter import Replacements
 from .block.plan import BlockPlan, plan_block
@@ -64,6 +64,8 @@ class RematPlan(base.PlanBase):
 
     def effect(self) -> str:
         clones = cloned_operations(self.blocks, self.scans)
+        if not clones:
+            return f"{size(self.freed_bytes - self.added_bytes)} of residuals not kept"
         return f"{pluralize(clones, 'operation')} recomputed"
 
     def facts(self) -> tuple[Fact, ...]:

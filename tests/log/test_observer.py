@@ -266,16 +266,71 @@ def test_a_program_without_memory_to_save_is_told_of_once(monkeypatch: pytest.Mo
     )
 
 
+def run_all(spec: str, function: Any) -> None:
+    """Runs a function of which nobody has asked for anything, as the flag has it for all."""
+    jax.clear_caches()
+    with hloom.passes(spec):
+        jax.jit(function)(X)
+
+
 def test_a_program_that_stays_as_it_is_has_a_line_where_it_has_a_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = shown_on(io.StringIO(), monkeypatch)
     for spec in ("remat", "fit{budget=1GiB}"):
-        run(spec, lambda x: jnp.sort(x + 1.0).sum())
-        run(spec, lambda x: jax.random.normal(jax.random.key(0), x.shape) * x)
+        run_all(spec, lambda x: jnp.sort(x + 1.0).sum())
+        run_all(spec, lambda x: jax.random.normal(jax.random.key(0), x.shape) * x)
     assert log.getvalue() == ""
     run("fit{budget=1GiB}", lambda x: jnp.tanh(x @ x) @ x)
     assert re.fullmatch(r"hloom: jit__lambda: .*, fits: .* unchanged, .*\n", log.getvalue())
+
+
+def sorted_wave(x: jax.Array) -> jax.Array:
+    """The gradient of a simulation: no product, and its states take most of the memory."""
+
+    def loss(x: jax.Array) -> jax.Array:
+        state, _ = jax.lax.scan(lambda u, _: (jnp.sin(u) * u, None), x, length=20)
+        return state.sum()
+
+    return jax.grad(loss)(x)
+
+
+@pytest.mark.parametrize("spec", ["remat", "fit{budget=1GiB}", "accumulate", "fit{budget=min}"])
+@pytest.mark.parametrize("ask", [run, run_all])
+def test_a_step_without_a_product_has_a_line(
+    monkeypatch: pytest.MonkeyPatch, spec: str, ask: Any
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    ask(spec, sorted_wave)
+    assert "temporaries" in log.getvalue().splitlines()[-1]
+
+
+def test_a_program_that_takes_far_more_than_it_is_given_has_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    run_all("remat", lambda x: jnp.sort(x[:, :, None] + x[0], axis=0).sum())
+    assert "unchanged: nothing to recompute" in log.getvalue()
+
+
+def test_what_is_asked_for_of_a_program_alone_has_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    run("remat", lambda x: jnp.sort(x + 1.0).sum())
+    assert "unchanged: nothing to recompute" in log.getvalue()
+
+
+def test_another_attempt_after_one_that_holds_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = shown_on(io.StringIO(), monkeypatch)
+    log = ProgramLog("jit_step")
+    log.attempt(1, 3, PREDICTED)
+    log.attempted(1, MemoryFigures(temp_bytes=8 * 2**20), 1.0)
+    log.attempt(2, 3, PREDICTED, 16 * 2**20)
+    assert without_times(shown.getvalue()).splitlines()[-1] == (
+        "hloom: jit_step: attempt 2 of 3, predicted 17.0 MiB, compiling, T so far; "
+        "attempt 1 took 8.00 MiB of 16.0 MiB and holds: this one may take less time"
+    )
 
 
 def test_a_pass_that_has_nothing_to_do_and_saves_no_memory_says_nothing(

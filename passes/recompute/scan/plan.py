@@ -180,12 +180,14 @@ class BlockScans:
         return self._sites[key]
 
     def plan_of(self, group: tuple[ScanBody, ...], sites: CloneSites) -> ScanPlan | None:
-        """The plan of a group; None if no memory would be gained."""
+        """The plan of a group; None if no memory would be gained, or, where nothing is computed
+        again, less than anybody asks for."""
         key = group, sites
         if key not in self._plans:
             plan = scan_plan(group, sites)
-            gains = plan is not None and plan.added_bytes < plan.freed_bytes
-            self._plans[key] = plan if gains else None
+            gained = 0 if plan is None else plan.freed_bytes - plan.added_bytes
+            is_none = plan is not None and not plan.runs and gained < self.min_bytes
+            self._plans[key] = plan if gained > 0 and not is_none else None
         return self._plans[key]
 
     def saved(self, pricing: Pricing) -> frozenset[Shared]:

@@ -13,9 +13,12 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
+from hloom.passes.analysis.device import DeviceView
+from hloom.passes.analysis.loops.carries import kept_in
 from hloom.passes.analysis.memory_model import peak_text
 from hloom.passes.analysis.memory_model.peak_text import describe_peak
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile, Point
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.budgeted import describe_floor
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
@@ -23,7 +26,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.names import SourceLine
 from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
+from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord, reason_of
 from hloom.passes.remat import Remat
 from hloom.tools.opt.job import dry_run
 
@@ -103,7 +106,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
     text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)), Target())
     # The layers' inputs are among them: each is what the layer before has made on that line.
-    found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:65"
+    found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:68"
     assert re.search(found, text), text
     assert " in a loop, " in text
     assert_shares_are_all(text)
@@ -206,6 +209,41 @@ def test_a_missed_share_says_why(obstacle: str | None, reason: str) -> None:
     assert found is not None
     assert "held to 4.00 MiB, 50 % of what the program takes without the pass; " in found.text
     assert "the least that was reached is 8.00 MiB.\n  " + reason in found.text
+
+
+def simulated(x: jax.Array, v: jax.Array) -> jax.Array:
+    def step(u: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return u * u * v, None
+
+    return jax.lax.scan(step, x, length=50)[0].sum()
+
+
+def test_the_reason_is_that_of_what_stands_at_the_peak() -> None:
+    """Where a scan's carry is most of it no compiler is at fault, nor an option."""
+    module = lowered(jax.grad(simulated), spec(64, 64), spec(64, 64))
+    reason = r"ost of the peak is the carry of the scan at test_complaint.py:\d+, 50 times"
+    remedy = "wo nested scans, 7 x 8, the outer body under jax.checkpoint, keep it 15 times"
+    for target in (Target(), replace(Target(), keeps_barriers=False)):
+        found = dry_run(Pipeline.parse("fit{budget=1KiB}"), module, target).complaint
+        assert found is not None
+        assert re.search(rf"\n  M{reason}\.\n  T{remedy}\.\n", found), found
+        assert "straight" not in found
+        device = DeviceView.of(module, memory_rules(target))
+        why = reason_of(RematObstacle.ONLY_SCANS, kept_in(module, 2**20, device.bytes_of))
+        assert re.fullmatch(f"m{reason}; t{remedy}", why), why
+
+
+def test_what_is_made_of_a_smaller_carry_is_not_its_fault() -> None:
+    def wide(x: jax.Array, w: jax.Array) -> jax.Array:
+        def step(u: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return (jnp.sin(jnp.outer(u, u)) * w).sum(1), None
+
+        return jax.lax.scan(step, x, w)[0].sum()
+
+    module = lowered(jax.grad(wide), spec(64), spec(50, 64, 64))
+    device = DeviceView.of(module, memory_rules(Target()))
+    kept = kept_in(module, 2**20, device.bytes_of)
+    assert (kept.in_loops, kept.carry) == (True, None)
 
 
 def test_a_missed_share_that_was_worked_on_has_no_excuse() -> None:

@@ -1,0 +1,133 @@
+"""What loops keep of their own carries for a backward pass: the states of a simulation, the inputs
+of checkpointed layers.
+
+Recomputation makes a residual again of others of the same iteration. A residual that is the carry,
+or is made of it and no larger, cannot be had for less: what it is made of would be kept instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ...ir.locations import source_of
+from ...ir.values import defining_op
+from ...ir.walk import code_blocks
+from .counted import CountedLoop, StackedOutput
+from .pairs import loop_pairs
+
+_MOST = 0.5
+"""The share of the peak from which what loops keep is most of it."""
+
+_AS_MUCH = 1.1
+"""All residuals of a loop take at most this many times its carry, where they are what it keeps of
+it: with more, the carry could be kept, and they be made of it."""
+
+
+_FEWEST = 16
+"""Iterations from which two nested scans keep half of the carries, or less."""
+
+
+@dataclass(frozen=True)
+class KeptCarry:
+    """What one loop keeps of its carry, on each device; ``where`` is the loop, "file:line".
+
+    It is the largest of ``loops`` ones.
+    """
+
+    bytes: int
+    trips: int
+    where: str
+    loops: int = 1
+
+    @property
+    def reason(self) -> str:
+        """What it is, and how often it is kept."""
+        scans = "the scan" if self.loops == 1 else f"{self.loops} scans, the largest"
+        at = f" at {self.where}" if self.where else ""
+        return f"most of the peak is the carry of {scans}{at}, {self.trips} times"
+
+    @property
+    def remedy(self) -> str:
+        """What makes it less, as no pass makes a carry again."""
+        inner = math.isqrt(self.trips - 1) + 1
+        outer = -(-self.trips // inner)
+        return (
+            f"two nested scans, {outer} x {inner}, the outer body under jax.checkpoint, keep it "
+            f"{outer + inner} times"
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the loops of a program keep at its peak.
+
+    Attributes:
+      in_loops: most of the peak is in stacks that a backward pass reads.
+      carry: the loop with the most of them, where most of the peak is carries.
+    """
+
+    in_loops: bool = False
+    carry: KeptCarry | None = None
+
+
+def kept_in(module: ir.Module, peak_bytes: int, bytes_of: Callable[[ir.Value], int | None]) -> Kept:
+    """What the loops of a module keep, which has so much temporary memory at its peak."""
+    forwards: dict[ir.Operation, tuple[CountedLoop, dict[int, StackedOutput]]] = {}
+    pairs = (pair for block in code_blocks(module.operation) for pair in loop_pairs(block))
+    for pair in pairs:
+        _, stacks = forwards.setdefault(pair.forward.op, (pair.forward, {}))
+        stacks.update((one.stack.number, one.stack) for one in pair.residuals)
+    all_bytes, carries = 0, []
+    for loop, stacks in forwards.values():
+        sizes = {number: bytes_of(loop.op.results[number]) or 0 for number in stacks}
+        all_bytes += sum(sizes.values())
+        numbers = _of_carry(loop, stacks, sum(sizes.values()), bytes_of)
+        if numbers:
+            where = source_of(loop.op.location).short
+            size = sum(sizes[number] for number in numbers)
+            carries.append(KeptCarry(size, loop.trip_count, where))
+    least = _MOST * peak_bytes
+    carry = None
+    if carries and sum(one.bytes for one in carries) >= least:
+        largest = max(carries, key=lambda one: one.bytes)
+        carry = dataclasses.replace(largest, loops=len(carries))
+    return Kept(in_loops=all_bytes > 0 and all_bytes >= least, carry=carry)
+
+
+def _of_carry(
+    loop: CountedLoop,
+    stacks: dict[int, StackedOutput],
+    stack_bytes: int,
+    bytes_of: Callable[[ir.Value], int | None],
+) -> list[int]:
+    """The stacks that are made of what the loop carries; none where they take more than that."""
+    own = {loop.counter, *loop.invariant, *(stack.number for stack in loop.stacks)}
+    carried = [number for number in range(len(loop.op.results)) if number not in own]
+    carry_bytes = sum(bytes_of(loop.op.results[number]) or 0 for number in carried)
+    if loop.is_open or loop.trip_count < _FEWEST:
+        return []
+    if stack_bytes > _AS_MUCH * carry_bytes * loop.trip_count:
+        return []
+    arguments = {loop.body.arguments[number] for number in carried}
+    return [number for number, stack in stacks.items() if _reads(stack.value, arguments)]
+
+
+def _reads(value: ir.Value, arguments: set[ir.BlockArgument]) -> bool:
+    """Whether a value of a loop's body is made of one of the body's arguments."""
+    open_, seen = [value], {value}
+    while open_:
+        one = open_.pop()
+        if isinstance(one.owner, ir.Block):
+            if ir.BlockArgument(one) in arguments:
+                return True
+            continue
+        maker = defining_op(one)
+        new = [] if maker is None else [each for each in maker.operands if each not in seen]
+        seen.update(new)
+        open_ += new
+    return False
