@@ -149,6 +149,7 @@ class CompileRecord:
         planned, and `attempts` are those of that process.
       allowed_bytes: what the budget of a measured pass allows a step, arguments, results and
         temporaries; None without a budget, and of one that bounds nothing that is known.
+      device_bytes: what a step may take of one device; None where nobody knows.
     """
 
     module: str
@@ -176,6 +177,7 @@ class CompileRecord:
     added_work: float | None = None
     is_kept: bool = False
     allowed_bytes: int | None = None
+    device_bytes: int | None = None
 
     @property
     def step_bytes(self) -> int | None:
@@ -259,7 +261,10 @@ class CompileRecord:
         step, allowed = self.step_bytes, self.allowed_bytes
         if step is None or allowed is None or step > allowed or self.complaint:
             return ""
-        return f"fits: {units.of_limit(step, allowed)}"
+        fits = f"fits: {units.of_limit(step, allowed)}"
+        if self.device_bytes is None or allowed <= self.device_bytes:
+            return fits
+        return f"{fits} (the device gives a step {units.size(self.device_bytes)})"
 
     def __repr__(self) -> str:
         return f"<CompileRecord {self.headline} [{self.spec}]>"

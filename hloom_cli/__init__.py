@@ -22,7 +22,7 @@ switches it on."""
 _EPILOG = """\
 the flag, in its five forms:
   JAX_HLOOM=fit python train.py                            one run of a program
-  jax.config.update("jax_hloom", "fit")                    one process
+  import hloom; jax.config.update("jax_hloom", "fit")      one process
   with hloom.passes("fit"): ...                            one block
   jax.jit(step, compiler_options={"hloom": "fit"})         one function
   lowered.compile(compiler_options={"hloom": "fit"})       one ahead-of-time compile

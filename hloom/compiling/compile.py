@@ -116,6 +116,7 @@ def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> Co
         complaint=failures.complaint,
         captured=compiled.captured,
         is_kept=True,
+        device_bytes=request.target.usable_bytes,
         **told,
     )
     request.observer.compiled(request.pipeline, request.target, record, compiled.executable)
@@ -293,6 +294,7 @@ def _record(
         before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,
         allowed_bytes=_allowed_bytes(request, before if measured else None, used.figures),
+        device_bytes=request.target.usable_bytes,
     )
 
 

@@ -113,14 +113,17 @@ def limit_reason(target: Target) -> str:
         return (
             f"{told} what JAX's allocator gives out; XLA_PYTHON_CLIENT_MEM_FRACTION sets its share."
         )
-    if usable != usable_bytes(memory):
+    if usable != usable_bytes(memory, target.platform):
         return f"{told} where {target.name}'s compiler refuses a step: it keeps the rest."
-    share = f"{told} {target_figures.USABLE_PERCENT} % of its {size(memory)}"
-    if target.platform == "cpu":
+    of_all = f"of its {size(memory)}"
+    if target.platform in ("cpu", "tpu"):
+        share = f"{told} {target_figures.USABLE_PERCENT} % {of_all}"
         return f"{share}: the rest is the program's own and other programs'."
+    percent = target_figures.gpu_percent()
+    whose = "what JAX takes by default" if percent == target_figures.GPU_PERCENT else "as it is set"
     return (
-        f"{share}: XLA schedules for this share of a GPU, and the rest is CUDA's, its libraries' "
-        "and NCCL's. A budget in bytes asks for another."
+        f"{told} {percent:g} % {of_all}, {whose}: {target_figures.FRACTION} sets another share, "
+        "for JAX as for hloom."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -84,13 +85,14 @@ _OF_SPEED = (
 """Those that `Speed` has under the same name."""
 
 USABLE_PERCENT = 80
-"""What a program may take of a device's memory where no allocator is there to tell its limit.
+"""What a program may take of a host's memory: the rest is the program's own and other programs'."""
 
-XLA:GPU schedules for this share of a described device
-(xla/service/gpu/gpu_hlo_schedule.cc, GetSchedulerMemoryLimit), and leaves the rest to the CUDA
-context, the libraries' workspaces and NCCL. JAX's 75 % is only what its allocator takes at the
-start of a process by default; jobs that need memory raise it.
-"""
+GPU_PERCENT = 75.0
+"""What JAX's allocator takes of a GPU's memory unless a variable says otherwise."""
+
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", FRACTION)
+"""JAX's variables of that share; by the second, older name it is known."""
 
 _TPU_FLOAT32_PASSES = (1, 3, 6)
 """A TPU multiplies float32 as bfloat16: once, three or six times, by the precision asked for
@@ -101,9 +103,20 @@ _TPU_KERNEL_S = 3.5e-7
 (https://docs.jax.dev/en/latest/pallas/tpu/pipelining.html)."""
 
 
-def usable_bytes(memory_bytes: int) -> int:
+def gpu_percent() -> float:
+    """The share of a GPU's memory that JAX's allocator gives out, by its variables, in percent."""
+    text = next(filter(None, map(os.environ.get, _FRACTIONS)), "")
+    try:
+        share = 100 * float(text)
+    except ValueError:
+        return GPU_PERCENT
+    return min(share, 100.0) if share > 0 else GPU_PERCENT
+
+
+def usable_bytes(memory_bytes: int, platform: str = "cpu") -> int:
     """What a program may take of a device of which nothing but its memory is known."""
-    return memory_bytes * USABLE_PERCENT // 100
+    percent = USABLE_PERCENT if platform in ("cpu", "tpu") else gpu_percent()
+    return int(memory_bytes * percent) // 100
 
 
 def read(file: Traversable) -> dict[str, Any]:
@@ -140,7 +153,9 @@ def target_of(name: str, figures: dict[str, Any]) -> Target:
         platform=figures["platform"],
         name=name,
         memory_bytes=memory_bytes,
-        usable_bytes=figures.get("usable_bytes", usable_bytes(memory_bytes)),
+        usable_bytes=figures.get(
+            "usable_bytes", usable_bytes(memory_bytes, figures["platform"])
+        ),
         speed=_speed(figures),
         compute_capability=None if capability is None else tuple(capability),
     )

@@ -86,7 +86,7 @@ def test_a_row_for_each_size() -> None:
     assert few.fits_with_fit
     assert json.loads(json.dumps(found.to_json()))["rows"][0]["size"] == 64
     first, head, *rows = str(found).splitlines()
-    assert first == "h100_sxm, 63.3 GiB for a step: sizes that fit, predicted"
+    assert first == "h100_sxm, 59.3 GiB for a step: sizes that fit, predicted"
     assert head.split()[0] == "size"
     assert [row.split()[0] for row in rows] == ["64", "1024"]
 

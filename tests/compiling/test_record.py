@@ -209,6 +209,14 @@ def test_what_fits_is_told_with_the_limit() -> None:
         assert "fits" not in made(changed=False, runs=(), **(fits | more)).headline
 
 
+def test_a_budget_above_the_device_says_what_that_has() -> None:
+    fits = {"argument_bytes": 0, "output_bytes": 0, "alias_bytes": 0, "allowed_bytes": 20 * 2**20}
+    above = made(changed=False, runs=(), device_bytes=16 * 2**20, **fits)
+    assert ", fits: 12.0 of 20.0 MiB (the device gives a step 16.0 MiB), unch" in above.headline
+    enough = made(changed=False, runs=(), device_bytes=20 * 2**20, **fits)
+    assert "device" not in enough.headline
+
+
 def test_a_share_allows_that_share_of_the_temporaries(masked_off: int) -> None:
     _, record = compiled_masked("fit{budget=100%}")
     assert record.allowed_bytes == record.step_bytes

@@ -32,7 +32,7 @@ def test_the_known_targets() -> None:
     assert targets.load("cpu") == Target("cpu", "cpu", None)
     h100 = targets.load("h100_sxm")
     assert (h100.platform, h100.name) == ("cuda", "h100_sxm")
-    assert (h100.memory_bytes, h100.usable_bytes) == (84_942_979_072, 67_954_383_257)
+    assert (h100.memory_bytes, h100.usable_bytes) == (84_942_979_072, 63_707_234_304)
 
 
 def test_the_known_tpus() -> None:
@@ -77,7 +77,7 @@ def test_the_known_gpus(
     assert (target.platform, target.name) == ("cuda", name)
     assert target.memory_bytes is not None
     assert 0.92 * gibi_bytes * 2**30 < target.memory_bytes < gibi_bytes * 2**30
-    assert target.usable_bytes == target.memory_bytes * 80 // 100
+    assert target.usable_bytes == target.memory_bytes * 75 // 100
     # Boost clocks of datasheets differ from what the devices tell.
     assert target.speed.matrix_rate(16) == pytest.approx(half_flops_per_s, rel=0.1)
     assert target.speed.bytes_per_s == pytest.approx(bytes_per_s, rel=0.05)
@@ -93,13 +93,35 @@ def test_every_file_names_the_source_of_its_figures() -> None:
 def test_why_a_step_may_take_so_much() -> None:
     reason = targets.limit_reason
     assert reason(targets.load("h100_sxm")).startswith(
-        "63.3 GiB are 80 % of its 79.1 GiB: XLA schedules for this share of a GPU"
+        "59.3 GiB are 75 % of its 79.1 GiB, what JAX takes by default: XLA_PYTHON_CLIENT_MEM_FRACTION"
     )
     assert "where v5e's compiler refuses a step" in reason(targets.load("v5e"))
     assert "80 % of its 10 B" in reason(Target(memory_bytes=10, usable_bytes=8))
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" in reason(Target("cuda", "a", 8, 8))
     assert "the device gives out" in reason(Target("tpu", "a", 8, 8))
     assert reason(Target()) == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "share", "percent"),
+    [
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9", 90),
+        ("XLA_CLIENT_MEM_FRACTION", ".5", 50),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "1.5", 100),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "much", 75),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "-1", 75),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "nan", 75),
+    ],
+)
+def test_a_gpu_that_is_not_here_has_the_share_that_jax_would_take(
+    monkeypatch: pytest.MonkeyPatch, variable: str, share: str, percent: int
+) -> None:
+    monkeypatch.setenv(variable, share)
+    found = targets.load("h100_sxm")
+    assert found.memory_bytes is not None
+    assert found.usable_bytes == found.memory_bytes * percent // 100
+    if percent == 90:
+        assert "90 % of its 79.1 GiB, as it is set" in targets.limit_reason(found)
 
 
 def test_every_description_is_read() -> None:
