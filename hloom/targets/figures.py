@@ -153,9 +153,7 @@ def target_of(name: str, figures: dict[str, Any]) -> Target:
         platform=figures["platform"],
         name=name,
         memory_bytes=memory_bytes,
-        usable_bytes=figures.get(
-            "usable_bytes", usable_bytes(memory_bytes, figures["platform"])
-        ),
+        usable_bytes=figures.get("usable_bytes", usable_bytes(memory_bytes, figures["platform"])),
         speed=_speed(figures),
         compute_capability=None if capability is None else tuple(capability),
     )

@@ -22,6 +22,10 @@ from .spellings import Budget, parse_budget
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""
 
+_POLICIES = frozenset({"full", "minimal", "minimal_with_context", "checkpoint", "save_dot_only"})
+_POLICY_STARTS = ("dots_", "everything_saveable", "nothing_saveable", "save_", "checkpoint_dots")
+"""Names of policies of `jax.checkpoint` and of MaxText, as an unknown pass begins."""
+
 _WORD = re.compile(r"[^\s{},=]+")
 _SPACE = re.compile(r"\s*")
 _QUOTE = " In a shell a spec stands in quotes: JAX_HLOOM='fit{budget=60GiB compiles=2}'."
@@ -88,6 +92,8 @@ class _Parser:
         remedy = ""
         if options and (rest in options or rest[:1] in ("=", ":", "(", "[")):
             remedy = f" Options stand in braces: {name}{{{options[0]}=...}}."
+        elif rest in (*registry.names(), "default"):
+            remedy = f" Passes are joined by ',': {name},{rest}."
         self._fail("expected ',' or the end", at, got=rest, remedy=remedy)
 
     def _check_off(self, elements: list[tuple[str, int]]) -> None:
@@ -109,7 +115,9 @@ class _Parser:
         except registry.PassLoadError as error:
             self._fail(str(error), at)
         if pass_class is None:
-            self._fail(f"unknown pass {echo(name)}", at, remedy=_meant(name) + self._known_passes())
+            self._fail(
+                f"unknown pass {echo(name)}", at, remedy=_meant(name) or self._known_passes()
+            )
         options = self._options(pass_class)
         try:
             return (pass_class(**options),)
@@ -237,6 +245,8 @@ def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
 def _meant(name: str) -> str:
     """What an unknown pass may have been meant for."""
     word = name.lower()
+    if word in _POLICIES or word.startswith(_POLICY_STARTS):
+        return " That is a policy of rematerialization; hloom is told a budget: 'fit{budget=60%}'."
     if word in _ON or word in _OFF:
         return f" Did you mean '{'default' if word in _ON else 'off'}'?"
     known = [*registry.names(), "default", "off"]

