@@ -19,7 +19,7 @@ from hloom.budgets.ask import fits_of
 from hloom.budgets.sizes import MOST, Program, SizesError, place_of, targets_named
 from hloom.passes.framework.errors import PassError, did_you_mean, reason_of
 from hloom.show.terminal import PlainConsole, complain
-from hloom.tools.output import OutputError, write_told
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_told
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="larger sizes are not looked for (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,6 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
             multiple=arguments.multiple,
             most=arguments.most,
         )
+        if arguments.json == STANDARD_OUTPUT:
+            print(json.dumps(found.to_json(), indent=2))
+            return 0
         console.say(found.title)
         console.show(found.table())
         for sentence in found.sentences():

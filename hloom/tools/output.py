@@ -6,6 +6,11 @@ from pathlib import Path
 
 from hloom.files import FileError, write_whole
 
+STANDARD_OUTPUT = Path("-")
+"""As a file's name: what is written is all that a command prints."""
+
+JSON_HELP = "write every number here; - for standard output, with nothing else on it"
+
 
 class OutputError(ValueError):
     """A file cannot be written; the text says which, why, and the remedy."""

@@ -13,6 +13,7 @@ from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.passes.framework.text import seconds, size
 from hloom.show.terminal import PlainConsole, complain
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT
 from hloom.tools.program import Program, add_program, program_of
 from hloom.tools.report.sections import plan_section
 from hloom.tools.report.sources import Sources
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=print_bytes(LEAST_BYTES),
         help="what is less is not listed (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,9 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
         found = Overview.of(program.module, program.target.speed, least_bytes=least_bytes)
         is_small = found.sent_bytes < least_bytes
         missing = () if is_small else missing_constraints(program.module)
+        told = found.to_json() | {"missing": [each.to_json() for each in missing]}
+        if arguments.json == STANDARD_OUTPUT:
+            print(json.dumps(told, indent=2))
+            return 0
         _show(found, missing, program)
         if arguments.json is not None:
-            told = found.to_json() | {"missing": [each.to_json() for each in missing]}
             write_whole(arguments.json, json.dumps(told, indent=2).encode() + b"\n")
     except SpellingError as hint:
         return complain("hloom shardings", f"--min-size: wanted a size such as 1MiB.{hint}")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from hloom.budgets.boundaries import Boundaries, boundaries_of, is_split
 from hloom.budgets.estimating import frontier_of, parse_budgets
-from hloom.budgets.frontier import Frontier
+from hloom.budgets.frontier import BudgetPoint, Frontier
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.planner.record import RematRecord
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped
-from hloom.tools.output import OutputError, write_told
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_told
 from hloom.tools.program import ProgramError, add_program, program_of
 
 
@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Shows the memory that budgets would give a program against the time that "
         "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
         "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
-        "with XLA's figures these correct the model. Of a step that hloom.split takes apart it "
+        "with XLA's figures these correct the model. The exit status is 1 where a --budget is not "
+        "predicted to hold. Of a step that hloom.split takes apart it "
         "shows the bytes between its programs against added work."
     )
     add_program(parser)
@@ -38,18 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture here")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom budgets` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    """Runs `hloom budgets` and gives its exit status: 1 where a budget that was asked for is not
+    held, or for a mistake, told on stderr."""
     try:
         found = _frontier(arguments)
-        found.show(PlainConsole(soft_wrap=True))
+        if arguments.json != STANDARD_OUTPUT:
+            found.show(PlainConsole(soft_wrap=True))
         _write(found, arguments)
     except (OutputError, ProgramError, PictureError, SpecError, PassError) as error:
         return complain("hloom budgets", error)
-    return 0
+    is_missed = isinstance(found, Frontier) and any(_is_missed(point) for point in found.points)
+    return int(bool(arguments.budget) and is_missed)
+
+
+def _is_missed(point: BudgetPoint) -> bool:
+    """Whether a point's budget does not hold: `min` is for the least, whatever that is."""
+    return not point.holds and not point.spec.endswith("{budget=min}")
 
 
 def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
@@ -66,7 +75,11 @@ def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
 def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
     written = []
     if arguments.json is not None:
-        written.append((arguments.json, json.dumps(found.to_json(), indent=2).encode() + b"\n"))
+        text = json.dumps(found.to_json(), indent=2)
+        if arguments.json == STANDARD_OUTPUT:
+            print(text)
+        else:
+            written.append((arguments.json, text.encode() + b"\n"))
     if arguments.png is not None:
         written.append((arguments.png, found.png()))
     if arguments.svg is not None:

@@ -92,6 +92,17 @@ def test_everything_is_written(run: Command, module: Any, file: Path, tmp_path: 
     assert found == wanted
 
 
+def test_json_may_go_to_standard_output_alone(run: Command, file: Path) -> None:
+    status, out, err = run(file, "--target", "cpu", "--budget", "60%", "--json", "-")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["module"] == "jit_loss"
+
+
+def test_a_budget_that_does_not_hold_is_a_status(run: Command, file: Path) -> None:
+    status, out, _ = run(file, "--target", "cpu", "--budget", "1KiB")
+    assert (status, "fit{budget=1KiB}" in out) == (1, True)
+
+
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "the input is empty: expected an MLIR module"),
     "no module": ("module {\n  func.func @main(", ":2:18: expected"),
@@ -118,6 +129,7 @@ def test_a_broken_file_is_told_in_a_line(run: Command, tmp_path: Path, kind: str
         (["nothing"], "nothing does not exist. A dump is a folder that hloom.dump(to=...)"),
         (["nothing.mlir"], "nothing.mlir: cannot read: No such file or directory"),
         (["."], "holds no dump."),
+        (["step.mlir", "--budget", "60"], "got '60'. 60 of what? Did you mean '60GiB' or '60%'?"),
         (["step.mlir", "--budget", "60G"], "--budget: a budget is a size such as 60GiB"),
         (["step.mlir", "--target", "h300"], "--target: unknown target 'h300'."),
         (["step.mlir", "--json", "none/out.json"], "none/out.json cannot be written: No such"),
