@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,11 +57,17 @@ class FlowNetwork:
         """The vertices from which a sink is reached, in order."""
         return sorted(self.made(frozenset()))
 
-    def made(self, kept: frozenset[int]) -> set[int]:
-        """The sinks and all they are made from, back to the vertices that are kept."""
+    @functools.cached_property
+    def _from(self) -> dict[int, list[int]]:
+        """By vertex, what it is made from."""
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
             from_.setdefault(end, []).append(start)
+        return from_
+
+    def made(self, kept: frozenset[int]) -> set[int]:
+        """The sinks and all they are made from, back to the vertices that are kept."""
+        from_ = self._from
 
         def to_make(vertices: Iterable[int]) -> list[int]:
             return [vertex for vertex in vertices if vertex not in kept]

@@ -44,7 +44,7 @@ def minimum_vertex_cut(
     Hu et al., "Min-cut optimal(*) recomputation" (PyTorch AOTAutograd, 2022).
     """
     count = len(weights)
-    unit = max(1, -(-2 * (sum(weights) + sum(prices.values())) // _CAPACITY_LIMIT))
+    unit = _unit(weights, prices)
     scaled = -(-_array(weights) // unit)
     paid = -(-_array(prices.values()) // unit)
     unlimited = int(scaled.sum() + paid.sum()) + 1
@@ -61,6 +61,16 @@ def minimum_vertex_cut(
     reached = _reaching(sink, source, tails, heads, capacities)
     crossing = ~reached[:count] & reached[count : 2 * count]
     return frozenset(np.flatnonzero(crossing).tolist())
+
+
+def rounding(weights: Collection[int], prices: Mapping[int, int]) -> int:
+    """By how much `minimum_vertex_cut` may exceed the minimum."""
+    unit = _unit(weights, prices)
+    return unit * (len(weights) + len(prices)) if unit > 1 else 0
+
+
+def _unit(weights: Collection[int], prices: Mapping[int, int]) -> int:
+    return max(1, -(-2 * (sum(weights) + sum(prices.values())) // _CAPACITY_LIMIT))
 
 
 class CutNetwork:

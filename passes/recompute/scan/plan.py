@@ -15,8 +15,8 @@ or the whole inner forward loop is rerun in the outer backward body, whichever i
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -33,6 +33,9 @@ from .sites import BodySite, CloneSites
 
 _FEW = 4
 """How many shared values are tried one by one; of more all of them are tried together, too."""
+
+_FEW_INNER = 4
+"""Of how many inner loops all sets that may be rerun are looked at, to see that none is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -340,18 +343,39 @@ def plan_scans_budgeted(
     if not scans.bodies:
         return []
     inner = [child for body in scans.bodies for child in body.all() if child.may_rerun]
+    chosen: dict[_Settings, _BudgetedCut | None] = {}
 
-    @functools.cache
     def choose(settings: _Settings) -> _BudgetedCut | None:
-        return _choose(scans, settings, pricing, cap_bytes)
+        if settings not in chosen:
+            chosen[settings] = _choose(scans, settings, pricing, cap_bytes)
+        return chosen[settings]
+
+    def may_beat(settings: _Settings, best: _BudgetedCut | None) -> bool:
+        """Whether a cut with these settings may be cheaper: to solve it takes much longer."""
+        if best is None:
+            return True
+        if settings in chosen:
+            known = chosen[settings]
+            return known is not None and known.price < best.price
+        problem = _problem(scans, settings)
+        return problem.least_price(pricing, cap_bytes, scans.solved) < best.price
+
+    def reachable(start: _Settings) -> Iterator[_Settings]:
+        """All that is tried from a start on, and what else some of the inner loops give."""
+        for count in range(len(inner) + 1):
+            for some in itertools.combinations(inner, count):
+                yield replace(start, rerun=start.rerun ^ frozenset(some))
 
     found: list[_BudgetedCut] = []
     saved = scans.saved(pricing)
     for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=saved)):
+        known = min(found, key=lambda choice: choice.price, default=None)
+        if len(inner) <= _FEW_INNER and not any(may_beat(each, known) for each in reachable(start)):
+            continue
         best = choose(start)
         for child in inner:
             other = replace(start, rerun=start.rerun ^ {child})
-            tried = choose(other)
+            tried = choose(other) if may_beat(other, best) else None
             if tried is not None and (best is None or tried.price < best.price):
                 best, start = tried, other
         if best is not None:
@@ -377,6 +401,10 @@ def _choose(
     scans: BlockScans, settings: _Settings, pricing: Pricing, cap_bytes: int
 ) -> _BudgetedCut | None:
     """The cheapest cut with what is decided before; None if none fits."""
-    problem = scans.problem(tuple(scans.bodies), settings, only_cheap=False)
+    problem = _problem(scans, settings)
     found = problem.cut_within(pricing, cap_bytes, scans.solved)
     return None if found is None else _BudgetedCut(problem, *found)
+
+
+def _problem(scans: BlockScans, settings: _Settings) -> CutProblem:
+    return scans.problem(tuple(scans.bodies), settings, only_cheap=False)

@@ -32,6 +32,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.recompute.scan.cut import CutProblem
 from hloom.passes.recompute.scan.plan import BlockScans, plan_scans, plan_scans_budgeted
 
 _pass_is_there = registering(RematLoops)
@@ -240,6 +241,40 @@ def test_a_cap_below_everything_is_refused() -> None:
     block = walk.functions(module)["main"].regions[0].blocks[0]
     pricing = Pricing(CPU_SPEED, Rates(FREE, FREE))
     assert plan_scans_budgeted(BlockScans(block, 0), pricing, 1_000) is None
+
+
+@pytest.mark.parametrize("name", ["two_levels", "three_levels"])
+def test_what_cannot_be_cheaper_is_not_solved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans within a cap are those of all settings, not all of which are solved."""
+    function, arguments = SCANS[name]()
+    module, _ = rewritten(jax.jit(function).lower(*arguments), "inline,cse,free-constants")
+    block = walk.functions(module)["main"].regions[0].blocks[0]
+    pricing = Pricing(CPU_SPEED, Rates(MIDDLE, MIDDLE))
+    solve, solved = CutProblem.cut_within, 0
+
+    def counted(problem: CutProblem, pricing: Pricing | None, cap: int, known: Any) -> Any:
+        nonlocal solved
+        solved += 1
+        found = solve(problem, pricing, cap, known)
+        if found is not None and pricing is not None:
+            assert problem.least_price(pricing, cap, known) <= found[1]
+        return found
+
+    monkeypatch.setattr(CutProblem, "cut_within", counted)
+
+    def plans_within(cap: int) -> tuple[list[object], int]:
+        nonlocal solved
+        solved = 0
+        plans = plan_scans_budgeted(BlockScans(block, 0), pricing, cap) or ()
+        runs = [[(op.name, times) for op, times in plan.runs] for plan in plans]
+        return [runs, [(plan.freed_bytes, plan.added_bytes) for plan in plans]], solved
+
+    caps = 60_000, 40_000, 20_000, 10_000, 6_000
+    quick = [plans_within(cap) for cap in caps]
+    monkeypatch.setattr(CutProblem, "least_price", lambda *_: -1)
+    every = [plans_within(cap) for cap in caps]
+    assert [plans for plans, _ in quick] == [plans for plans, _ in every]
+    assert sum(count for _, count in quick) < sum(count for _, count in every)
 
 
 def test_the_plan_says_what_runs_again_and_how_often() -> None:
