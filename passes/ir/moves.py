@@ -8,7 +8,8 @@ another rewrite has made already is none: two rewrites may want an operation bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 
 from jax.extend.mlir import ir
 
@@ -70,13 +71,18 @@ def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
     Raises MisplacedError, before anything is moved, where one would stand before what it reads.
     """
     place = {walk.key(op): number for number, op in enumerate(order)}
-    for number, op in enumerate(order):
-        _check_read(op, (), lambda maker, number=number: place[walk.key(maker)] < number)
+    for op in order:
+        number = place[walk.key(op)]
+        _check_read(op, (), partial(_is_earlier, place, number))
     move_into(walk.terminator(block), order)
 
 
+def _is_earlier(place: Mapping[Hashable, int], number: int, op: ir.Operation) -> bool:
+    return place[walk.key(op)] < number
+
+
 def _check_read(
-    op: ir.Operation, with_it: Iterable[object], is_before: Callable[[ir.Operation], bool]
+    op: ir.Operation, with_it: Collection[Hashable], is_before: Callable[[ir.Operation], bool]
 ) -> None:
     """Raises MisplacedError where an operation would stand before what it reads."""
     for value in walk.values_read(op):
