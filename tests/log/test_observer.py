@@ -309,8 +309,8 @@ def test_a_program_that_takes_far_more_than_it_is_given_has_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = shown_on(io.StringIO(), monkeypatch)
-    run_all("remat", lambda x: jnp.sort(x[:, :, None] + x[0], axis=0).sum())
-    assert "unchanged: nothing to recompute" in log.getvalue()
+    run_all("accumulate", lambda x: jnp.sort(x[:, :, None] + x[0], axis=0).sum())
+    assert "unchanged: nothing to accumulate" in log.getvalue()
 
 
 def test_what_is_asked_for_of_a_program_alone_has_its_answer(
