@@ -10,6 +10,8 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 Axes = tuple[int, ...]
 
+RAGGED_DOT = "chlo.ragged_dot"
+
 
 @dataclass(frozen=True, slots=True)
 class OperandAxes:
@@ -65,7 +67,7 @@ class ProductAxes:
         numbers: stablehlo.DotDimensionNumbers | chlo.RaggedDotDimensionNumbers
         ragged: Axes = ()
         groups: Axes = ()
-        if op.name == "chlo.ragged_dot":
+        if op.name == RAGGED_DOT:
             numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
             ragged = tuple(numbers.lhs_ragged_dimensions)
             groups = tuple(numbers.rhs_group_dimensions)

@@ -15,9 +15,10 @@ from ..framework.target import Speed, Target
 from ..framework.text import pluralize
 from ..ir import mesh
 from ..ir.locations import source_line
+from ..ir.products import RAGGED_DOT
 from ..ir.types import element_bits
 from . import dense
-from .product import RAGGED_DOT, RaggedMode, RaggedProduct, of_instruction, packed_bytes
+from .product import RaggedMode, RaggedProduct, of_instruction, packed_bytes
 
 _SHORTEST = {"cpu": 16}
 _SHORTEST_ELSEWHERE = 64

@@ -15,8 +15,6 @@ from ..ir.products import ProductAxes
 from ..ir.types import element_bits
 from ..ir.values import defining_op, element_of, shape_of
 
-RAGGED_DOT = "chlo.ragged_dot"
-
 
 class RaggedMode(enum.StrEnum):
     """Which part the ragged axis has in the product."""

@@ -17,6 +17,7 @@ from ...ir.locations import operation_name, source_line, source_of
 from ...ir.names import SourceLine
 from ...ir.ops import facts_of
 from ...ir.origins import origin_of
+from ...ir.products import RAGGED_DOT
 from ..device import DeviceView
 from ..program import BlockPrograms, Program
 from .layouts import transposing_bytes
@@ -199,9 +200,10 @@ def _stretch_of(graph: Program, programs: BlockPrograms, *, in_loop: bool) -> _S
             if inside_bytes and facts_of(op.name).holds_code
             else None
         )
-        whole.append(
-            inside or _Stretch([_point(op, inside_bytes, in_loop=in_loop)]), bytes_ - inside_bytes
-        )
+        alone = _Stretch([_point(op, inside_bytes, in_loop=in_loop)])
+        if inside_bytes and op.name == RAGGED_DOT:
+            alone.owners.append(_copies(op, inside_bytes, "copied for each group", in_loop=in_loop))
+        whole.append(inside or alone, bytes_ - inside_bytes)
     lasts = [*(first - 1 for first in firsts[1:]), len(whole.points) - 1]
     for live_range in found.live_ranges:
         value = graph.values[live_range.value]
@@ -244,10 +246,7 @@ def _run_inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> 
     if transposed_bytes <= largest.peak_bytes:
         return largest if largest.points else None
     before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])
-    name = f"{before.points[0].name} (operands in another layout)"
-    before.owners.append(
-        LiveBuffer(name, source_of(op.location), "", transposed_bytes, 0, 0, in_loop)
-    )
+    before.owners.append(_copies(op, transposed_bytes, "in another layout", in_loop=in_loop))
     before.append(largest, 0)
     return before
 
@@ -259,6 +258,12 @@ def _blocks(regions: Sequence[ir.Region]) -> Iterable[ir.Block]:
 
 def _point(op: ir.Operation, bytes_: int, *, in_loop: bool) -> Point:
     return Point(bytes_, _name(op), source_line(op.location), in_loop)
+
+
+def _copies(op: ir.Operation, bytes_: int, how: str, *, in_loop: bool) -> LiveBuffer:
+    """Copies of what an operation reads, at the first point of a stretch."""
+    name = f"{_name(op)} (operands {how})"
+    return LiveBuffer(name, source_of(op.location), "", bytes_, 0, 0, in_loop)
 
 
 def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool) -> LiveBuffer:

@@ -8,11 +8,15 @@ from ...framework.target import Target
 from ..program import Program
 from . import tpu
 from .memory_rules import PACKED, XLA_GPU, MemoryRules
+from .ragged_copies import hold_copies
 from .trace import OpTrace
 
 _RULES: dict[str, MemoryRules] = {"cuda": XLA_GPU, "rocm": XLA_GPU, "tpu": tpu.XLA_TPU}
 
-_REFINED: dict[MemoryRules, Callable[[Program, OpTrace], None]] = {tpu.XLA_TPU: tpu.refine}
+_REFINED: dict[MemoryRules, Callable[[Program, OpTrace], None]] = {
+    XLA_GPU: hold_copies,
+    tpu.XLA_TPU: tpu.refine,
+}
 
 
 def memory_rules(target: Target) -> MemoryRules:
