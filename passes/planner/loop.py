@@ -59,6 +59,9 @@ _FAR_OFF = 2
 _ALIKE = 0.01
 """Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
 
+_AGREES = 1.05
+"""What XLA takes for the program as it is agrees with the model up to this factor."""
+
 _STALLED = 2
 """Attempts for the least memory in a row that reach no less than those before them end it."""
 
@@ -105,6 +108,10 @@ def decide(
             chosen = _cheapest(search.estimates.values(), fits, tried, no_s)
             if chosen is not None:
                 break
+    if chosen is None and held is None and _lowers_nothing(search, limit_bytes, tried):
+        # Compiled once; chosen once more: the attempts end.
+        whole = search.estimate(None)
+        return Choice(whole, int(corrected_bytes(whole, tried)), tuple(search.estimates.values()))
     ahead = None
     aims = held is None and not settings.budget.least
     is_last = len(attempts) == compiles - 1
@@ -129,6 +136,20 @@ def decide(
             if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+
+
+def _lowers_nothing(search: Search, limit_bytes: int, tried: Sequence[Measurement]) -> bool:
+    """Whether to the model no plan takes less than the program as it is, and what was compiled, if
+    anything was, is that program and takes as much; the budget is far below."""
+    whole = search.estimate(None)
+    if any(one.estimate.candidate is not None for one in tried):
+        return False
+    real_bytes = min((one.real_bytes for one in tried), default=whole.temp_bytes)
+    high, low = max(real_bytes, whole.temp_bytes), min(real_bytes, whole.temp_bytes)
+    if high > low * _AGREES or low < limit_bytes * _NEARLY:
+        return False
+    search.lowest()
+    return all(one.temp_bytes * INDISTINCT > low for one in search.estimates.values())
 
 
 def _lowest(
