@@ -6,10 +6,12 @@
 - ``undo-checkpoint``: what a user's ``jax.checkpoint`` computes again is stored, as far as there is
   room: this takes time away;
 - ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
+- ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
 - ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; not in front
   of `pipeline`, which takes whole loops;
 - ``offload``: what a loop stacks for the backward pass lies in the host's memory;
-- ``accumulate``: the step runs in microbatches.
+- ``accumulate``: the step runs in microbatches;
+- ``ragged``: products of rows in groups run in loops over tiles of rows.
 
 Each move is a pass that can be used alone. The planner prices all of them in seconds of a step, by
 the roofline of the target, against bytes at the peak: it runs moves on copies of the program, plans
@@ -68,8 +70,8 @@ class Fit(PlannedPass):
     )
     moves: Words = option(
         Words(DEFAULT_MOVES),
-        doc="what may be done to the program. offload and accumulate are off unless named: with "
-        "the first a step took 1.6 to 2.6 times as long on an H200, the second changes the order "
+        doc="what may be done to the program. offload, accumulate and ragged are off unless named: "
+        "with the first a step took 1.6 to 2.6 times as long on an H200, the others change the order "
         "of sums",
         choices=tuple(MOVES),
     )

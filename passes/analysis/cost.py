@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 
 from ..framework.target import Speed
 from ..ir.custom_calls import CUSTOM_CALL
+from ..ir.marks import COMPOSITE, UNINITIALIZED, mark_name
 from ..ir.op_facts import Category, Traffic
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
@@ -148,7 +149,10 @@ def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
 
 
 def _traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
-    return _TRAFFIC[facts_of(op.name).traffic](op, sizes)
+    name = op.name
+    if name == COMPOSITE and mark_name(op) == UNINITIALIZED:
+        return 0  # nothing is written there
+    return _TRAFFIC[facts_of(name).traffic](op, sizes)
 
 
 def _nothing(op: ir.Operation, sizes: TensorSizes) -> int:

@@ -20,9 +20,10 @@ from ..framework.feedback import Attempt, temp_limit
 from ..framework.options import Budget
 from ..framework.target import Target
 from ..ir.clone import clone_module
-from ..recompute.plan import RematPlan, apply_plan
+from ..recompute.plan import RematPlan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
 from .comparison import corrected_bytes
+from .leave_stacks import write_plan
 from .loop import affordable, best_of, decide, least
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
@@ -274,7 +275,8 @@ class FrontierAnalysis:
         variant = self.variants.made_by(estimate.candidate)
         module = clone_module(variant.of.module)
         plans = variant.model.on(module, variant.plan(estimate))
-        apply_plan(RematPlan(*plans, zeros_wait=memory_rules(self.target).makes_zeros_early))
+        waits = memory_rules(self.target).makes_zeros_early
+        write_plan(module, RematPlan(*plans, zeros_wait=waits))
         return module
 
     def _has_time(self) -> bool:

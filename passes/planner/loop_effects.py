@@ -287,11 +287,14 @@ def put_stacks(
     writer: int,
     readers: Sequence[int],
     stacks: Sequence[tuple[Sequence[int], int]],
+    *,
+    are_filled: bool = True,
 ) -> None:
     """Replaces the stacks that one loop writes for others by new ones, or by none.
 
     Each new one has the positions of its readers in the trace, and its bytes; ``writer`` is the
     position of the loop that writes them, and ``readers`` are the positions of those others.
+    ``are_filled`` is whether the new ones start as zeros.
     """
     for value in trace.makes[writer]:
         if any(value in trace.reads[reader] for reader in readers):
@@ -300,6 +303,8 @@ def put_stacks(
         start, stack = len(trace.sizes), len(trace.sizes) + 1
         trace.sizes += [0, stacked_bytes]
         trace.inputs |= {start}
+        if are_filled:
+            trace.over_constants[stack] = stacked_bytes
         made = len(trace.makes[writer])
         trace.reads[writer] = [*trace.reads[writer][:made], start, *trace.reads[writer][made:]]
         trace.makes[writer] = [*trace.makes[writer], stack]

@@ -43,6 +43,7 @@ from ..recompute.block.values import ForwardValues
 from ..recompute.scan.plan import BlockScans, ScanPlan
 from .block_plans import BlockPlans
 from .candidates import PARTS, TOP, Candidate, PriceGrid
+from .leave_stacks import leaves_stacks
 from .loop_effects import LoopEffect, LoopEffects, put_stacks
 from .record import Estimate, RematObstacle, obstacle_of
 
@@ -96,6 +97,7 @@ class Model:
         """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
         self.module, self._keeps_barriers = module, target.keeps_barriers
         self.operations = list(walk.operations(module.operation))
+        self._leaves_stacks = leaves_stacks(module)
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
@@ -383,7 +385,8 @@ class Model:
             read = [graph.index[self.operations[n].results[place]] for n, place in effect.reads]
             known = set(trace.reads[position])
             trace.reads[position] = [*trace.reads[position], *(v for v in read if v not in known)]
-            put_stacks(trace, position, tuple(places.values()), stacks)
+            readers = tuple(places.values())
+            put_stacks(trace, position, readers, stacks, are_filled=not self._leaves_stacks)
         return trace
 
 

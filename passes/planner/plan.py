@@ -18,8 +18,9 @@ from ..framework.text import lower_first, size
 from ..ir import walk
 from ..ir.clone import IRMapping, replace_body
 from ..ir.ops import facts_of
-from ..recompute.plan import RematPlan, apply_plan
+from ..recompute.plan import RematPlan
 from .candidates import PlannerSettings
+from .leave_stacks import write_plan
 from .loop import Choice, decide
 from .model import Model, added_work
 from .moves import UNDO, Moved, moved
@@ -159,14 +160,14 @@ class MemoryPlan(PlanBase):
     def apply(self) -> None:
         """Edits the module."""
         if self.moved is None:
-            apply_plan(self.remat)
+            write_plan(self.module, self.remat)
             return
         ops = walk.operations(self.moved.module.operation)
         number = {walk.key(op): place for place, op in enumerate(ops)}
         replace_body(self.module, self.moved.module)
         mapping = IRMapping(number, self.module)
         plans = mapping.of((self.remat.blocks, self.remat.scans))
-        apply_plan(replace(self.remat, blocks=plans[0], scans=plans[1]))
+        write_plan(self.module, replace(self.remat, blocks=plans[0], scans=plans[1]))
 
 
 _COLUMNS = {

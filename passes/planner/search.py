@@ -346,6 +346,12 @@ class _Trials:
     def peak_bytes(self) -> int:
         return self.search.estimate(None).temp_bytes
 
+    def left_bytes(self, moves: str) -> int:
+        variant = self._variant(moves)
+        if variant is None:
+            return self.peak_bytes
+        return self.search._search(variant).estimate(None).temp_bytes
+
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
         variant = self._variant(moves)
         return () if variant is None else variant.of.runs

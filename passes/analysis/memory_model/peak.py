@@ -186,7 +186,8 @@ class _Buffers:
                 if uses[position] not in _IN_PLACE:
                     continue
                 reads = trace.reads[position]
-                if place < len(reads) and kernels.free[reads[place]]:
+                is_free = place < len(reads) and kernels.free[reads[place]]
+                if is_free or value in trace.over_constants:
                     # XLA makes constants of one type in one kernel, for all who will need them.
                     key = trace.over_constants.get(value, trace.sizes[value])
                     self.first[value] = zeros.setdefault(key, time)

@@ -47,7 +47,8 @@ class OpTrace:
       donations: pairs (returned value, input): the returned value takes the input's memory. It is
         counted where it is made before the input was read last.
       over_constants: by value that is written over a constant, a negative number that those of one
-        type have in common; values that are not there are told apart by their sizes.
+        type have in common; values that are not there are told apart by their sizes. A stack of a
+        plan has its size.
       writes_over: whether elementwise work is written over what it reads.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
       timings: then, by the first value that an operation makes, what that takes beside moving it.
@@ -75,4 +76,5 @@ class OpTrace:
             makes=list(self.makes),
             sizes=list(self.sizes),
             inner=list(self.inner),
+            over_constants=dict(self.over_constants),
         )
