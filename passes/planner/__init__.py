@@ -12,6 +12,8 @@ In the order in which a module passes through it:
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
   those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, for
   which ``uniform`` has the plans that loops are split by;
+- ``leave_stacks``: writes a plan; its loops leave stacks unfilled as those before did;
+- ``other_means``: moves that are off unless named, and would hold a budget that was missed;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
 - ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -40,6 +43,7 @@ from ..framework.text import upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
 from .loop import best_of, is_worthwhile
+from .other_means import describe_others
 from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
 
@@ -91,7 +95,22 @@ class PlannedPass(BudgetedPass[RematRecord]):
     ) -> Complaint | None:
         if attempts and attempts[0].record.obstacle is RematObstacle.HELPER:
             return None
-        return super().complaint(attempts, best, target, module_of_best)
+        found = super().complaint(attempts, best, target, module_of_best)
+        limit_bytes = self.limit_bytes(attempts, target) if attempts else None
+        if found is None or found.topic or limit_bytes is None or self.settings is None:
+            return found
+        attempt, is_share = attempts[best], self.settings.budget.percent is not None
+        if attempt.temp_bytes <= limit_bytes:
+            return found
+        others = describe_others(
+            module_of_best(),
+            target,
+            self.settings.moves,
+            real_bytes=attempt.temp_bytes,
+            limit_bytes=limit_bytes,
+            around_bytes=0 if is_share else attempt.step_bytes - attempt.temp_bytes,
+        )
+        return replace(found, text="\n  ".join(filter(None, (found.text, others))))
 
     def remarks(
         self,

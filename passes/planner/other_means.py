@@ -1,0 +1,82 @@
+"""Which moves that are off unless named would hold a budget that was missed, by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.memory_model.targets import memory_rules
+from ..analysis.memory_model.tracer import predict
+from ..framework.target import Target
+from ..framework.text import size
+from ..ir import walk
+from .moves import MOVES, MoveRun, moved
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """What moves may ask where nothing is searched: each is made by itself."""
+
+    peak_bytes: int
+
+    def left_bytes(self, moves: str) -> int:
+        return self.peak_bytes
+
+    def runs(self, moves: str) -> tuple[MoveRun, ...]:
+        return ()
+
+    def may_recompute(self, moves: str) -> bool:
+        return False
+
+    def are_dear(self, moves: str) -> bool:
+        return False
+
+    def least_seconds(self, moves: str) -> float:
+        return 0.0
+
+
+def describe_others(
+    module: ir.Module,
+    target: Target,
+    moves: Sequence[str],
+    *,
+    real_bytes: int,
+    limit_bytes: int,
+    around_bytes: int,
+) -> str:
+    """The moves that are off unless named, and made behind the best plan would hold the budget.
+
+    Args:
+      module: the program with that plan; nobody edits it.
+      target: what it will run on.
+      moves: those that were tried already.
+      real_bytes: the temporary memory that XLA gave it. What the model has for it corrects what
+        the model has for the others.
+      limit_bytes: the temporary memory that the budget leaves.
+      around_bytes: what is told with temporary memory.
+    """
+    rules = memory_rules(target)
+    try:
+        model_bytes = predict(module, rules=rules).temp_bytes
+    except walk.NoEntryError:
+        return ""
+    ratio = real_bytes / max(model_bytes, 1)
+
+    def holding(name: str) -> Iterator[str]:
+        trials = MOVES[name].trials
+        assert trials is not None
+        for spec in trials(_Alone(model_bytes)):
+            found = moved(module, spec, target)
+            if found.count:
+                temp_bytes = ratio * predict(found.module, rules=rules).temp_bytes
+                if temp_bytes <= limit_bytes:
+                    yield f"{spec}, {size(int(temp_bytes) + around_bytes)}"
+
+    off = [n for n, move in MOVES.items() if not move.is_default and n not in moves]
+    found = [told for name in off if (told := next(holding(name), None)) is not None]
+    if not found:
+        return ""
+    what = "this would hold it" if len(found) == 1 else "each of these would hold it"
+    return f"Off unless named; {what}, as foreseen by hloom's model: {'; '.join(found)}."

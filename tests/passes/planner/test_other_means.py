@@ -1,0 +1,160 @@
+"""Means that a budget needs and that recomputation is not: stacks that are not filled, loops of
+ragged products; and which are named where a budget is missed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.memory_model.targets import memory_rules
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.fit import Fit
+from hloom.passes.framework.options import Budget, Words
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.marks import UNINITIALIZED, marks_in
+from hloom.passes.uninitialized_stacks import UninitializedStacks
+from hloom.tools.opt.job import dry_run
+
+GPU = Target(name="an imaginary GPU", platform="cuda", keeps_barriers=True)
+STEPS = 8
+
+
+def spec(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def lowered(function: object, *arguments: object) -> ir.Module:
+    module: ir.Module = jax.jit(function).lower(*arguments).compiler_ir()  # type: ignore[arg-type]
+    Pipeline.parse("inline,drop-constraints,cse,free-constants").run(module, target=GPU)
+    return module
+
+
+def blocks(p: jax.Array, x: jax.Array) -> jax.Array:
+    """Scans one behind the other, each under a checkpoint, as their steps are."""
+
+    def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return x + jnp.sin(p * x), None
+
+    for _ in range(6):
+        x = jax.checkpoint(lambda x: jax.lax.scan(jax.checkpoint(step), x, length=STEPS)[0])(x)
+    return x.sum()
+
+
+def kept(p: jax.Array, x: jax.Array) -> jax.Array:
+    """The same without the outer checkpoints: all stacks are alive in the end, filled or not."""
+
+    def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return x + jnp.sin(p * x), None
+
+    for _ in range(3):
+        x = jax.lax.scan(jax.checkpoint(step), x, length=STEPS)[0]
+    return x.sum()
+
+
+P, X = spec(), spec(512, 128)
+STACK = STEPS * 512 * 128 * 4
+
+
+def planned(step: Fit, module: ir.Module) -> ir.Module:
+    with module.context, ir.Location.unknown():
+        plan = step.planner(module, GPU)(module, ())
+        step.apply(plan)
+    assert module.operation.verify()
+    return module
+
+
+def unfilled(module: ir.Module) -> int:
+    return sum(1 for _ in marks_in(module.operation, UNINITIALIZED))
+
+
+def test_scans_behind_one_another_hold_a_budget_by_stacks_that_are_not_filled() -> None:
+    module = lowered(jax.grad(blocks), P, X)
+    assert predict(module, rules=memory_rules(GPU)).temp_bytes > 6 * STACK
+    found = planned(Fit(budget=Budget(size_bytes=2 * STACK)), module)
+    assert unfilled(found) == 6
+    assert predict(found, rules=memory_rules(GPU)).temp_bytes < 2 * STACK
+
+
+def test_stacks_that_stay_alive_are_filled_as_before() -> None:
+    module = lowered(jax.grad(kept), P, X)
+    assert UninitializedStacks().plan_after(module, GPU, ()).decided
+    assert not unfilled(planned(Fit(budget=Budget(size_bytes=2 * STACK)), module))
+
+
+def test_the_time_of_a_stack_that_is_not_filled_is_no_time() -> None:
+    module = lowered(jax.grad(blocks), P, X)
+    with module.context, ir.Location.unknown():
+        plan = Fit(budget=Budget(size_bytes=2 * STACK)).planner(module, GPU)(module, ())
+    assert plan.record.cost < 1e-2 * 6 * STACK / GPU.speed.bytes_per_s
+
+
+def test_rewritten_loops_fill_at_the_start_as_those_before_them() -> None:
+    """What is recomputed in the loops leaves their stacks, whose zeros are made at once."""
+    module = lowered(jax.grad(blocks), P, X)
+    step = Fit(budget=Budget(size_bytes=2 * STACK), moves=Words(("recompute",)))
+    with module.context, ir.Location.unknown():
+        plan = step.planner(module, GPU)(module, ())
+    assert min(each.temp_bytes for each in plan.record.considered) > 6 * STACK
+
+
+GROUPS, ROWS, DEPTH, WIDTH = 8, 4096, 512, 1024
+
+
+def experts(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    return jax.lax.ragged_dot(x, w, sizes)
+
+
+RAGGED = (
+    spec(ROWS, DEPTH, dtype="bfloat16"),
+    spec(GROUPS, DEPTH, WIDTH, dtype="bfloat16"),
+    spec(GROUPS, dtype="int32"),
+)
+
+
+@pytest.mark.parametrize(("by", "mib"), [(None, 32), (0, 72), (1, 96)])
+def test_the_copies_of_a_ragged_product_are_in_memory(by: int | None, mib: int) -> None:
+    """As XLA compiles each for an H100."""
+
+    def gradient(
+        x: jax.Array, w: jax.Array, sizes: jax.Array, given: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        back = jax.vjp(lambda x, w: experts(x, w, sizes), x, w)[1](given)
+        return (back[by or 0],)
+
+    given = spec(ROWS, WIDTH, dtype="bfloat16")
+    call = (experts, *RAGGED) if by is None else (gradient, *RAGGED, given)
+    module = lowered_for_gpu(*call)
+    assert predict(module, rules=memory_rules(GPU)).temp_bytes == mib * 2**20
+
+
+def lowered_for_gpu(function: object, *arguments: object) -> ir.Module:
+    traced = jax.jit(function).trace(*arguments)  # type: ignore[arg-type]
+    module: ir.Module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+    Pipeline.parse("inline,drop-constraints,cse").run(module, target=GPU)
+    return module
+
+
+def test_loops_of_ragged_products_are_a_move() -> None:
+    module = lowered_for_gpu(experts, *RAGGED)
+    step = Fit(budget=Budget(size_bytes=40 * 2**20), moves=Words(("recompute", "ragged")))
+    found = planned(step, module)
+    assert "ragged_dot" not in str(found)
+
+
+def test_a_missed_budget_names_what_would_hold_it() -> None:
+    module = lowered_for_gpu(experts, *RAGGED)
+    said = dry_run(Pipeline.parse("fit{budget=25MiB moves=recompute}"), module, GPU).complaint
+    assert said is not None
+    told = said.splitlines()[-1]
+    assert told.startswith("  Off unless named; this would hold it, as foreseen by hloom's model: ")
+    assert " ragged" in told
+
+
+def test_a_missed_budget_names_nothing_that_would_not_hold_it() -> None:
+    module = lowered_for_gpu(experts, *RAGGED)
+    said = dry_run(Pipeline.parse("fit{budget=1KiB}"), module, GPU).complaint
+    assert said is not None
+    assert "Off unless named" not in said
