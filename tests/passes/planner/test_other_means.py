@@ -14,6 +14,7 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import UNINITIALIZED, marks_in
 from hloom.passes.uninitialized_stacks import UninitializedStacks
 from hloom.tools.opt.job import dry_run
@@ -132,7 +133,8 @@ def test_the_copies_of_a_ragged_product_are_in_memory(by: int | None, mib: int) 
 
 def lowered_for_gpu(function: object, *arguments: object) -> ir.Module:
     traced = jax.jit(function).trace(*arguments)  # type: ignore[arg-type]
-    module: ir.Module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+    # JAX keeps what it lowered, and a test may rewrite its own.
+    module = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
     Pipeline.parse("inline,drop-constraints,cse").run(module, target=GPU)
     return module
 
