@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -35,8 +35,12 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As rich's; what it does not render from strings is made visible at the end."""
-        for segment in super().render(renderable, options):
+        """As rich's; what it does not render from strings is made visible at the end.
+
+        Lines that are not for a terminal have no blanks at their ends.
+        """
+        segments = super().render(renderable, options)
+        for segment in segments if self.is_terminal else _without_blanks(segments):
             if segment.control:
                 yield segment
             else:
@@ -55,6 +59,35 @@ class PlainConsole(Console):
         """Prints a table for 80 columns: a narrower terminal breaks its lines and loses nothing."""
         console = PlainConsole(file=self.file, width=max(self.width, _NARROWEST), soft_wrap=True)
         console.print(table)
+
+
+def _without_blanks(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Segments without the blanks before each new line, which fill a line's width."""
+    blanks: list[Segment] = []
+    for whole in segments:
+        for segment in _lines(whole):
+            if segment.control:
+                yield segment
+            elif segment.text == "\n":
+                blanks.clear()
+                yield segment
+            elif text := segment.text.rstrip(" "):
+                yield from blanks
+                rest = segment.text[len(text) :]
+                blanks = [Segment(rest, segment.style)] if rest else []
+                yield Segment(text, segment.style)
+            elif segment.text:
+                blanks.append(segment)
+    yield from blanks
+
+
+def _lines(segment: Segment) -> Iterator[Segment]:
+    """A segment in pieces: what is in a line, and the ends of lines."""
+    if segment.control or "\n" not in segment.text:
+        yield segment
+        return
+    for piece in re.split(r"(\n)", segment.text):
+        yield Segment(piece, segment.style)
 
 
 _NARROWEST = 80

@@ -74,6 +74,7 @@ def test_the_missing_constraint_is_named_with_its_line_and_bytes(
     numbers = tmp_path / "numbers.json"
     printed = command("shardings", as_file(tmp_path, step), "--json", numbers).shown
     assert max(map(len, printed.splitlines())) <= 80
+    assert not [line for line in printed.splitlines() if line != line.rstrip()]
     sent, told, code = printed.splitlines()[:3]
     lines = inspect.getsource(mlps).splitlines()
     [number] = [at for at, line in enumerate(lines, 1) if "lacks a constraint" in line]
