@@ -99,7 +99,7 @@ class Sent:
       xla_bytes: the same by XLA's text of the executable; None where the backend does not tell. XLA
         may sum and slice where Shardy scatters the sum: kinds differ then.
       overview: by line, and what lies whole on every device: facts and tables, as plans have them.
-      summary: the same in a line; empty where all is small.
+      summary: the same in a line, by XLA's bytes where they are known; empty where all is small.
     """
 
     predicted_bytes: Mapping[str, int] = field(hash=False)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.extend.mlir import ir
 
 from hloom._jax.executables import optimized_text
-from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
+from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview, SentByXla
 from hloom.passes.framework.tables import Table
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.mesh import has_several_devices
 from hloom.policy import is_strict
 from hloom.record import Sent
-from hloom.xla.collectives import sent_bytes_by_kind
-from hloom.xla.scheduled import collectives_table
+from hloom.xla.scheduled import collectives_table, sent_by_xla
 
 
 def sent_of(
@@ -35,20 +35,21 @@ def sent_of(
         if is_strict():
             raise
         return None
-    told = overview.to_json()
-    by_xla: dict[str, int] | None = None
+    by_xla: SentByXla | None = None
     made: Table | None = None
     try:
         text = optimized_text(executable)
-        by_xla = sent_bytes_by_kind(text)
+        by_xla = sent_by_xla(text)
         made = collectives_table(text)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
         pass  # It is a figure to show, and this backend has none.
+    overview = replace(overview, by_xla=by_xla)
+    told = overview.to_json()
     if made is not None:
         told["tables"] = [*(table.to_json() for table in overview.tables()), made.to_json()]
     return Sent(
         overview.sent_by_kind(),
-        by_xla,
+        None if by_xla is None else by_xla.by_kind,
         told,
         "" if overview.is_small else overview.summary,
     )

@@ -64,7 +64,7 @@ def collectives_by_kind(text: str) -> dict[str, int]:
 
 def sent_bytes_by_kind(text: str) -> dict[str, int]:
     """By XLA's name of a kind, what each device sends in one run of a module."""
-    everybody = _everybody(text)
+    everybody = devices_of(text)
     sent: Counter[str] = Counter()
     for each in collectives_of(text):
         devices = each.devices or everybody
@@ -87,13 +87,13 @@ def collectives_of(text: str) -> Iterator[Collective]:
     """Each collective of a module in XLA's text."""
     for each, is_scattered in _walk(computations(text), entry_name(text), 1, in_loop=False):
         if is_scattered:
-            size_bytes = each.result_bytes // (each.devices or _everybody(text))
+            size_bytes = each.result_bytes // (each.devices or devices_of(text))
             yield dataclasses.replace(each, kind="reduce-scatter", result_bytes=size_bytes)
         else:
             yield each
 
 
-def _everybody(text: str) -> int:
+def devices_of(text: str) -> int:
     """The devices that run a module."""
     return math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
 

@@ -8,12 +8,21 @@ those of one device.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hloom.passes.analysis.shardings.overview import SentByXla
 from hloom.passes.framework.tables import Described, Kind, Table
+from hloom.passes.ir.collectives import sent_bytes
 from hloom.passes.ir.names import SourceLine
-from hloom.xla.collectives import COLLECTIVE, group_devices, result_bytes
+from hloom.xla.collectives import (
+    COLLECTIVE,
+    devices_of,
+    group_devices,
+    result_bytes,
+    sent_bytes_by_kind,
+)
 from hloom.xla.hlo_text import Computations, computations, entry_name, trips
 from hloom.xla.instructions import CallStacks
 
@@ -84,6 +93,20 @@ def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
                 int(memory[1]) if memory else 0,
                 stacks.source(line),
             )
+
+
+def sent_by_xla(text: str) -> SentByXla:
+    """What each device sends in one run of a module, by kind and by line."""
+    by_line: Counter[str] = Counter()
+    gathered: Counter[str] = Counter()
+    everybody = devices_of(text)
+    for each in scheduled_collectives(text):
+        sent = each.runs * sent_bytes(each.kind, each.bytes, each.devices or everybody)
+        by_line[each.source.line] += sent
+        if each.kind == "all-gather":
+            gathered[each.source.line] += sent
+    largest = max(gathered, key=gathered.__getitem__, default="")
+    return SentByXla(sent_bytes_by_kind(text), dict(sorted(by_line.items())), largest)
 
 
 def collectives_table(text: str) -> Table | None:

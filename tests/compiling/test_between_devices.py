@@ -12,6 +12,7 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 import hloom
 from hloom import policy
 from hloom.compiling import between_devices
+from hloom.passes.framework.text import size
 
 
 def test_what_is_predicted_stands_beside_xla_s_and_in_the_log(
@@ -26,10 +27,36 @@ def test_what_is_predicted_stands_beside_xla_s_and_in_the_log(
     assert sent.predicted_bytes["all-reduce"] == sent.xla_bytes["all-reduce"]
     predicted, by_xla = (sum(each.values()) for each in (sent.predicted_bytes, sent.xla_bytes))
     assert predicted == pytest.approx(by_xla, rel=0.05)
-    assert sent.summary.startswith("sends 2.66 MiB a step, ")
+    assert sent.summary.startswith(f"sends {size(by_xla)} a step, ")
     assert "% of it at mlps.py:" in sent.summary
-    assert sent.overview["sent_bytes"] == predicted
+    assert "foreseen" not in sent.summary
+    assert sent.overview["sent_bytes"] == by_xla
     assert f"hloom: jit_loss: {sent.summary}" in capsys.readouterr().err
+
+
+def test_a_value_that_xla_gathers_though_it_was_not_foreseen_is_told_by_xla_s_bytes() -> None:
+    """An axis moves between dimensions while it splits further: XLA warns of an "involuntary full
+    rematerialization" (jax#21562)."""
+    mesh = mesh_of(AxisType.Auto, x=4, y=2)
+    wide = NamedSharding(mesh, PartitionSpec("y", None, "x"))
+    tall = NamedSharding(mesh, PartitionSpec(None, ("x", "y"), None))
+
+    def mixed(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(a + b, tall)
+
+    value = jax.ShapeDtypeStruct((128, 128, 128), jnp.float32)
+    step = jax.jit(mixed, in_shardings=(wide, wide), out_shardings=tall)
+    step.lower(value, value).compile(compiler_options={"hloom": "cse"})
+    sent = hloom.records()[-1].sent
+    assert sent is not None
+    whole_bytes = 128**3 * 4
+    assert sent.xla_bytes == {"all-gather": whole_bytes * 7 // 8}
+    assert sent.summary.startswith("sends 7.00 MiB a step, 100 % of it at test_between_devices.py:")
+    foreseen = size(sum(sent.predicted_bytes.values()))
+    told = f"({foreseen} were foreseen: XLA gathers the whole of a value there)"
+    assert sent.summary.endswith(told)
+    assert sent.overview["summary"] == sent.summary
+    assert sent.overview["sent_bytes"] == whole_bytes * 7 // 8
 
 
 @each_kind_of_axes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -21,6 +21,12 @@ from .shardings import Shardings
 
 LEAST_BYTES = 2**20
 """What is less is small."""
+
+_FAR_OFF = 2
+"""How often more XLA sends than was foreseen, where the difference is told."""
+
+_ALIKE_SHARE = 0.1
+"""Of what XLA sends, by how much foreseen bytes may differ for their lines to be told."""
 
 _SENT_COLUMNS = {
     "line": Kind.TEXT,
@@ -52,6 +58,25 @@ class LineExchanges:
 
 
 @dataclass(frozen=True)
+class SentByXla:
+    """What each device sends in a step by XLA's text of the compiled program.
+
+    Attributes:
+      by_kind: bytes by XLA's name of a kind of collective.
+      by_line: bytes by line of the user's program; what no line is known of is under "".
+      gathered_line: the line of the largest all-gather; empty where none is known.
+    """
+
+    by_kind: Mapping[str, int] = field(hash=False)
+    by_line: Mapping[str, int] = field(hash=False)
+    gathered_line: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.by_kind.values())
+
+
+@dataclass(frozen=True)
 class Overview:
     """What the devices of a sharded program send in a step, and what lies whole on each of them.
 
@@ -61,12 +86,14 @@ class Overview:
         first.
       speed: of a device and its links.
       least_bytes: what is less is not listed.
+      by_xla: what XLA's program sends; None where XLA has not been asked. It is what is told then.
     """
 
     lines: tuple[LineExchanges, ...]
     whole: tuple[Described, ...]
     speed: Speed
     least_bytes: int = LEAST_BYTES
+    by_xla: SentByXla | None = None
 
     @classmethod
     def of(cls, module: ir.Module, speed: Speed, *, least_bytes: int = LEAST_BYTES) -> Overview:
@@ -91,8 +118,13 @@ class Overview:
 
     @property
     def sent_bytes(self) -> int:
-        """What each device sends in a step."""
+        """What each device sends in a step, as foreseen."""
         return sum(each.sent_bytes for each in self.lines)
+
+    @property
+    def told_bytes(self) -> int:
+        """The same by XLA, where XLA has been asked."""
+        return self.sent_bytes if self.by_xla is None else self.by_xla.bytes
 
     @property
     def seconds(self) -> float | None:
@@ -107,20 +139,43 @@ class Overview:
     @property
     def is_small(self) -> bool:
         """Whether there is nothing that is worth a line of a log."""
-        return self.sent_bytes < LEAST_BYTES and self.whole_arguments_bytes < LEAST_BYTES
+        return self.told_bytes < LEAST_BYTES and self.whole_arguments_bytes < LEAST_BYTES
 
     @property
     def summary(self) -> str:
         """E.g. "sends 1.20 GiB a step, 61 % of it at model.py:120; 3.00 GiB of arguments lie whole
         on every device"."""
-        sent = f"sends {size(self.sent_bytes)} a step"
-        if self.lines and self.lines[0].line and self.sent_bytes:
-            first = self.lines[0]
-            share = percent(first.sent_bytes / self.sent_bytes)
-            sent += f", {share} of it at {short_line(first.line)}"
+        sent = f"sends {size(self.told_bytes)} a step"
+        by_line = self._told_by_line()
+        first = max(by_line, key=by_line.__getitem__, default="")
+        if first and self.told_bytes:
+            share = percent(min(by_line[first] / self.told_bytes, 1))
+            sent += f", {share} of it at {short_line(first)}"
+        sent += self._unforeseen(first)
         if self.whole_arguments_bytes < LEAST_BYTES:
             return sent
         return f"{sent}; {size(self.whole_arguments_bytes)} of arguments lie whole on every device"
+
+    def _told_by_line(self) -> Mapping[str, int]:
+        """Foreseen lines are more exact: XLA joins collectives, under the line of one of them."""
+        told = self.told_bytes
+        if self.by_xla is None or abs(told - self.sent_bytes) <= _ALIKE_SHARE * told:
+            return {each.line: each.sent_bytes for each in self.lines}
+        return self.by_xla.by_line
+
+    def _unforeseen(self, told_line: str) -> str:
+        """What XLA sends beside what was foreseen, where that is much; empty otherwise."""
+        if self.by_xla is None or self.told_bytes <= _FAR_OFF * self.sent_bytes:
+            return ""
+        foreseen = f"{size(self.sent_bytes)} were foreseen"
+        gathered = self.by_xla.by_kind.get("all-gather", 0)
+        more = gathered - self.sent_by_kind().get("all-gather", 0)
+        if more <= (self.told_bytes - self.sent_bytes) / 2:
+            return f" ({foreseen})"
+        line = self.by_xla.gathered_line
+        where = " there" if line == told_line else f" at {short_line(line)}"
+        where = where if line else ""
+        return f" ({foreseen}: XLA gathers the whole of a value{where})"
 
     def sent_by_kind(self) -> dict[str, int]:
         """By XLA's name of a kind, what each device sends in a step."""
@@ -132,7 +187,9 @@ class Overview:
 
     def facts(self) -> tuple[Fact, ...]:
         """The sums, as a report shows them."""
-        facts = [Fact("sent by each device in a step", self.sent_bytes, Kind.BYTES)]
+        facts = [Fact("sent by each device in a step", self.told_bytes, Kind.BYTES)]
+        if self.by_xla is not None:
+            facts.append(Fact("foreseen were", self.sent_bytes, Kind.BYTES))
         if self.seconds is not None:
             facts.append(Fact("which takes, nothing beside it,", self.seconds, Kind.SECONDS))
         return tuple(facts)
@@ -159,7 +216,7 @@ class Overview:
         """As values that `json.dumps` takes."""
         return {
             "summary": self.summary,
-            "sent_bytes": self.sent_bytes,
+            "sent_bytes": self.told_bytes,
             "whole_arguments_bytes": self.whole_arguments_bytes,
             "facts": [each.to_json() for each in self.facts()],
             "tables": [each.to_json() for each in self.tables()],
