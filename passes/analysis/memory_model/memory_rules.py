@@ -32,6 +32,10 @@ class MemoryRules:
     writes_over = False
     """Whether elementwise work is written over what it reads (`Kernels.beside`)."""
 
+    multiplies_outer_products = False
+    """Whether a product that sums nothing is a multiplication, made again in each kernel that reads
+    it (`outer_products`)."""
+
     copies_weights = False
     """Whether attention's weights are copied, transposed, in the kernel that makes the gradient of
     the scores (`softmax.mark_transposed`)."""
@@ -85,6 +89,7 @@ class GpuRules(MemoryRules):
 
     writes_over = True
     copies_weights = True
+    multiplies_outer_products = True
 
     longest_row = 16384
     """1024 threads reduce 16 elements each (ReductionDimensionRaceFreeBound, reduction_utils.cc).

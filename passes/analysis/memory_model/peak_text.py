@@ -19,15 +19,19 @@ _MOST, _SMALL = 4, 0.01
 less than the share `_SMALL` of the peak."""
 
 
-def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False) -> str:
+def describe_peak(
+    module: ir.Module, target: Target, *, arguments: bool = False, xla_bytes: int | None = None
+) -> str:
     """What is in temporary memory at the peak, by the model, a line each; "" if there is nothing.
 
     Values of one type from one source line are one entry. With `arguments` a last line tells what
-    the program's arguments are. All but the first line are indented, as a complaint's.
+    the program's arguments are. All but the first line are indented, as a complaint's. Where XLA
+    compiled the module, ``xla_bytes`` are its temporary memory: a model that tells another figure
+    is wrong, and the text says so.
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(module, rules=memory_rules(target))
-    told = [_peak(curve), _arguments(curve) if arguments else ""]
+    told = [_peak(curve, xla_bytes), _arguments(curve) if arguments else ""]
     return "\n  ".join(filter(None, told))
 
 
@@ -50,7 +54,7 @@ def _groups(curve: MemoryProfile) -> list[list[LiveBuffer]]:
     return sorted(groups.values(), key=lambda group: -_bytes(group))
 
 
-def _peak(curve: MemoryProfile) -> str:
+def _peak(curve: MemoryProfile, xla_bytes: int | None) -> str:
     peak_bytes = curve.temp_bytes
     if not peak_bytes:
         return ""
@@ -65,7 +69,10 @@ def _peak(curve: MemoryProfile) -> str:
         listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
     most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
     values = ";\n    ".join(listed)
-    return f"At the peak, {size(peak_bytes)} by hloom's model, {most}:\n    {values}."
+    right = ""
+    if xla_bytes is not None and size(xla_bytes) != size(peak_bytes):
+        right = f" (XLA's figure for it, {size(xla_bytes)}, is right)"
+    return f"At the peak, {size(peak_bytes)} by hloom's model{right}, {most}:\n    {values}."
 
 
 _PARTS = 3

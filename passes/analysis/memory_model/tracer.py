@@ -18,6 +18,7 @@ from .exchanged import hold_exchanged
 from .fusion import FUSED, Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
+from .outer_products import mark_outer_products
 from .peak import Peak, simulate
 from .softmax import mark_softmax, mark_transposed
 from .targets import refine
@@ -125,6 +126,8 @@ def _trace_around(graph: Program) -> OpTrace:
         trace.inner.append(0)
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
+    if rules.multiplies_outer_products:
+        mark_outer_products(graph, trace)
     _mark_narrowed(graph, trace)
     if rules.repeats_tanh:
         _mark_repeated(graph, trace)
