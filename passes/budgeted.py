@@ -109,7 +109,10 @@ class BudgetedPass(MeasuredPass[Record]):
         is_aside = not any(facts_of(op.name).is_product for op in walk.operations(module.operation))
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, least_bytes(attempts) + around, limit_bytes + around)
-        peak = describe_peak(module, target, arguments=percent is None)
+        predicted = attempt.record.prediction
+        is_planned_only = predicted is not None and predicted.temp_bytes == attempt.temp_bytes
+        xla_bytes = None if is_planned_only else attempt.temp_bytes
+        peak = describe_peak(module, target, arguments=percent is None, xla_bytes=xla_bytes)
         first, last = self.remarks(attempts, best, module, target)
         lines = filter(None, (floor, first, peak, last))
         return Complaint("\n  ".join(lines), "no-product" if is_aside else "")

@@ -124,6 +124,23 @@ def test_arguments_are_told_by_what_they_are() -> None:
     assert "arguments" not in describe_peak(module, Target())
 
 
+def test_where_xla_takes_other_memory_than_the_model_the_text_says_which_is_right() -> None:
+    module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
+    plain = describe_peak(module, Target())
+    first = describe_peak(module, Target(), xla_bytes=3 * MIB).splitlines()[0]
+    assert " KiB by hloom's model (XLA's figure for it, 3.00 MiB, is right), most of it:" in first
+    right_bytes = round(peak_kib(plain) * 1024)
+    assert describe_peak(module, Target(), xla_bytes=right_bytes) == plain
+
+
+def test_a_budget_missed_by_what_xla_made_is_told_with_xlas_figure() -> None:
+    module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
+    compiled = [Attempt(RematRecord(), 5 * MIB, 3 * MIB)]
+    said = Remat(budget=Budget(size_bytes=MIB)).complaint(compiled, 0, Target(), lambda: module)
+    assert said is not None
+    assert "(XLA's figure for it, 3.00 MiB, is right)" in said.text
+
+
 def test_most_is_said_only_of_most() -> None:
     def many(x: jax.Array) -> jax.Array:
         # Twenty values of different types at once: no four of them are more than half.
