@@ -71,8 +71,8 @@ class Fit(PlannedPass):
     moves: Words = option(
         Words(DEFAULT_MOVES),
         doc="what may be done to the program. offload, accumulate and ragged are off unless named: "
-        "with the first a step took 1.6 to 2.6 times as long on an H200, the others change the order "
-        "of sums",
+        "with the first a step took 1.6 to 2.6 times as long on an H200, the others change the "
+        "order of sums",
         choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
