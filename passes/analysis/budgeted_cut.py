@@ -17,8 +17,8 @@ _MOST_VERTICES = 400
 _MOST_NODES = 20_000
 """Where HiGHS stops; a number of nodes, so that the answer is the same on every machine."""
 
-_WEIGHT_UNIT = 2**20
-"""HiGHS may exceed a limit by a millionth: of this unit that is a byte."""
+_TOLERANCE = 1e-6
+"""Of a sum of shares that HiGHS keeps within a limit, the absolute error that it allows."""
 
 _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
@@ -94,8 +94,12 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
     return _lagrangian_cut(network, limit)
 
 
-def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int] | None:
+def _solve(
+    network: FlowNetwork, limit: int, needed: list[int], *, is_lowered: bool = False
+) -> frozenset[int] | None:
     """The exact answer; None where there is none, or not in time.
+
+    Where HiGHS exceeds the limit by its tolerance, it is asked again for one lower by that.
 
     Two variables for each vertex: whether it is kept, and whether it is made.
     """
@@ -120,7 +124,10 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
     structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
     never_kept = _never_kept(network, needed)
     never_kept.update(vertex for vertex in needed if weights[vertex] > limit)
-    weight = [0.0 if v in never_kept else weights[v] / _WEIGHT_UNIT for v in needed] + [0.0] * count
+    # Shares of the whole. Where what is kept is a whole number only up to the tolerance, the sum is
+    # off by no more than that; by more, HiGHS repairs the answer, and prints that it does.
+    whole = sum(weights[vertex] for vertex in needed if vertex not in never_kept) or 1
+    weight = [0.0 if v in never_kept else weights[v] / whole for v in needed] + [0.0] * count
     # Shares of the largest: HiGHS has an absolute tolerance.
     highest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
     at_most = [
@@ -133,14 +140,17 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
         bounds=Bounds(0, np.array(at_most)),
         constraints=(
             LinearConstraint(structure, lb=np.array(least)),
-            LinearConstraint(np.array([weight]), ub=limit / _WEIGHT_UNIT),
+            LinearConstraint(np.array([weight]), ub=limit / whole),
         ),
         options={"mip_rel_gap": 0.0, "node_limit": _MOST_NODES},
     )
     if result.status != 0:
         return None
     kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
-    return _without_excess(network, kept) if network.weigh(kept) <= limit else None
+    if network.weigh(kept) <= limit:
+        return _without_excess(network, kept)
+    less = limit - int(2 * _TOLERANCE * whole) - 1
+    return None if is_lowered or less < 0 else _solve(network, less, needed, is_lowered=True)
 
 
 def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import milp
 
 from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from hloom.passes.analysis.mincut import minimum_vertex_cut
@@ -193,3 +196,29 @@ def test_parts_of_a_large_network_are_cut_at_different_prices(
     assert near is not None
     assert network.weigh(near) <= limit
     assert network.price_of(near) == network.price_of(exact) == 400
+
+
+def test_highs_has_nothing_to_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints that it repairs an answer, on the program's own standard output, where what whole
+    numbers within its tolerance add up to is beyond its tolerance of a sum."""
+    asked: list[float] = []
+
+    def spy(c: Any, **given: Any) -> Any:
+        _, limit = given["constraints"]
+        asked.append(float(np.abs(limit.A).sum()))
+        return milp(c, **given)
+
+    monkeypatch.setattr("scipy.optimize.milp", spy)
+    for seed in range(20):
+        draw = random.Random(seed)
+        count = 60
+        weights = [draw.randint(1, 2000) * 10**6 for _ in range(count)]
+        edges = [(draw.randint(max(0, b - 6), b - 1), b) for b in range(1, count) for _ in range(2)]
+        sinks = draw.sample(range(20, count), 12)
+        prices = {v: draw.randint(1, 10**6) for v in range(4, count)}
+        network = FlowNetwork(weights, edges, [0, 1, 2, 3], sinks, prices)
+        limit = sum(weights[sink] for sink in sinks) // 2
+        kept = budgeted_vertex_cut(network, limit)
+        assert kept is None or network.weigh(kept) <= limit
+    assert asked
+    assert max(asked) <= 1 + 1e-9
