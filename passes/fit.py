@@ -77,7 +77,10 @@ class Fit(PlannedPass):
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
-        Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
+        Bytes(16 * 1024),
+        doc="what takes less memory than this is not recomputed: a value, or all that a loop "
+        "stacks of one",
+        minimum=0,
     )
 
     behind: str = in_context("")

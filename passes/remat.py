@@ -118,7 +118,8 @@ class Remat(PlannedPass):
     compiles: int = option(5, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
-        doc="values smaller than this are kept as they are",
+        doc="what takes less memory than this is kept as it is: a value, or all that a loop stacks "
+        "of one",
         minimum=0,
     )
 

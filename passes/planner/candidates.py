@@ -38,7 +38,7 @@ class PlannerSettings:
       budget: what is to hold.
       compiles: attempts at most.
       moves: what may be done to the program, by the names in `moves.MOVES`.
-      min_bytes: values smaller than this are not recomputed.
+      min_bytes: values smaller than this, and stacks in whole, are not recomputed.
       behind: the spec of passes behind that change what a step takes, with which it is priced.
     """
 

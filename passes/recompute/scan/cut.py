@@ -226,7 +226,9 @@ class CutProblem:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
             return 0
-        if value in body.residual_of and graph.bytes_of(value) < self.min_bytes:
+        # A stack of unknown length counts as one slice.
+        held = max(body.kept_bytes(value, self.rerun), graph.bytes_of(value))
+        if value in body.residual_of and held < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable

@@ -69,9 +69,12 @@ def _planned_from_outside(block: ir.Block) -> set[Hashable]:
 
 
 def _is_large(pairs: Sequence[LoopPair], min_bytes: int, device: DeviceView) -> bool:
-    """Whether the pairs have a residual that need not be kept as it is."""
-    stored = (residual.stored for pair in pairs for residual in pair.residuals)
-    return any((device.bytes_of(value) or 0) >= min_bytes for value in stored)
+    """Whether the pairs have a residual that need not be kept as it is, all iterations together."""
+    return any(
+        (device.bytes_of(residual.stored) or 0) * max(pair.forward.trip_count, 1) >= min_bytes
+        for pair in pairs
+        for residual in pair.residuals
+    )
 
 
 def _chosen(pairs: list[LoopPair]) -> list[LoopPair]:

@@ -325,7 +325,7 @@ def plan_scans(
     """Plans the groups of loops directly in a block; each loop is in one plan.
 
     With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work only,
-    at no price. Stored values with slices below ``min_bytes`` stay. The plan of a pair includes the
+    at no price. Stacks below ``min_bytes`` stay. The plan of a pair includes the
     pairs inside its bodies.
     """
     return BlockScans(block, min_bytes, device).plan(pricing)
@@ -337,8 +337,8 @@ def plan_scans_budgeted(
     """Plans the groups of loops of a block together: all that they store is within ``cap_bytes``.
 
     Of such plans it is one of least total price; exactly so for bodies of up to some 400 values.
-    ``cap_bytes`` counts whole stacks, existing and new ones, without those with slices below
-    ``min_bytes``. None if no plan fits.
+    ``cap_bytes`` counts whole stacks, existing and new ones, without those below ``min_bytes``.
+    None if no plan fits.
     """
     if not scans.bodies:
         return []

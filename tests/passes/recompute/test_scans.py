@@ -299,3 +299,40 @@ def test_clones_read_what_the_backward_body_computes_again_by_itself() -> None:
     saved, free = runs(name, "inline,cse"), runs(name, spec_of(FREE))
     product = 2 * 8 * 16 * 16 * 6
     assert free - saved == product
+
+
+def over_time(x: Any, steps: int, inner: int) -> Any:
+    """A loop of cheap work, 256 bytes of each value in each iteration; with ``inner`` in loops."""
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        return jnp.sin(jnp.cos(jnp.sin(carry))) * carry, None
+
+    def steps_of(carry: Any, length: int) -> Any:
+        return jax.lax.scan(step, carry, None, length=length)[0]
+
+    def outer(carry: Any, _: None) -> tuple[Any, None]:
+        return steps_of(carry, inner), None
+
+    loops = jax.lax.scan(outer, x, None, length=steps)[0] if inner else steps_of(x, steps)
+    return jnp.sum(loops)
+
+
+@pytest.mark.parametrize(("steps", "inner"), [(128, 0), (16, 8)])
+@pytest.mark.parametrize("step", ["remat", "fit{budget=60%}", "remat{budget=60%}"])
+def test_min_bytes_counts_all_iterations_of_a_stack(step: str, steps: int, inner: int) -> None:
+    lowered = jax.jit(jax.grad(over_time), static_argnums=(1, 2)).lower(normal(64), steps, inner)
+    off, on = (lowered.compile(compiler_options={"hloom": spec}) for spec in ("off", step))
+    assert on.memory_analysis().temp_size_in_bytes < 0.7 * off.memory_analysis().temp_size_in_bytes
+    assert_same(on(normal(64)), off(normal(64)))
+
+
+@pytest.mark.parametrize(("steps", "inner"), [(128, 0), (16, 8)])
+def test_stacks_below_min_bytes_stay(steps: int, inner: int) -> None:
+    # Each stack takes 32 KiB in all.
+    fn = jax.grad(lambda x: over_time(x, steps, inner))
+    module = clone_module(jax.jit(fn).lower(normal(64)).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    for min_bytes, is_planned in ((32 * 1024, True), (32 * 1024 + 1, False)):
+        blocks = walk.code_blocks(module.operation)
+        plans = [plan for block in blocks for plan in plan_scans(block, min_bytes)]
+        assert bool(plans) is is_planned
