@@ -57,7 +57,8 @@ def move_behind(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
 
 
 def move_into(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
-    """Moves operations from another block right before an operation, in the order given.
+    """Moves operations right before one of another block, in the order given, or of their own block
+    while a rewrite replaces what they read.
 
     What they read is not looked at: what they read there is given to them before or afterwards.
     """

@@ -61,7 +61,8 @@ def apply_loops(
     apart = {walk.key(part.node.op): writer.write_part(part) for part in plan.apart}
     for loop, place in zip(plan.loops, places, strict=True):
         before = apart.get(walk.key(place.before), place.before)
-        moves.move_before(before, [apart.get(walk.key(op), op) for op in place.moved])
+        # They may read a barrier that stands behind, in the place of which its parts are read.
+        moves.move_into(before, [apart.get(walk.key(op), op) for op in place.moved])
         with ir.InsertionPoint(before):
             writer.write(loop)
     writer.clear()

@@ -128,9 +128,9 @@ def test_a_process_wide_change_recompiles() -> None:
 def test_a_mistake_in_the_config_is_an_error_at_once() -> None:
     with pytest.raises(hloom.SpecError) as caught:
         jax.config.update("jax_hloom", "replace-tow")
-    assert str(caught.value).startswith(
+    assert str(caught.value) == (
         "jax_hloom='replace-tow': unknown pass 'replace-tow' (at character 1). "
-        "Did you mean 'replace-two'? Passes: "
+        "Did you mean 'replace-two'?"
     )
     assert jax.config.jax_hloom is None
 
@@ -212,12 +212,7 @@ print("after")
     assert result.stdout == "before\n"
     assert (
         "hloom.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
-        "(at character 1). "
-        "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
-        "cse, drop-constraints, fit, fold-transposes, free-constants, inline, late-gather, "
-        "offload, one-hot, overlap, pipeline, ragged, remat, split, split-loop, stages, "
-        "undo-checkpoint, uninitialized-stacks, unroll; "
-        "or 'default', or 'off'. `hloom passes` lists them with their options.\n"
+        "(at character 1). Did you mean 'remat'?\n"
     ) in result.stderr
     assert "During handling" not in result.stderr
 

@@ -66,9 +66,9 @@ DIAGNOSTICS = [
     ),
     (
         "fit{moves=remat}",
-        "option 'moves' of pass 'fit' wants some of recompute, undo-checkpoint, chunk, split-loop, "
-        "accumulate, offload, joined by '+', got 'remat' (at character 11). Did you mean "
-        "'recompute'?",
+        "option 'moves' of pass 'fit' wants some of recompute, undo-checkpoint, chunk, "
+        "uninitialized-stacks, split-loop, accumulate, offload, ragged, joined by '+', got 'remat' "
+        "(at character 11). Did you mean 'recompute'?",
     ),
     ("toy}", "expected ',' or the end, got '}' (at character 4)."),
     (
