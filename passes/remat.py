@@ -86,12 +86,13 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from .analysis.device import DeviceView
-from .analysis.loops.carries import Kept, kept_in
+from .analysis.loops.carries import Kept, loop_stacks
 from .analysis.memory_model.targets import memory_rules
 from .analysis.memory_model.tracer import predict
 from .framework.feedback import Planner
 from .framework.options import Budget, Bytes, option
 from .framework.target import Target
+from .ir import walk
 from .planner import COMPILES_DOC, PlannedPass
 from .planner.candidates import PlannerSettings
 from .planner.plan import MemoryPlan
@@ -142,6 +143,7 @@ class Remat(PlannedPass):
         kept = Kept()
         if plan.empty:
             device = DeviceView.of(module, memory_rules(target))
-            peak_bytes = predict(module, rules=device.rules).temp_bytes
-            kept = kept_in(module, peak_bytes, device.bytes_of)
+            stacks = loop_stacks(module, device.bytes_of)
+            if stacks.bytes and walk.has_entry(module):
+                kept = stacks.at_peak(predict(module, rules=device.rules).temp_bytes)
         return MemoryPlan(module, plan, RematRecord(obstacle=obstacle), kept=kept)

@@ -111,16 +111,25 @@ def entry_function(module: ir.Module) -> ir.Operation:
     JAX always writes ``main``; tests and other programs that write StableHLO may not. Raises
     NoEntryError where there is neither.
     """
-    found = functions(module)
-    if "main" in found:
-        return found["main"]
-    public = [function for function in found.values() if is_public(function)]
-    if len(public) == 1:
-        return public[0]
+    entries = _entries(module)
+    if len(entries) == 1:
+        return entries[0]
     raise NoEntryError(
         "no function of the module is known to be its program: none is called main, and "
-        f"{len(public)} are public"
+        f"{len(entries)} are public"
     )
+
+
+def has_entry(module: ir.Module) -> bool:
+    """Whether `entry_function` finds one."""
+    return len(_entries(module)) == 1
+
+
+def _entries(module: ir.Module) -> list[ir.Operation]:
+    found = functions(module)
+    if "main" in found:
+        return [found["main"]]
+    return [function for function in found.values() if is_public(function)]
 
 
 def is_public(function: ir.Operation) -> bool:

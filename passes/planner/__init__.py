@@ -31,7 +31,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from ..analysis.device import DeviceView
-from ..analysis.loops.carries import kept_in
+from ..analysis.loops.carries import loop_stacks
 from ..analysis.memory_model.targets import memory_rules
 from ..budgeted import BudgetedPass, least_bytes
 from ..cse import Cse
@@ -121,7 +121,8 @@ class PlannedPass(BudgetedPass[RematRecord]):
     ) -> tuple[str, str]:
         obstacle = self._obstacle(attempts, best)
         device = DeviceView.of(module, memory_rules(target))
-        kept = kept_in(module, attempts[best].temp_bytes, device.bytes_of)
+        stacks = loop_stacks(module, device.bytes_of)
+        kept = stacks.at_peak(attempts[best].temp_bytes)
         if obstacle is RematObstacle.ONLY_SCANS and not obstacle.stands_at(kept):
             obstacle = self._unexplained(attempts, best)
         told = [] if obstacle is None or not obstacle.stands_at(kept) else [obstacle.sentence]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import is_backward
-from ..analysis.loops.carries import Kept, kept_in
+from ..analysis.loops.carries import Kept, loop_stacks
 from ..framework.base import Decision, PlanBase
 from ..framework.feedback import Attempt, Prediction, temp_limit
 from ..framework.tables import Fact, Kind, Table
@@ -242,7 +242,8 @@ class MemoryPlanner:
     @functools.cached_property
     def _kept(self) -> Kept:
         model = self._variants.base.model
-        return kept_in(model.module, model.estimate(None).temp_bytes, model.device.bytes_of)
+        stacks = loop_stacks(model.module, model.device.bytes_of)
+        return stacks.at_peak(model.estimate(None).temp_bytes)
 
     def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int, int | None]:
         """The candidate to compile, what the step takes beside temporary memory, and the limit on

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ...ir import walk
 from ...ir.locations import source_of
 from ...ir.values import defining_op
-from ...ir.walk import code_blocks
 from .counted import CountedLoop, StackedOutput
 from .pairs import loop_pairs
 
@@ -75,12 +75,28 @@ class Kept:
     carry: KeptCarry | None = None
 
 
-def kept_in(module: ir.Module, peak_bytes: int, bytes_of: Callable[[ir.Value], int | None]) -> Kept:
-    """What the loops of a module keep, which has so much temporary memory at its peak."""
-    forwards: dict[ir.Operation, tuple[CountedLoop, dict[int, StackedOutput]]] = {}
-    pairs = (pair for block in code_blocks(module.operation) for pair in loop_pairs(block))
+@dataclass(frozen=True)
+class LoopStacks:
+    """What the loops of a program stack for a backward pass: all bytes, and what is carries."""
+
+    bytes: int
+    carries: tuple[KeptCarry, ...]
+
+    def at_peak(self, peak_bytes: int) -> Kept:
+        """What of it stands at a peak of so many bytes of temporary memory."""
+        least, carry = _MOST * peak_bytes, None
+        if self.carries and sum(one.bytes for one in self.carries) >= least:
+            largest = max(self.carries, key=lambda one: one.bytes)
+            carry = dataclasses.replace(largest, loops=len(self.carries))
+        return Kept(in_loops=self.bytes > 0 and self.bytes >= least, carry=carry)
+
+
+def loop_stacks(module: ir.Module, bytes_of: Callable[[ir.Value], int | None]) -> LoopStacks:
+    """What the loops of a module stack."""
+    forwards: dict[Hashable, tuple[CountedLoop, dict[int, StackedOutput]]] = {}
+    pairs = (pair for block in walk.code_blocks(module.operation) for pair in loop_pairs(block))
     for pair in pairs:
-        _, stacks = forwards.setdefault(pair.forward.op, (pair.forward, {}))
+        _, stacks = forwards.setdefault(walk.key(pair.forward.op), (pair.forward, {}))
         stacks.update((one.stack.number, one.stack) for one in pair.residuals)
     all_bytes, carries = 0, []
     for loop, stacks in forwards.values():
@@ -91,12 +107,7 @@ def kept_in(module: ir.Module, peak_bytes: int, bytes_of: Callable[[ir.Value], i
             where = source_of(loop.op.location).short
             size = sum(sizes[number] for number in numbers)
             carries.append(KeptCarry(size, loop.trip_count, where))
-    least = _MOST * peak_bytes
-    carry = None
-    if carries and sum(one.bytes for one in carries) >= least:
-        largest = max(carries, key=lambda one: one.bytes)
-        carry = dataclasses.replace(largest, loops=len(carries))
-    return Kept(in_loops=all_bytes > 0 and all_bytes >= least, carry=carry)
+    return LoopStacks(all_bytes, tuple(carries))
 
 
 def _of_carry(

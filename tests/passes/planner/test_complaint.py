@@ -14,7 +14,7 @@ from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.device import DeviceView
-from hloom.passes.analysis.loops.carries import kept_in
+from hloom.passes.analysis.loops.carries import loop_stacks
 from hloom.passes.analysis.memory_model import peak_text
 from hloom.passes.analysis.memory_model.peak_text import describe_peak
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile, Point
@@ -246,7 +246,9 @@ def test_the_reason_is_that_of_what_stands_at_the_peak() -> None:
         assert re.search(rf"\n  M{reason}\.\n  T{remedy}\.\n", found), found
         assert "straight" not in found
         device = DeviceView.of(module, memory_rules(target))
-        why = reason_of(RematObstacle.ONLY_SCANS, kept_in(module, 2**20, device.bytes_of))
+        why = reason_of(
+            RematObstacle.ONLY_SCANS, loop_stacks(module, device.bytes_of).at_peak(2**20)
+        )
         assert re.fullmatch(f"m{reason}; t{remedy}", why), why
 
 
@@ -259,7 +261,7 @@ def test_what_is_made_of_a_smaller_carry_is_not_its_fault() -> None:
 
     module = lowered(jax.grad(wide), spec(64), spec(50, 64, 64))
     device = DeviceView.of(module, memory_rules(Target()))
-    kept = kept_in(module, 2**20, device.bytes_of)
+    kept = loop_stacks(module, device.bytes_of).at_peak(2**20)
     assert (kept.in_loops, kept.carry) == (True, None)
 
 
