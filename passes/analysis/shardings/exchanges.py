@@ -2,9 +2,9 @@
 
 Shardy's own partitioner runs on a clone: it propagates shardings, puts a reshard where an operation
 wants its operand placed otherwise, and makes collectives of reshards. XLA's partitioner decides the
-same for programs whose activations are annotated, but for some products (`products`). What it does
-beside that is not found here: halos of slices and pads along a split axis, and what it falls back
-to where it finds no better way ("involuntary full rematerialization").
+same for programs whose activations are annotated, but for some products (`products`), and but for
+values that it gathers to give them another sharding (`fallbacks`). What it does beside that is not
+found here: halos of slices and pads along a split axis.
 
 Source: the passes that Shardy exports as `sdy-insert-explicit-reshards` with `enable-full-version`,
 and `sdy-reshard-to-collectives` (https://openxla.org/shardy).
@@ -18,26 +18,41 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.passmanager import PassManager
 
 from ...framework.target import Speed
 from ...ir import mesh, walk
 from ...ir.collectives import is_collective, replica_groups, sent_bytes
+from ...ir.erase import erase
 from ...ir.locations import source_line
-from ...ir.shardings import placement_of
+from ...ir.op_facts import Category
+from ...ir.ops import facts_of
+from ...ir.shardings import (
+    CONSTRAINT,
+    Placement,
+    argument_placement,
+    placement_of,
+    sharding_of,
+)
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..loops.counted import counted_loop
+from .fallbacks import gathered_dimensions
 from .products import PRODUCTS, split_as_xla_does
 from .propagation import Remembered, propagated_clone, values_of
-from .readings import number_of
+from .readings import NUMBER, number_of
 from .rules import add_rules
 from .shardings import Shardings
 
-_STAGES = (
+_TO_RESHARDS = (
     "sdy-close-shardings",
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "canonicalize{enable-patterns=sdy-reshard}",
+)
+
+_MERGE_RESHARDS = ("canonicalize{enable-patterns=sdy-reshard}",)
+
+_TO_COLLECTIVES = (
     "func.func(sdy-reshard-to-collectives)",
     "canonicalize{enable-patterns=sdy-collective}",
 )
@@ -51,8 +66,14 @@ _KINDS = {
 }
 """By name of Shardy's operation XLA's name of the collective. `sdy.all_slice` sends nothing."""
 
+_RESHARD = "sdy.reshard"
+
 _AXES = ("gathering_axes", "reduction_axes", "reduce_scatter_axes", "params")
 _AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
+
+
+_Moved = tuple[Placement, Placement]
+"""Where a value is before, and after."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +126,13 @@ class PlacedExchange:
       exchange: what is sent.
       operand: the module's value that is sent; None where Shardy made it on the way.
       readers: the module's operations that read what comes of it.
+      resharded: of a value that is gathered only to be cut anew, its placements before and after.
     """
 
     exchange: Exchange
     operand: ir.Value | None
     readers: tuple[ir.Operation, ...]
+    resharded: _Moved | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +142,7 @@ class _Numbered:
     exchange: Exchange
     operand: int | None
     readers: tuple[int, ...]
+    resharded: _Moved | None = None
 
 
 _FOUND: Remembered[tuple[_Numbered, ...]] = Remembered()
@@ -139,6 +163,7 @@ def exchanges_of(module: ir.Module) -> tuple[PlacedExchange, ...]:
             each.exchange,
             None if each.operand is None else values[each.operand],
             tuple(operations[number] for number in each.readers),
+            each.resharded,
         )
         for each in found
     )
@@ -150,7 +175,7 @@ class _Finder:
     def __init__(self, module: ir.Module) -> None:
         self._originals = list(walk.operations(module.operation))
         self._numbers = {value: number for number, value in enumerate(values_of(module))}
-        self._clone = _partitioned(module)
+        self._clone, self._moved = _partitioned(module)
         self._functions = walk.functions(self._clone)
         self._calls: dict[str, list[ir.Operation]] = {}
         for op in walk.operations(self._clone.operation):
@@ -202,7 +227,9 @@ class _Finder:
                 if key in merged:
                     known = merged[key]
                     readers = dict.fromkeys((*known.readers, *each.readers))
-                    merged[key] = replace(known, readers=tuple(readers))
+                    is_alike = known.resharded == each.resharded
+                    resharded = known.resharded if is_alike else None
+                    merged[key] = replace(known, readers=tuple(readers), resharded=resharded)
                 else:
                     merged[key] = each
                     in_order.append(key)
@@ -235,7 +262,14 @@ class _Finder:
             ),
             self._operand(op),
             readers,
+            self._resharded(op),
         )
+
+    def _resharded(self, op: ir.Operation) -> _Moved | None:
+        """From where and to where a value is moved that XLA gathers to cut it anew."""
+        value = op.operands[0]
+        moved = self._moved.get(value) if _is_cut_anew(op) else None
+        return moved if moved is not None and _placement_in(value) == moved[0] else None
 
     def _of_program(self, op: ir.Operation) -> Iterator[_Numbered]:
         """A collective in a manual computation, where types are those of one device."""
@@ -347,18 +381,142 @@ def _are_alike(left: ir.Operation, right: ir.Operation) -> bool:
     return left != right and all(left.attributes[n] == right.attributes[n] for n in names)
 
 
-def _partitioned(module: ir.Module) -> ir.Module:
+def _partitioned(module: ir.Module) -> tuple[ir.Module, dict[ir.Value, _Moved | None]]:
+    """A clone with Shardy's collectives, and its values that XLA gathers to move them."""
     shardings = Shardings.of(module)
     clone = propagated_clone(module)
     with module.context, ir.Location.unknown():
         _split_products(module, clone, shardings)
         add_rules(clone)  # propagation ends by taking them out
-        for stage in _STAGES:
-            try:
-                PassManager.parse(f"builtin.module({stage})").run(clone.operation)
-            except Exception as error:
-                raise ValueError(f"Shardy's {stage} fails: {error}") from error
-    return clone
+        _run(_TO_RESHARDS, clone)
+        stops = _stops(clone)
+        _run(_MERGE_RESHARDS, clone)
+        for stop in stops:
+            _replace(stop, sdy.ReshardOp)
+        moved = _gather_as_xla_does(module, clone)
+        _run(_TO_COLLECTIVES, clone)
+    return clone, moved
+
+
+def _run(stages: Sequence[str], module: ir.Module) -> None:
+    for stage in stages:
+        try:
+            PassManager.parse(f"builtin.module({stage})").run(module.operation)
+        except Exception as error:
+            raise ValueError(f"Shardy's {stage} fails: {error}") from error
+
+
+def _stops(clone: ir.Module) -> list[ir.Operation]:
+    """Has Shardy merge no reshard with that of a constraint before it: XLA moves a value twice."""
+    stops = []
+    for op in list(walk.operations(clone.operation)):
+        before = defining_op(op.operands[0]) if op.name == _RESHARD else None
+        if before is None or before.name not in (_RESHARD, CONSTRAINT):
+            continue
+        value = before.operands[0]
+        while (maker := defining_op(value)) is not None and maker.name == _RESHARD:
+            if number_of(maker) is not None:
+                break
+            value = maker.operands[0]  # Shardy's own, for this constraint
+        is_moved = _placement_in(value) != _placement_in(before.results[0])
+        if is_moved and number_of(before) is not None:
+            stops.append(_replace(op, sdy.ShardingConstraintOp))
+    return stops
+
+
+def _replace(
+    op: ir.Operation, kind: type[sdy.ReshardOp] | type[sdy.ShardingConstraintOp]
+) -> ir.Operation:
+    """Puts another operation that gives a value a sharding in the place of one."""
+    with ir.InsertionPoint(op), op.location:
+        made = kind(op.operands[0], op.attributes["sharding"]).operation
+    number = walk.readable_attributes(op).get(NUMBER)
+    if number is not None:
+        made.attributes[NUMBER] = number
+    op.results[0].replace_all_uses_with(made.results[0])
+    erase(op)
+    return made
+
+
+def _gather_as_xla_does(module: ir.Module, clone: ir.Module) -> dict[ir.Value, _Moved | None]:
+    """Has the values of a module's clone gathered and cut anew for which XLA has no better way.
+
+    Gives them, with where they are moved; None where that is more than one place.
+
+    Only where it moves a value as it is told: for a sharding constraint of the module, elementwise
+    operations and results. Other operations may want an operand placed otherwise than Shardy's do.
+    """
+    originals = list(walk.operations(module.operation))
+    moved: dict[ir.Value, _Moved | None] = {}
+    for op in [op for op in walk.operations(clone.operation) if op.name == _RESHARD]:
+        value, placement = op.operands[0], placement_of(op.attributes["sharding"], op)
+        source = _placement_in(value)
+        found = mesh.resolved(ir.Attribute.parse(placement.mesh, op.context), op)
+        if (
+            source is None
+            or found is None
+            or source.mesh != placement.mesh
+            or source.unreduced
+            or mesh.is_in_manual_computation(op.block)
+            or not (_is_constrained(value, originals) or _is_read_as_placed(op))
+        ):
+            continue
+        shape = ir.RankedTensorType(value.type).shape
+        sizes = mesh.axis_sizes(found)
+        gathered = gathered_dimensions(shape, source.axes, placement.axes, sizes)
+        if gathered:
+            axes = tuple(() if n in gathered else each for n, each in enumerate(source.axes))
+            whole = sharding_of(replace(source, axes=axes), op.context)
+            with ir.InsertionPoint(op), op.location:
+                op.operands[0] = sdy.ReshardOp(value, whole).result
+            here = source, placement
+            moved[value] = here if moved.get(value, here) == here else None
+    return moved
+
+
+def _placement_in(value: ir.Value) -> Placement | None:
+    """The placement of a value of a propagated module; None of those of loops' and others' blocks,
+    and without a sharding."""
+    op = defining_op(value)
+    if op is None:
+        return argument_placement(value)
+    if op.name in (_RESHARD, CONSTRAINT):
+        return placement_of(op.attributes["sharding"], op)
+    given = walk.readable_attributes(op).get("sdy.sharding")
+    if given is None:
+        return None
+    each = sdy.TensorShardingPerValueAttr(given).shardings
+    return placement_of(each[ir.OpResult(value).result_number], op)
+
+
+def _is_constrained(value: ir.Value, originals: Sequence[ir.Operation]) -> bool:
+    """Whether a sharding constraint of a module reads a value of its clone."""
+    op = defining_op(value)
+    around = op if op is not None else ir.BlockArgument(value).owner.owner.operation
+    number = number_of(around)
+    if number is None:
+        return False
+    original = originals[number]
+    if op is None:
+        arguments = original.regions[0].blocks[0].arguments
+        same: ir.Value = arguments[ir.BlockArgument(value).arg_number]
+    else:
+        same = original.results[ir.OpResult(value).result_number]
+    return any(use.owner.operation.name == CONSTRAINT for use in same.uses)
+
+
+def _is_read_as_placed(op: ir.Operation) -> bool:
+    """Whether all that read a result read it where it is: each device by itself."""
+    readers = [use.owner.operation.name for use in op.results[0].uses]
+    return all(
+        name == "func.return" or facts_of(name).category is Category.ELEMENTWISE for name in readers
+    )
+
+
+def _is_cut_anew(op: ir.Operation) -> bool:
+    """Whether what is gathered is only cut."""
+    readers = {use.owner.operation.name for use in op.results[0].uses}
+    return op.name == "sdy.all_gather" and readers == {"sdy.all_slice"}
 
 
 def _split_products(module: ir.Module, propagated: ir.Module, shardings: Shardings) -> None:

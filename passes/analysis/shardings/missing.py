@@ -2,8 +2,9 @@
 
 Where activations have no constraint of their own, propagation may split them as some weight is
 split, and every layer then sums or moves activations, which are larger than the weights. XLA may
-even gather a value on every device and cut it anew ("involuntary full rematerialization"). Which
-constraint ends it is tried: it is put on a clone, which Shardy partitions again.
+even gather a value on every device and cut it anew ("involuntary full rematerialization"); then a
+stop between both shardings may end it (`fallbacks`). Which constraint saves most is tried: it is
+put on a clone, which Shardy partitions again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax.extend.mlir import ir
@@ -21,14 +22,16 @@ from ...framework.tables import Described
 from ...framework.text import short_type, size
 from ...ir import mesh, walk
 from ...ir.clone import clone_module
+from ...ir.names import SourceLine
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
 from ...ir.products import ProductAxes
-from ...ir.shardings import CONSTRAINT
+from ...ir.shardings import CONSTRAINT, constraint_placement
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..cost import operation_cost
 from .exchanges import PlacedExchange, exchanges_of
+from .fallbacks import Axes, stop_between
 from .propagation import values_of
 from .shardings import Shardings
 
@@ -198,7 +201,7 @@ class _Search:
             if best is None:
                 return
             value = list(values_of(module))[best.number]
-            described = Described.of(value)
+            described = _described(value, exchanges)
             yield MissingConstraint(described, _spelled(best.spec), sent - best.sent_bytes)
             module, sent = best.module, best.sent_bytes
             exchanges = exchanges_of(module)
@@ -211,6 +214,12 @@ class _Search:
         allowed = _OnDevice.of(module)
         trials = [
             trial
+            for value, spec in self._stops(exchanges)
+            if (trial := self._tried(module, numbers[value], spec)) is not None
+            and trial.sent_bytes <= most_bytes
+        ]
+        trials += [
+            trial
             for value in _candidates(exchanges, numbers)
             for spec in self._specs(ir.RankedTensorType(value.type).shape)
             if (trial := self._tried(module, numbers[value], spec)) is not None
@@ -220,6 +229,21 @@ class _Search:
         least = min((each.sent_bytes for each in trials), default=0)
         alike = [each for each in trials if each.sent_bytes <= least + self._alike_bytes]
         return min(alike, key=_simplicity, default=None)
+
+    def _stops(self, exchanges: Iterable[PlacedExchange]) -> Iterator[tuple[ir.Value, _Spec]]:
+        """The values that XLA gathers to cut them anew, the largest first, with a sharding that it
+        finds a way through. They are split along as many axes there as before or behind it."""
+        gathered = [each for each in exchanges if each.resharded is not None]
+        for each in sorted(gathered, key=lambda each: -each.exchange.sent_bytes)[:_MOST_VALUES]:
+            value = each.operand
+            if value is None or each.resharded is None or not _is_of_forward_pass(value, exchanges):
+                continue
+            source, target = (placement.axes for placement in each.resharded)
+            shape = ir.RankedTensorType(value.type).shape
+            stop = stop_between(shape, source, target, self._sizes)
+            if stop is not None:
+                value = _behind_constraints(value, source)
+                yield value, tuple(tuple(axis.name for axis in axes) for axes in stop)
 
     def _specs(self, shape: Sequence[int]) -> Iterator[_Spec]:
         """Splits of the first or the last dimension, along any axis or all, that come out even."""
@@ -248,8 +272,10 @@ def _constrain(value: ir.Value, mesh_name: str, spec: _Spec) -> None:
     splits = [", ".join(f'"{name}"' for name in each) for each in spec]
     dimensions = ", ".join(f"{{{each}}}" for each in splits)
     maker = defining_op(value)
-    assert maker is not None
-    with value.context, ir.Location.unknown(), ir.InsertionPoint.after(maker):
+    block = ir.BlockArgument(value).owner if maker is None else maker.block
+    begin = ir.InsertionPoint.at_block_begin(block)
+    behind = begin if maker is None else ir.InsertionPoint.after(maker)
+    with value.context, ir.Location.unknown(), behind:
         sharding = ir.Attribute.parse(f"#sdy.sharding<@{mesh_name}, [{dimensions}]>")
         made = sdy.ShardingConstraintOp(value, sharding).operation
     value.replace_all_uses_except(made.results[0], made)
@@ -307,6 +333,33 @@ def _is_broadcast(maker: ir.Operation | None) -> bool:
     return maker is not None and (
         facts_of(maker.name).is_constant or maker.name == "stablehlo.broadcast_in_dim"
     )
+
+
+def _behind_constraints(value: ir.Value, axes: Axes) -> ir.Value:
+    """What the constraints make of a value that leave it where it is: of explicit axes JAX
+    constrains each result."""
+    for _ in range(_FARTHEST):
+        readers = [use.owner.operation for use in value.uses]
+        if len(readers) != 1 or readers[0].name != CONSTRAINT:
+            break
+        if constraint_placement(readers[0]).axes != axes:
+            break
+        value = readers[0].results[0]
+    return value
+
+
+def _described(value: ir.Value, exchanges: Iterable[PlacedExchange]) -> Described:
+    """An argument of the program has no line: it is described by that of what moves it."""
+    described = Described.of(value)
+    if described.source.line:
+        return described
+    lines = (each.exchange.line for each in exchanges if each.operand == value)
+    return replace(described, source=SourceLine(next(filter(None, lines), "")))
+
+
+def _is_of_forward_pass(value: ir.Value, exchanges: Iterable[PlacedExchange]) -> bool:
+    described = _described(value, exchanges)
+    return bool(described.source.line) and "transpose(" not in described.name
 
 
 def _may_be_constrained(value: ir.Value) -> bool:
