@@ -43,8 +43,12 @@ class ResultPlaces:
     @classmethod
     def of(cls, module: ir.Module) -> ResultPlaces | None:
         """Those of a module; pure. None where no rewrite moves them: the program is for one device,
-        or says itself where each result lies."""
+        or says itself where each result lies. None also of a module with calls: Shardy inlines a
+        function as often as it is called, which may be exponential; what changes where results lie
+        runs behind `inline`."""
         if not has_several_devices(module) or not _is_only_main(module):
+            return None
+        if any(op.name == "func.call" for op in walk.operations(module.operation)):
             return None
         given = returned_shardings(module)
         if all(sharding is not None and "?" not in sharding for sharding in given):
