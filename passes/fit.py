@@ -7,8 +7,8 @@
   room: this takes time away;
 - ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
 - ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
-- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; not in front
-  of `pipeline`, which takes whole loops;
+- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; neither this
+  nor the one before in front of `pipeline`, which takes whole loops;
 - ``offload``: what a loop stacks for the backward pass lies in the host's memory;
 - ``accumulate``: the step runs in microbatches;
 - ``ragged``: products of rows in groups run in loops over tiles of rows.
@@ -50,7 +50,7 @@ from .framework.base import Pass
 from .framework.options import Budget, Bytes, Words, in_context, option
 from .planner import COMPILES_DOC, PlannedPass
 from .planner.candidates import PlannerSettings
-from .planner.moves import DEFAULT_MOVES, MOVES, SPLIT_LOOP
+from .planner.moves import DEFAULT_MOVES, MOVES, OF_LOOPS
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Fit(PlannedPass):
     """The passes behind that take whole loops, with which steps are priced."""
 
     def in_front_of(self, later: Pass) -> Pass:
-        """Without `split-loop` where a pass follows that takes whole loops."""
+        """Without the moves of loops where a pass follows that takes whole loops."""
         if not later.takes_whole_loops:
             return self
-        moves = Words(tuple(move for move in self.moves if move != SPLIT_LOOP))
+        moves = Words(tuple(move for move in self.moves if move not in OF_LOOPS))
         behind = ",".join(filter(None, (self.behind, str(later))))
         return replace(self, moves=moves or self.moves, behind=behind)
 

@@ -28,6 +28,9 @@ from ..uninitialized_stacks import UninitializedStacks
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
 """Moves that the search makes where it stands: at its end, before others, and after them."""
 
+OF_LOOPS = (SPLIT_LOOP, UninitializedStacks.name)
+"""Moves that leave loops as no pass behind expects them that takes whole loops."""
+
 _LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
 """`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
 at those of more than one part in so many of its peak."""

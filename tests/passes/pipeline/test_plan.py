@@ -73,7 +73,8 @@ def refusal(loss: Callable[..., Any], spec: str = "pipeline", **options: Any) ->
 def test_facts_and_tables_of_a_plan() -> None:
     run, text = run_of(plain, "pipeline{microbatches=8}")
     assert run.effect == ("pipeline over stage: 8 layers on 4 devices, 8 microbatches, bubble 27 %")
-    assert run.summary == f"{run.effect}; 32 B sent a tick"
+    held = "1 result held where the program without the pass has them"
+    assert run.summary == f"{run.effect}; 32 B sent a tick, {held}"
     facts = facts_of(run.plan)
     assert facts["bubble"] == pytest.approx(3 / 11)
     assert facts["ticks"] == 11
