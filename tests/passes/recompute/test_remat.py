@@ -198,7 +198,7 @@ BUDGET = "wants a size such as 60GiB, a share such as 50%, fit, or min"
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("budget=0", f"'budget' of pass 'remat' {BUDGET}, got '0' (14). It is at least 1 byte."),
+        ("budget=0", f"'budget' of pass 'remat' {BUDGET}, got '0' (14). Did you mean 'min'?"),
         ("budget=lots", f"'budget' of pass 'remat' {BUDGET}, got 'lots' (14)."),
         (
             "compiles=0",
