@@ -15,9 +15,6 @@ from ..ir import walk
 from .moves import MOVES, MoveRun, moved
 
 
-_LOOP = "stablehlo.while"
-
-
 @dataclass(frozen=True)
 class _Alone:
     """What moves may ask where nothing is searched: each is made by itself."""
@@ -78,8 +75,8 @@ def describe_others(
                     yield f"{spec}, {size(int(temp_bytes) + around_bytes)}"
 
     off = [n for n, move in MOVES.items() if not move.is_default and n not in moves]
-    if _has_loops_in_loops(module):
-        # To find the batch of a gradient inside of a loop may take minutes.
+    if _has_loops(module):
+        # To find the batch of what is computed inside of loops may take minutes.
         off = [name for name in off if name != "accumulate"]
     found = [told for name in off if (told := next(holding(name), None)) is not None]
     if not found:
@@ -88,6 +85,5 @@ def describe_others(
     return f"Off unless named; {what}, as foreseen by hloom's model: {'; '.join(found)}."
 
 
-def _has_loops_in_loops(module: ir.Module) -> bool:
-    loops = [op for op in walk.operations(module.operation) if op.name == _LOOP]
-    return any(inner.name == _LOOP for loop in loops for inner in walk.operations(loop))
+def _has_loops(module: ir.Module) -> bool:
+    return any(op.name == "stablehlo.while" for op in walk.operations(module.operation))
