@@ -13,7 +13,8 @@ In the order in which a module passes through it:
   those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, for
   which ``uniform`` has the plans that loops are split by;
 - ``leave_stacks``: writes a plan; its loops leave stacks unfilled as those before did;
-- ``other_means``: moves that are off unless named, and would hold a budget that was missed;
+- ``other_means``: moves that are off unless named, and a lower ``min_bytes``, which would help
+  where a budget was missed;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
 - ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.
@@ -43,7 +44,7 @@ from ..framework.text import upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
 from .loop import best_of, is_worthwhile
-from .other_means import describe_others
+from .other_means import describe_left, describe_others
 from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
 
@@ -126,6 +127,8 @@ class PlannedPass(BudgetedPass[RematRecord]):
         if obstacle is RematObstacle.ONLY_SCANS and not obstacle.stands_at(kept):
             obstacle = self._unexplained(attempts, best)
         told = [] if obstacle is None or not obstacle.stands_at(kept) else [obstacle.sentence]
+        if obstacle is RematObstacle.NOTHING_HELD and self.settings is not None:
+            told += filter(None, [describe_left(module, target, self.settings.min_bytes)])
         if kept.carry is not None:
             told += [f"{upper_first(kept.carry.reason)}.", f"{upper_first(kept.carry.remedy)}."]
         last = _OTHERS if attempts[best].record.candidate is not None else ""

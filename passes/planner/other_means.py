@@ -1,4 +1,4 @@
-"""Which moves that are off unless named would hold a budget that was missed, by the model."""
+"""What a missed budget may be held by: moves that are off unless named, and a lower `min_bytes`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from jax.extend.mlir import ir
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import predict
 from ..framework.target import Target
-from ..framework.text import size
+from ..framework.text import pluralize, size
 from ..ir import walk
+from .model import Model
 from .moves import MOVES, MoveRun, moved
 
 
@@ -87,3 +88,30 @@ def describe_others(
 
 def _has_loops(module: ir.Module) -> bool:
     return any(op.name == "stablehlo.while" for op in walk.operations(module.operation))
+
+
+def describe_left(module: ir.Module, target: Target, min_bytes: int) -> str:
+    """What of a program is not recomputed since it takes less than ``min_bytes``; empty where that
+    is nothing.
+
+    Args:
+      module: the program, in which nothing of ``min_bytes`` or more may be recomputed.
+      target: what it will run on.
+      min_bytes: the option.
+    """
+    model = Model(module, target, 0)
+    device = model.device
+    sizes = [
+        (device.bytes_of(residual.stored) or 0) * pair.forward.trip_count
+        for pair in model.pairs
+        for residual in pair.residuals
+    ]
+    for forward in model.block_plans.forwards.values():
+        sizes += [forward.weights[v] for v in forward.read_across if forward.recomputable[v]]
+    sizes = [each for each in sizes if 0 < each < min_bytes]
+    if not sizes:
+        return ""
+    return (
+        f"min_bytes={size(min_bytes)} leaves {pluralize(len(sizes), 'value')} as they are, "
+        f"{size(sum(sizes))} in all, the largest {size(max(sizes))}: a lower min_bytes takes these."
+    )

@@ -200,7 +200,9 @@ def test_the_targets_are_listed_in_80_columns(run: Command) -> None:
 def test_a_target_tells_where_its_figures_are_from(run: Command) -> None:
     status, out, _ = run("targets", "a100_sxm_80")
     assert status == 0
-    assert out.startswith("a100_sxm_80: NVIDIA A100-SXM4-80GB\n  memory 79.3 GiB, for a step 59.4 GiB")
+    assert out.startswith(
+        "a100_sxm_80: NVIDIA A100-SXM4-80GB\n  memory 79.3 GiB, for a step 59.4 GiB"
+    )
     assert "a100_sxm_80.txtpb in xla/backends/gpu/target_config/specs" in out
     assert run("targets", "cpu")[1].startswith("cpu: the host as it is")
     status, _, err = run("targets", "a100")

@@ -160,3 +160,17 @@ def test_a_missed_budget_names_nothing_that_would_not_hold_it() -> None:
     said = dry_run(Pipeline.parse("fit{budget=1KiB}"), module, GPU).complaint
     assert said is not None
     assert "Off unless named" not in said
+
+
+def test_a_missed_budget_tells_what_min_bytes_leaves() -> None:
+    module = lowered(jax.grad(blocks), P, X)
+    left, none = (
+        dry_run(
+            Pipeline.parse(f"fit{{budget=1KiB moves=recompute min_bytes={least}}}"), module, GPU
+        ).complaint
+        for least in ("1GiB", "16KiB")
+    )
+    assert left is not None
+    assert none is not None
+    assert f"min_bytes=1.00 GiB leaves 6 values as they are, {6 * STACK / 2**20:.1f} MiB" in left
+    assert "min_bytes" not in none
