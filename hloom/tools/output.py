@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hloom.files import FileError, write_whole
@@ -25,3 +26,13 @@ def write_told(file: Path, data: bytes) -> str:
     except OSError as error:
         raise OutputError(f"{file} cannot be written: {error.strerror or error}.") from error
     return f"wrote {file}"
+
+
+def write_json(file: Path, told: object) -> None:
+    """Writes what a command found, or prints it where the file is `STANDARD_OUTPUT`; the command
+    then prints the rest elsewhere. Raises OSError, and FileError where something is in the way."""
+    text = json.dumps(told, indent=2) + "\n"
+    if file == STANDARD_OUTPUT:
+        print(text, end="")
+    else:
+        write_whole(file, text.encode())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hloom.files import FileError, write_whole
+from hloom.files import FileError
 from hloom.passes.analysis.shardings.missing import MissingConstraint, missing_constraints
 from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.passes.framework.text import seconds, size
 from hloom.show.terminal import PlainConsole, complain
-from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hloom.tools.program import Program, add_program, program_of
 from hloom.tools.report.sections import plan_section
 from hloom.tools.report.sources import Sources
@@ -47,12 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         is_small = found.sent_bytes < least_bytes
         missing = () if is_small else missing_constraints(program.module)
         told = found.to_json() | {"missing": [each.to_json() for each in missing]}
-        if arguments.json == STANDARD_OUTPUT:
-            print(json.dumps(told, indent=2))
-            return 0
-        _show(found, missing, program)
+        if arguments.json != STANDARD_OUTPUT:
+            _show(found, missing, program)
         if arguments.json is not None:
-            write_whole(arguments.json, json.dumps(told, indent=2).encode() + b"\n")
+            write_json(arguments.json, told)
     except SpellingError as hint:
         return complain("hloom shardings", f"--min-size: wanted a size such as 1MiB.{hint}")
     except (FileError, OSError, ValueError) as error:

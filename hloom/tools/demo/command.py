@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from hloom.targets import deviceless
 from hloom.tools.demo import program, training
 from hloom.tools.demo.program import Sizes, TrainStep
 from hloom.tools.demo.training import CompiledStep, Training, compile_step, largest_difference
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 
 TOLERANCE = 1e-4
 """How far the losses may differ, relative. Two float32 programs that add in another order differ by
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEPS",
         help="dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
     sizes = parser.add_argument_group("sizes")
     for name, what in _SIZES.items():
         sizes.add_argument(
@@ -111,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"hloom demo: error: {error}", file=sys.stderr)
         return 1
-    return _compare(Console(), arguments, sizes, corpus, batches)
+    console = Console(stderr=arguments.json == STANDARD_OUTPUT)
+    return _compare(console, arguments, sizes, corpus, batches)
 
 
 def _compare(
@@ -173,7 +174,7 @@ def _compare(
         report[arguments.target] = _for_target(console, arguments, step)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     _tell_where(console, on, dumped, arguments.json)
     return 0 if largest <= TOLERANCE and on.fell_back is None else 1
 
@@ -263,7 +264,7 @@ def _tell_where(
         console.print(f"'{on.spec}' changed nothing in the step: there is no IR to show.")
     else:
         console.print(f"The IR before and after each pass: {on.dump_dir}", soft_wrap=True)
-    if json_file is not None:
+    if json_file not in (None, STANDARD_OUTPUT):
         console.print(f"Every number above: {json_file}", soft_wrap=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from hloom import files
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
 from hloom.show.terminal import PlainConsole
 from hloom.show.units import size
+from hloom.tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hloom.tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import Tolerance, compare
@@ -62,12 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="timed runs of each, fewer where they take long; 0 for none (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replays, and gives 0 where all results are equal within the tolerance, else 1."""
-    return options.exit_status("hloom replay", lambda: _replay(arguments, PlainConsole()))
+    console = PlainConsole(stderr=arguments.json == STANDARD_OUTPUT)
+    return options.exit_status("hloom replay", lambda: _replay(arguments, console))
 
 
 def _replay(arguments: argparse.Namespace, console: Console) -> int:
@@ -110,7 +110,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
             )
         )
     if arguments.json is not None:
-        _write_json(arguments.json, program, all_runs, opinions)
+        write_json(arguments.json, _report(program, all_runs, opinions))
     return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
 
 
@@ -188,10 +188,10 @@ def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list
     return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
 
 
-def _write_json(
-    file: Path, program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
-) -> None:
-    report = {
+def _report(
+    program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
+) -> dict[str, Any]:
+    return {
         "module": program.name,
         "source": program.source,
         "devices": [device.device_kind for device in program.devices],
@@ -213,7 +213,6 @@ def _write_json(
             for each in opinions
         ],
     }
-    files.write_whole(file, (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _count(text: str) -> int:

@@ -67,6 +67,13 @@ def test_the_recorded_passes_are_compared_with_none_and_with_the_step(
     assert pairs == [("remat", "off", True), ("remat", "the step", True)]
 
 
+def test_numbers_alone_are_on_standard_output(replay: Replay, sample_step: Path) -> None:
+    status, out, err = replay(sample_step, "--json", "-")
+    assert status == 0
+    assert [each["spec"] for each in json.loads(out)["runs"]] == ["off", "remat"]
+    assert "EQUAL: remat and off agree" in err
+
+
 def test_a_wrong_result_is_named_and_ends_with_1(replay: Replay, small_step: Path) -> None:
     with registry.registered(ReplaceTwo):
         status, out, _ = replay(small_step, "-p", "replace-two")
