@@ -58,7 +58,7 @@ test-all:
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/python -m mypy -p hloom -p hloom_cli -p benchmarks
+	.venv/bin/python -m mypy -p hloom -p hloom_steps -p hloom_tools -p benchmarks
 
 # LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
 # they come after all that hloom decides or measures. test-wheel runs with them, as users do. XLA

@@ -21,9 +21,9 @@ from benchmarks.common.h100 import compile_recorded
 from benchmarks.common.measure import Benchmark, Columns, Row, section, text, without_cache
 from benchmarks.programs.decoder import Decoder
 from hloom._jax.executables import memory_figures
-from hloom.budgets.sizes import LargestSize
 from hloom.targets import deviceless
 from hloom.targets.figures import FRACTION
+from hloom_tools.estimates.sizes import LargestSize
 
 CARDS = ("rtx_4090", "a100_sxm_40", "l40s", "a100_sxm_80", "h100_sxm")
 DECODERS = {

@@ -26,8 +26,8 @@ import hloom
 import hloom.optax
 from benchmarks.common.h100 import placement
 from benchmarks.common.measure import Benchmark, Columns, figure, section, text, tree_bytes
-from hloom.tools.demo import program
-from hloom.tools.demo.program import Gpt, Sizes
+from hloom_tools.demo import program
+from hloom_tools.demo.program import Gpt, Sizes
 
 SIZES = Sizes(layers=4, width=128, heads=4, batch=8, sequence=128)
 SEEDS = (0, 1, 2)

@@ -31,7 +31,7 @@ from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.job import dry_run
+from hloom_tools.opt.job import dry_run
 
 TARGET = "h100_sxm"
 

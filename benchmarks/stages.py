@@ -29,14 +29,14 @@ from benchmarks.common.measure import (
 )
 from benchmarks.programs.gpt import Gpt
 from hloom._jax.executables import memory_figures
-from hloom.mpmd.cut import Call, cut
-from hloom.mpmd.executables import Function, compiled_program
-from hloom.mpmd.places import AXIS, Place
-from hloom.mpmd.schedules import rows_of
-from hloom.mpmd.timeline import Timeline, timeline_of
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.stages import Stages as StagesPass
-from hloom.passes.stages.programs import Direction, Program, Stages, Value
+from hloom_steps.mpmd.cut import Call, cut
+from hloom_steps.mpmd.executables import Function, compiled_program
+from hloom_steps.mpmd.places import AXIS, Place
+from hloom_steps.mpmd.schedules import rows_of
+from hloom_steps.mpmd.timeline import Timeline, timeline_of
+from hloom_steps.stages import Stages as StagesPass
+from hloom_steps.stages.programs import Direction, Program, Stages, Value
 
 STAGES, MICROBATCHES = 4, 8
 

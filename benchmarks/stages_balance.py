@@ -24,9 +24,9 @@ from benchmarks.common.measure import (
     text,
 )
 from benchmarks.programs.uneven import dense_and_experts, encoder_decoder
-from hloom.mpmd.cut import Call, cut
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.stages import Stages as StagesPass
+from hloom_steps.mpmd.cut import Call, cut
+from hloom_steps.stages import Stages as StagesPass
 
 PROGRAMS = {
     "encoder-decoder, 8 + 8 layers": encoder_decoder,

@@ -76,28 +76,28 @@ class _PassesPackage(types.ModuleType):
 _passes_package.__class__ = _PassesPackage
 
 _LAZY = {
-    "StagesError": ("hloom.mpmd.liveness", "StagesError"),
+    "StagesError": ("hloom_steps.mpmd.liveness", "StagesError"),
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
-    "estimate": ("hloom.budgets.ask", "estimate"),
-    "fits": ("hloom.budgets.ask", "fits"),
+    "estimate": ("hloom_tools.estimates.ask", "estimate"),
+    "fits": ("hloom_tools.estimates.ask", "fits"),
     "print_summary": ("hloom.log.summary", "print_summary"),
-    "split": ("hloom.halves.splitting", "split"),
-    "stages": ("hloom.mpmd.stages", "stages"),
+    "split": ("hloom_steps.halves.splitting", "split"),
+    "stages": ("hloom_steps.mpmd.stages", "stages"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
-    from hloom.budgets.ask import estimate as estimate
-    from hloom.budgets.ask import fits as fits
-    from hloom.halves.splitting import split as split
     from hloom.log.summary import print_summary as print_summary
-    from hloom.mpmd.liveness import StagesError as StagesError
-    from hloom.mpmd.stages import stages as stages
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
+    from hloom_steps.halves.splitting import split as split
+    from hloom_steps.mpmd.liveness import StagesError as StagesError
+    from hloom_steps.mpmd.stages import stages as stages
+    from hloom_tools.estimates.ask import estimate as estimate
+    from hloom_tools.estimates.ask import fits as fits
 else:
 
     def __getattr__(name: str) -> object:

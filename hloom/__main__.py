@@ -2,7 +2,7 @@
 
 import sys
 
-from hloom_cli import main
+from hloom_tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -294,13 +294,12 @@ def _transform(
 
 
 def _kept_entry(origin: Origin, pipeline: Pipeline, target: Target) -> CacheEntry | None:
-    """Where the program's plan is kept; None where JAX keeps nothing, or a pass is not hloom's."""
+    """Where the program's plan is kept; None where JAX keeps nothing, or nobody knows when a pass
+    changes."""
     if not is_persistent_cache_on():
         return None
-    from hloom.compiling.kept import inputs_of, is_of_hloom
+    from hloom.compiling.kept import inputs_of
 
-    if not is_of_hloom(pipeline):
-        return None
     inputs = inputs_of(pipeline, target)
     if inputs is None:
         return None

@@ -69,7 +69,7 @@ def check_variable() -> None:
         warn(f"hloom: {problem}")
 
 
-_OWN = frozenset({"hloom", "hloom_cli", "jax", "jaxlib"})
+_OWN = frozenset({"hloom", "hloom_steps", "hloom_tools", "jax", "jaxlib"})
 """Packages that are never the user's program, wherever they are installed."""
 
 

@@ -20,10 +20,10 @@ import tempfile
 
 import filecheck.main
 
-import hloom.tools.opt
+import hloom_tools.opt
 
 TOOLS = {
-    "hloom-opt": hloom.tools.opt.main,
+    "hloom-opt": hloom_tools.opt.main,
     "filecheck": lambda arguments: filecheck.main.main(["filecheck", *arguments]),
 }
 REQUEST_BYTES = 1 << 20
@@ -50,10 +50,10 @@ def serve(path: str) -> None:
 def import_passes() -> None:
     """Has hloom-opt import all that runs of it would, each of them on its own."""
     with tempfile.NamedTemporaryFile() as module, contextlib.redirect_stdout(io.StringIO()):
-        hloom.tools.opt.main(["--list-passes"])
+        hloom_tools.opt.main(["--list-passes"])
         module.write(b"module {}")
         module.flush()
-        hloom.tools.opt.main([module.name, "-o", os.devnull])
+        hloom_tools.opt.main([module.name, "-o", os.devnull])
 
 
 def run(connection: socket.socket) -> None:

@@ -25,12 +25,12 @@ from hloom import targets
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom._jax.options import OPTION
-from hloom.budgets.estimating import frontier_of
 from hloom.passes.fit import Fit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.frontier import FrontierAnalysis
+from hloom_tools.estimates.estimating import frontier_of
 
 DEMO = "demo"
 PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _lower(name: str, sharding: Any) -> Any:
     if name != DEMO:
         return SUBJECTS[name].lower(None, sharding)
-    from hloom.tools.demo.program import Sizes, TrainStep
+    from hloom_tools.demo.program import Sizes, TrainStep
 
     return TrainStep(Sizes(), seed=0).lower(sharding)
 

@@ -18,7 +18,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.job import dry_run, lower_for
+from hloom_tools.opt.job import dry_run, lower_for
 
 _OTHER_SPECS = (
     "default",

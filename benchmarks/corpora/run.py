@@ -34,8 +34,8 @@ from benchmarks.corpora.interpreter import evaluate
 from benchmarks.corpora.module import Failure, Trial, return_checked, specs, with_checks_as_calls
 from hloom import targets
 from hloom._jax.modules import make_context
-from hloom.tools.opt import source
-from hloom.tools.opt.diagnostics import InputError
+from hloom_tools.opt import source
+from hloom_tools.opt.diagnostics import InputError
 
 TARGETS = ("cpu", "h100_sxm")
 LIMIT_S = 300

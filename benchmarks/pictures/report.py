@@ -18,9 +18,9 @@ from pathlib import Path
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
-from hloom.tools.demo.program import Sizes, TrainStep, batches, standard_library
-from hloom.tools.report.command import write_page
-from hloom.tools.report.gather import gather
+from hloom_tools.demo.program import Sizes, TrainStep, batches, standard_library
+from hloom_tools.report.command import write_page
+from hloom_tools.report.gather import gather
 
 OUT = Path(__file__).parents[2] / "docs" / "report.png"
 SPEC = "fit{budget=50%}"

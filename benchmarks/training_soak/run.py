@@ -16,7 +16,7 @@ from hloom import targets
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.job import dry_run
+from hloom_tools.opt.job import dry_run
 
 MOVES = "recompute+undo-checkpoint+chunk+split-loop+accumulate"
 """All but `offload`, which the interpreter cannot run."""

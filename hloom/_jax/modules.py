@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect of the modules that JAX makes.
 
-    hloom-opt (hloom/tools/opt/job.py) reads modules in it. The public dialect modules register only
+    hloom-opt (hloom_tools/opt/job.py) reads modules in it. The public dialect modules register only
     their own dialect: a module also needs func, arith, mhlo and what native passes need of them.
     """
     from jax._src.interpreters import mlir

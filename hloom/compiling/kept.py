@@ -11,12 +11,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import distributions
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jax.extend.mlir import ir
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _FORMAT = 1
+
+_CODE = (".py", *EXTENSION_SUFFIXES)
+"""How the names of files end that Python imports."""
 
 _LARGEST_BYTES = 2**28
 """More than any module that was kept: it is not read."""
@@ -100,31 +107,42 @@ class KeptPlan:
     told: Told
 
 
-def is_of_hloom(pipeline: Pipeline) -> bool:
-    """Whether all passes are hloom's own: of others nobody knows when they change."""
-    return all(type(step).__module__.startswith("hloom.") for step in pipeline.steps())
-
-
 def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
     """What a plan depends on beside what JAX's own key has; None where that has no text.
 
     As in that, lines of the source are none: those that a kept plan tells are of the start that
-    made it. A function that a program declares of a kernel has no text.
+    made it. A function that a program declares of a kernel has no text. Passes that stand outside
+    of `hloom` depend on the sources of their own package, and on what else is installed.
     """
     declared = kernels.declarations()
     if declared is None:
         return None
     declared += collectives.declarations()
-    return f"{_FORMAT}\n{_source_digest()}\n{pipeline}\n{target!r}\n{declared}"
+    roots = {type(step).__module__.partition(".")[0] for step in pipeline.steps()} - {"hloom"}
+    digests = [_source_digest(each) for each in ("hloom.passes", "hloom.lowering", *sorted(roots))]
+    if None in digests:
+        return None
+    if roots:
+        declared += _installed()
+    return f"{_FORMAT}\n{digests}\n{pipeline}\n{target!r}\n{declared}"
 
 
 @functools.cache
-def _source_digest() -> str:
-    """Of all that plans and lowers: who works on a pass is not given plans of before."""
+def _source_digest(module: str) -> str | None:
+    """Of a package's code: who works on a pass is not given plans of before. None of code that is
+    in no file."""
+    spec = None if module == "__main__" else importlib.util.find_spec(module)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is not None:
+        sources = sorted(_sources(files(module), module))
+    elif spec.origin is not None and spec.origin.endswith(_CODE):
+        sources = [(module, Path(spec.origin).read_bytes())]
+    else:
+        return None
     found = hashlib.sha256()
-    for package in ("hloom.passes", "hloom.lowering"):
-        for name, source in sorted(_sources(files(package), package)):
-            found.update(f"{name} {len(source)}\n".encode() + source)
+    for name, source in sources:
+        found.update(f"{name} {len(source)}\n".encode() + source)
     return found.hexdigest()
 
 
@@ -132,8 +150,14 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
     for each in folder.iterdir():
         if each.is_dir():
             yield from _sources(each, f"{name}/{each.name}")
-        elif each.name.endswith(".py"):
+        elif each.name.endswith(_CODE):
             yield f"{name}/{each.name}", each.read_bytes()
+
+
+@functools.cache
+def _installed() -> str:
+    """The distributions that are installed, with their versions."""
+    return " ".join(sorted(f"{each.name} {each.version}" for each in distributions()))
 
 
 def written(code: bytes, options: Mapping[str, str | int], told: Told) -> bytes:

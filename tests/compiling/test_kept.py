@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +12,14 @@ import jax
 import pytest
 from jax._src.lru_cache import LRUCache
 from jax.extend.mlir import ir
-from support import RunPython, toy_passes, xla_flags
+from support import RunPython, xla_flags
 
 from hloom._jax.cache import CacheEntry
-from hloom.compiling.kept import DamagedError, Told, inputs_of, is_of_hloom, read, written
+from hloom.compiling import kept
+from hloom.compiling.kept import DamagedError, Told, inputs_of, read, written
 from hloom.passes.analysis import kernels
 from hloom.passes.framework import registry
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
@@ -117,6 +120,7 @@ def test_processes_share_a_folder(run_python: RunPython, tmp_path: Path) -> None
 WRITES = """
 import os, sys
 from hloom._jax.cache import CacheEntry
+from hloom.compiling import kept
 from jax._src.lru_cache import LRUCache
 entry = CacheEntry("key", True, LRUCache(os.environ["FOLDER"], max_size=-1))
 for _ in range(40):
@@ -258,6 +262,30 @@ def test_what_a_plan_depends_on() -> None:
         assert one != inputs_of(Pipeline.parse("remat"), Target("cpu"))
     with kernels.declared("mine", pure=True, flops=lambda operands, results: 1.0):
         assert inputs_of(Pipeline.parse("remat"), Target("cpu")) is None
-    assert is_of_hloom(Pipeline.parse("default"))
-    with registry.registered(toy_passes.ReplaceTwo):
-        assert not is_of_hloom(Pipeline.parse("replace-two"))
+
+
+@pytest.mark.once
+def test_a_plan_of_a_stranger_s_pass_depends_on_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "strangers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    code = "from support.toy_passes import ReplaceTwo\nclass Mine(ReplaceTwo):\n    name = 'mine'\n"
+    (package / "mine.py").write_text(code)
+
+    def inputs(mine: type[Pass]) -> str | None:
+        kept._source_digest.cache_clear()
+        with registry.registered(mine):
+            return inputs_of(Pipeline.parse("mine"), Target("cpu"))
+
+    mine = importlib.import_module("strangers.mine").Mine
+    before = inputs(mine)
+    assert before is not None
+    assert before == inputs(mine)
+    assert "pytest" in before  # with its version: what is installed may change what a pass does
+    (package / "other.py").write_text("changed = True\n")
+    assert before != inputs(mine)
+    # What was typed is in no file.
+    assert inputs(type("Mine", (mine,), {"__module__": "__main__"})) is None

@@ -29,9 +29,9 @@ from hloom.dumps.read.dump import open_dump
 from hloom.passes.fit import Fit
 from hloom.record import Options
 from hloom.show import units
-from hloom.tools.budgets.dumped import compiled_plans
-from hloom.tools.replay.decisions import recorded_attempts
-from hloom_cli import main
+from hloom_tools.budgets.dumped import compiled_plans
+from hloom_tools.cli import main
+from hloom_tools.replay.decisions import recorded_attempts
 
 MIB, GIB = 2**20, 2**30
 

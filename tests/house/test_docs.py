@@ -12,7 +12,7 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import options_of
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.tools import passes_doc
+from hloom_tools import passes_doc
 
 PASSES_MD = ROOT / "docs" / "passes.md"
 

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.long
 
 FOLDERS = {
     "hloom": ROOT / "hloom",
-    "hloom_cli": ROOT / "hloom_cli",
+    "hloom_steps": ROOT / "hloom_steps",
+    "hloom_tools": ROOT / "hloom_tools",
     "hloom/passes": ROOT / "passes",
     "hloom/lowering": ROOT / "lowering",
     "hloom/runtime": ROOT / "runtime",
@@ -150,9 +151,10 @@ import sys
 # An editable install is found by an importer of its own, ahead of every path.
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 sys.path.insert(0, {folder!r})
-import hloom, hloom.passes.framework.pipeline, hloom.lowering.lower, hloom.tools.opt, hloom_cli
+import hloom, hloom.passes.framework.pipeline, hloom.lowering.lower, hloom_steps.split
+import hloom_tools.opt, hloom_tools.cli
 from hloom import runtime
-for module in (hloom, hloom.passes, hloom.lowering, runtime):
+for module in (hloom, hloom.passes, hloom.lowering, runtime, hloom_steps, hloom_tools):
     assert module.__file__.startswith({folder!r}), module.__file__
 print(hloom.passes.framework.pipeline.Pipeline.parse("default"))
 """
@@ -177,7 +179,7 @@ import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 import jax, jax.numpy as jnp
 print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
-import hloom.lowering.lower, hloom.tools.opt, hloom_cli
+import hloom.lowering.lower, hloom_tools.opt, hloom_tools.cli
 from hloom import runtime
 print([record.spec for record in hloom.records()][-1:])
 print(*(module.__file__ for module in (hloom, hloom.passes, hloom.lowering, runtime)))
@@ -261,5 +263,5 @@ def test_jax_and_the_shell_find_hloom() -> None:
     [plugin] = [e for e in entry_points(group="jax_plugins") if e.name == "hloom"]
     assert plugin.value == "hloom.plugin"
     scripts = {e.name: e.value for e in entry_points(group="console_scripts")}
-    assert scripts["hloom"] == "hloom_cli:main"
-    assert scripts["hloom-opt"] == "hloom.tools.opt:main"
+    assert scripts["hloom"] == "hloom_tools.cli:main"
+    assert scripts["hloom-opt"] == "hloom_tools.opt:main"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hloom_cli import main
+from hloom_tools.cli import main
 
 
 class Ran(NamedTuple):

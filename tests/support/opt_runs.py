@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hloom.passes.framework import registry
-from hloom.tools import opt
+from hloom_tools import opt
 from support.opt_passes import OPT_PASSES
 
 ADD = """\
@@ -70,7 +70,7 @@ def write(text: str | bytes, name: str = "a.mlir") -> str:
 def fresh(*arguments: str, stdin: bytes = b"", **environment: str) -> Any:
     """Runs hloom-opt as users do, in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "hloom.tools.opt", *arguments],
+        [sys.executable, "-m", "hloom_tools.opt", *arguments],
         input=stdin,
         env=os.environ | environment,
         capture_output=True,

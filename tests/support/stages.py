@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from hloom.passes.stages.programs import (
+from hloom_steps.stages.programs import (
     Cotangent,
     Crossing,
     Direction,

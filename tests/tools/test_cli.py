@@ -51,7 +51,7 @@ def test_version(run: Command) -> None:
 def test_help_imports_neither_jax_nor_hloom(run_python: RunPython, words: str) -> None:
     script = f"""
 import atexit, sys
-from hloom_cli import main
+from hloom_tools.cli import main
 atexit.register(lambda: print(sorted({{"hloom", "jax", "jaxlib", "numpy"}} & sys.modules.keys())))
 sys.exit(main({words.split()!r}))
 """
@@ -98,7 +98,7 @@ def test_what_is_told_of_a_pass_stays_whole_at_80_columns(
 
 
 def test_markdown_is_the_document(run: Command) -> None:
-    from hloom.tools import passes_doc
+    from hloom_tools import passes_doc
 
     assert run("passes", "--markdown") == (0, passes_doc.markdown(), "")
 
@@ -138,10 +138,10 @@ def test_mistakes(run: Command, words: tuple[str, ...], said: str) -> None:
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A stand-in for the demo, to see what the command line does with it."""
-    program = types.ModuleType("hloom.tools.demo.command")
-    monkeypatch.setitem(sys.modules, "hloom.tools.demo.command", program)
-    if "hloom.tools.demo" not in sys.modules:
-        monkeypatch.setitem(sys.modules, "hloom.tools.demo", types.ModuleType("hloom.tools.demo"))
+    program = types.ModuleType("hloom_tools.demo.command")
+    monkeypatch.setitem(sys.modules, "hloom_tools.demo.command", program)
+    if "hloom_tools.demo" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "hloom_tools.demo", types.ModuleType("hloom_tools.demo"))
     return program
 
 

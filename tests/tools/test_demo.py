@@ -16,12 +16,12 @@ import jax
 import numpy as np
 import pytest
 
-import hloom_cli as cli
+import hloom_tools.cli as cli
 from hloom.dumps.read.dump import open_dump
 from hloom.targets import deviceless
-from hloom.tools.demo import program
-from hloom.tools.demo.program import Sizes, TrainStep
-from hloom.tools.demo.training import change, compile_step, largest_difference, train
+from hloom_tools.demo import program
+from hloom_tools.demo.program import Sizes, TrainStep
+from hloom_tools.demo.training import change, compile_step, largest_difference, train
 
 pytestmark = pytest.mark.long
 
@@ -125,7 +125,7 @@ def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -
 @pytest.mark.once
 def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # By the module itself: a test before may have taken it off its package.
-    module = importlib.import_module("hloom.tools.demo.command")
+    module = importlib.import_module("hloom_tools.demo.command")
     monkeypatch.setattr(module, "largest_difference", lambda one, other: 0.5)
     outcome = demo(tmp_path, *SMALLER)
     assert outcome.status == 1
@@ -176,7 +176,7 @@ def test_the_step_compiles_for_an_h100(tmp_path: Path) -> None:
 def test_without_the_extra_it_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in [name for name in sys.modules if name.startswith("hloom.tools.demo")]:
+    for module in [name for name in sys.modules if name.startswith("hloom_tools.demo")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "flax", None)
     assert cli.main(["demo"]) == 1

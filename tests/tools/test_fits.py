@@ -14,7 +14,7 @@ from support.commands import Command
 import hloom
 from hloom import targets
 from hloom._jax.devices import DeviceFacts
-from hloom.tools import doctor
+from hloom_tools import doctor
 
 TRAIN = """
 import jax, jax.numpy as jnp

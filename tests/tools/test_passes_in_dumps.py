@@ -24,8 +24,8 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.tools.report.command import write_page
-from hloom.tools.report.gather import gather
+from hloom_tools.report.command import write_page
+from hloom_tools.report.gather import gather
 
 pytestmark = pytest.mark.once
 

@@ -11,7 +11,7 @@ from support import ROOT
 pytestmark = pytest.mark.once
 
 READERS = sorted((ROOT / "hloom" / "xla").glob("*.py"))
-ABOVE = ("hloom.dumps", "hloom.compiling", "hloom.tools")
+ABOVE = ("hloom.dumps", "hloom.compiling", "hloom_tools")
 
 
 @pytest.mark.parametrize("file", READERS, ids=lambda file: file.name)

@@ -108,7 +108,7 @@ def planned(decoder: str) -> str:
     """What hloom plans today for the least memory of a decoder's step over FSDP, in one line."""
     text = gzip.decompress((_LOWERED / f"{decoder}.mlir.gz").read_bytes())
     found = subprocess.run(
-        [sys.executable, "-m", "hloom.tools.opt", "-", *_FLOOR],
+        [sys.executable, "-m", "hloom_tools.opt", "-", *_FLOOR],
         input=text,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,

@@ -20,7 +20,7 @@ from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.tools import opt
+from hloom_tools import opt
 
 pytestmark = pytest.mark.long
 

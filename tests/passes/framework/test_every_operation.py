@@ -29,7 +29,7 @@ from hloom.passes.framework.base import Pass
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import ops, walk
-from hloom.tools.opt import source
+from hloom_tools.opt import source
 
 FOLDER = ROOT / "tests" / "passes" / "operations"
 

@@ -29,9 +29,9 @@ from hloom.passes.framework.feedback import MeasuredPass
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.passes_doc import markdown
-from hloom.tools.report.sections import plan_sections, without_tables
-from hloom.tools.report.sources import Sources
+from hloom_tools.passes_doc import markdown
+from hloom_tools.report.sections import plan_sections, without_tables
+from hloom_tools.report.sources import Sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +198,7 @@ def test_hloom_opt_says_it(tmp_path: Path) -> None:
     file = tmp_path / "module.mlir"
     file.write_text(COLLECTIVE_KERNEL)
     words = ["opt", str(file), "-p", "barriers,capture", "--target", "v5p"]
-    script = "import sys; from hloom.tools import opt; sys.exit(opt.main(sys.argv[2:]))"
+    script = "import sys; from hloom_tools import opt; sys.exit(opt.main(sys.argv[2:]))"
     done = subprocess.run(
         [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
     )

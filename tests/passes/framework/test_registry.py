@@ -167,7 +167,7 @@ def test_the_list_of_passes_ends_with_what_cannot_be_used(
     tmp_path: Path, run_python: RunPython
 ) -> None:
     install(tmp_path, "idle-passes", "idle = idle_passes:Idle\nbad = absent:Bad")
-    script = "import sys, hloom_cli\nsys.exit(hloom_cli.main(['passes']))"
+    script = "import sys, hloom_tools.cli\nsys.exit(hloom_tools.cli.main(['passes']))"
     done = run_python(script, PYTHONPATH=str(tmp_path))
     assert re.search(r"^idle +do nothing", done.stdout, re.MULTILINE)
     assert "remat  " in done.stdout

@@ -28,7 +28,7 @@ from hloom.passes.ir.names import SourceLine
 from hloom.passes.planner.candidates import Candidate
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord, reason_of
 from hloom.passes.remat import Remat
-from hloom.tools.opt.job import dry_run
+from hloom_tools.opt.job import dry_run
 
 MIB = 2**20
 

@@ -17,7 +17,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import UNINITIALIZED, marks_in
 from hloom.passes.uninitialized_stacks import UninitializedStacks
-from hloom.tools.opt.job import dry_run
+from hloom_tools.opt.job import dry_run
 
 GPU = Target(name="an imaginary GPU", platform="cuda", keeps_barriers=True)
 STEPS = 8

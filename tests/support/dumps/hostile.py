@@ -21,7 +21,7 @@ from typing import Any
 
 import matplotlib.font_manager  # noqa: F401 - on its first import on a machine it runs fc-list
 
-import hloom_cli
+import hloom_tools.cli
 
 _touched: list[str] = []
 _watched: list[str] = []
@@ -54,7 +54,7 @@ def run(words: list[str], outside: list[str]) -> dict[str, object]:
     start_s = time.perf_counter()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status: object = hloom_cli.main(words)
+            status: object = hloom_tools.cli.main(words)
     except SystemExit as end:
         status = end.code
     except BaseException:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hloom.tools.replay.program import ReplayProgram
+from hloom_tools.replay.program import ReplayProgram
 
 X = jax.ShapeDtypeStruct((8, 4), "float32")
 

@@ -27,11 +27,11 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.recompute.block import rewrite
 from hloom.passes.recompute.scan import rewrite as scan_rewrite
-from hloom.tools.bisect.search import ResultsProbe, first_bad
-from hloom.tools.replay import ReplayError
-from hloom.tools.replay.comparison import Tolerance
-from hloom.tools.replay.decisions import other_plans, replayed
-from hloom.tools.replay.program import ReplayProgram, Runnable
+from hloom_tools.bisect.search import ResultsProbe, first_bad
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay.comparison import Tolerance
+from hloom_tools.replay.decisions import other_plans, replayed
+from hloom_tools.replay.program import ReplayProgram, Runnable
 
 Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]

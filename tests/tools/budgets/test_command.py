@@ -14,12 +14,12 @@ import pytest
 from support.commands import Command
 
 import hloom
-from hloom.budgets.estimating import frontier_of
 from hloom.dumps.read.dump import open_dump
 from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import load
-from hloom.tools.budgets.dumped import compiled_plans
+from hloom_tools.budgets.dumped import compiled_plans
+from hloom_tools.estimates.estimating import frontier_of
 
 pytestmark = pytest.mark.once
 

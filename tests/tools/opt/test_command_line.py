@@ -12,8 +12,8 @@ import pytest
 from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, fresh, write
 
 from hloom.passes.framework import registry
-from hloom.tools import opt
-from hloom.tools.opt import command
+from hloom_tools import opt
+from hloom_tools.opt import command
 
 pytestmark = [*OPT_MARKS, pytest.mark.wheel]
 
@@ -107,7 +107,7 @@ def test_bytecode_is_not_written_to_a_terminal(run: Run, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_goes_away_is_no_news(unbuffered: str) -> None:
     big = "".join(EMPTY.replace("@main", f"@f{i}") for i in range(20_000))
-    program = [sys.executable, "-m", "hloom.tools.opt", write(big)]
+    program = [sys.executable, "-m", "hloom_tools.opt", write(big)]
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdout=pipe, stderr=pipe, env=environment) as process:

@@ -8,9 +8,9 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.tools import opt
-from hloom.tools.opt import expectations, source
-from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, collect
+from hloom_tools import opt
+from hloom_tools.opt import expectations, source
+from hloom_tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, collect
 
 pytestmark = pytest.mark.usefixtures("registered_opt_passes")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hloom.tools import opt
+from hloom_tools import opt
 
 MODULE = """\
 module @m {

@@ -17,7 +17,7 @@ from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, fresh, write
 
 from hloom import __version__
 from hloom.passes.framework import registry
-from hloom.tools import opt
+from hloom_tools import opt
 
 DUMPS = sorted((Path(__file__).parent / "dumped").glob("*/*.mlir"))
 
@@ -139,7 +139,7 @@ jax.jit(lambda k: jax.random.normal(k, (3,)))(jax.random.key(0))
 
 
 WRITE = """
-from hloom.tools import opt
+from hloom_tools import opt
 for shape in "text", "emit-bytecode", "debug-info":
     words = ["-o", {out!r} + shape, *(["--" + shape] if shape != "text" else [])]
     assert opt.main([{dump!r}, "-p", "remat,fit{{budget=min}}", *words]) == 0

@@ -250,7 +250,7 @@ def test_other_modules_of_the_input_are_still_read(run: Run) -> None:
 
 
 def test_a_crash_can_be_expected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloom.tools.opt.source._read_and_exit", _dies_of_addition)
+    monkeypatch.setattr("hloom_tools.opt.source._read_and_exit", _dies_of_addition)
     said = "MLIR crashes on this operation (SIGKILL): it cannot be read"
     text = ADD.replace("    %0", f"    // expected-error@+1 {{{{{said}}}}}\n    %0")
     assert run(write(text), "--verify-diagnostics") == (0, b"", "")
@@ -269,7 +269,7 @@ def test_a_reader_that_dies_wherever_the_text_ends_names_its_first_line(
     def read(*modules: bytes) -> None:
         os.kill(os.getpid(), 9) if modules[-1].endswith(b"// last\n") else os._exit(0)
 
-    monkeypatch.setattr("hloom.tools.opt.source._read_and_exit", read)
+    monkeypatch.setattr("hloom_tools.opt.source._read_and_exit", read)
     text = f"{EMPTY}// -----\n{EMPTY}// last\n"
     said = "a.mlir:4: error: MLIR crashes on this module (SIGKILL): it cannot be read\n"
     assert said in run(write(text), "--split-input-file")[2]
@@ -279,7 +279,7 @@ def test_a_text_that_keeps_the_reader_busy_is_an_error(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "hloom.tools.opt.source._read_and_exit", lambda *_: os.kill(os.getpid(), 24)
+        "hloom_tools.opt.source._read_and_exit", lambda *_: os.kill(os.getpid(), 24)
     )
     said = "a.mlir:1: error: MLIR has not read this module after 10 s\nfunc.func @main() {\n"
     assert run(write(EMPTY)) == (1, b"", said)
@@ -310,7 +310,7 @@ def test_bytecode_that_crashes_the_reader_is_an_error(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(bytecode(ADD), "a.bc")
-    monkeypatch.setattr("hloom.tools.opt.source._read_and_exit", lambda *_: os.kill(os.getpid(), 9))
+    monkeypatch.setattr("hloom_tools.opt.source._read_and_exit", lambda *_: os.kill(os.getpid(), 9))
     said = "a.bc: error: corrupt bytecode: MLIR cannot read it\n"
     assert run(data) == (1, b"", said)
 
@@ -318,7 +318,7 @@ def test_bytecode_that_crashes_the_reader_is_an_error(
 def test_corrupt_bytecode_never_kills_the_process(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hloom.tools.opt.source._TRIAL_LIMIT_S", 1)
+    monkeypatch.setattr("hloom_tools.opt.source._TRIAL_LIMIT_S", 1)
     data = bytecode(ADD)
     for at in range(4, len(data), 9):
         corrupt = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]

@@ -19,7 +19,7 @@ from support.toy_passes import ReplaceTwo
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.write.writer import write_step
 from hloom.passes.framework import registry
-from hloom.tools.replay import interpreter
+from hloom_tools.replay import interpreter
 
 Replay = Callable[..., tuple[int, str, str]]
 

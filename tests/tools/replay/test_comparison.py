@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hloom.tools.replay import table
-from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
+from hloom_tools.replay import table
+from hloom_tools.replay.comparison import Tolerance, ValueComparison, compare
 
 pytestmark = pytest.mark.once
 
@@ -156,7 +156,7 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     got = wanted + random.normal(size=(5, 7)).astype(np.float32) * 1e-3
     got[3, 2] = math.nan
     at_once = one(got, wanted)
-    monkeypatch.setattr("hloom.tools.replay.comparison._CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr("hloom_tools.replay.comparison._CHUNK_ELEMENTS", 4)
     in_chunks = one(got, wanted)
     assert at_once.worst == in_chunks.worst == (3, 2)
     assert at_once.differing == in_chunks.differing > 20

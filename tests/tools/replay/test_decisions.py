@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hloom.tools.replay.decisions import other_plans
+from hloom_tools.replay.decisions import other_plans
 
 pytestmark = pytest.mark.once
 

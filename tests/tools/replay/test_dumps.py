@@ -14,12 +14,12 @@ from support.dumps.replay_programs import MAIN, X, text_of
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.target import Speed, Target
-from hloom.tools.replay import ReplayError
-from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay.comparison import compare
-from hloom.tools.replay.manifest import target
-from hloom.tools.replay.program import ReplayProgram
-from hloom.tools.replay.signature import Value
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay import arguments as inputs
+from hloom_tools.replay.comparison import compare
+from hloom_tools.replay.manifest import target
+from hloom_tools.replay.program import ReplayProgram
+from hloom_tools.replay.signature import Value
 
 
 @pytest.mark.parametrize("devices", [0.5, 0, -8, "8", True, 1e300])

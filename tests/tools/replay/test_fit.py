@@ -19,7 +19,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.recompute.scan import rewrite
-from hloom.tools.replay.decisions import recorded_attempts
+from hloom_tools.replay.decisions import recorded_attempts
 
 FitDump = tuple[Path, hloom.CompileRecord]
 

@@ -18,10 +18,10 @@ from support.toy_passes import Fail, ReplaceTwo
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.tools.replay import ReplayError
-from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay.comparison import compare
-from hloom.tools.replay.interpreter import interpret
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay import arguments as inputs
+from hloom_tools.replay.comparison import compare
+from hloom_tools.replay.interpreter import interpret
 
 
 def placed(mesh: jax.sharding.Mesh, value: Any, *spec: str | None) -> jax.Array:
@@ -130,7 +130,7 @@ def test_a_fresh_process_has_the_devices_and_libraries_that_a_module_needs(
     (tmp_path / "m.mlir").write_text(text.replace("f32", "f64").replace("spotrf", "dpotrf"))
     script = f"""
 import numpy as np
-from hloom.tools.replay.program import ReplayProgram
+from hloom_tools.replay.program import ReplayProgram
 program = ReplayProgram.parse(open({str(tmp_path / "m.mlir")!r}).read(), source="m")
 root, more = program.compile("off").run([np.eye(4) * 4])
 print(len(program.devices), root.dtype, np.diag(root), more[0, 0])

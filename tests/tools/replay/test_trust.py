@@ -10,10 +10,10 @@ import pytest
 from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.module import ModuleDump
-from hloom.tools.replay import ReplayError
-from hloom.tools.replay import manifest as recorded
-from hloom.tools.replay.manifest import taken_over
-from hloom.tools.replay.program import ReplayProgram
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay import manifest as recorded
+from hloom_tools.replay.manifest import taken_over
+from hloom_tools.replay.program import ReplayProgram
 
 VALUES = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS",

@@ -12,8 +12,8 @@ from support.dumps.replay_programs import MAIN, X, program_of, text_of
 
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
-from hloom.tools.replay import ReplayError
-from hloom.tools.replay.program import ReplayProgram
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay.program import ReplayProgram
 
 
 def error_of(text: str) -> str:

@@ -12,11 +12,11 @@ from support.commands import Command
 
 import hloom
 from hloom.dumps.read.dump import open_dump
-from hloom.tools.report.command import write_page
-from hloom.tools.report.cost import Cost
-from hloom.tools.report.gather import ModuleReport, gather
-from hloom.tools.report.plots import figures_of
-from hloom.tools.report.sources import by_line
+from hloom_tools.report.command import write_page
+from hloom_tools.report.cost import Cost
+from hloom_tools.report.gather import ModuleReport, gather
+from hloom_tools.report.plots import figures_of
+from hloom_tools.report.sources import by_line
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hloom.dumps.read.dump import open_dump
-from hloom.tools.report.command import write_page
-from hloom.tools.report.frontier import FrontierView, frontier_of
-from hloom.tools.report.gather import gather
-from hloom.tools.report.memory import Bound
+from hloom_tools.report.command import write_page
+from hloom_tools.report.frontier import FrontierView, frontier_of
+from hloom_tools.report.gather import gather
+from hloom_tools.report.memory import Bound
 
 pytestmark = pytest.mark.once
 

@@ -18,9 +18,9 @@ from support.dumps.report_dumps import HOSTILE, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.show.pictures import COLORS, DARK
-from hloom.tools.report.command import write_page
-from hloom.tools.report.gather import gather
-from hloom_cli import main
+from hloom_tools.cli import main
+from hloom_tools.report.command import write_page
+from hloom_tools.report.gather import gather
 
 pytestmark = pytest.mark.once
 

@@ -14,8 +14,8 @@ import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
 from hloom.show.pictures import PictureError
-from hloom.tools.report import plots
-from hloom.tools.report.drawing import Width, for_page
+from hloom_tools.report import plots
+from hloom_tools.report.drawing import Width, for_page
 
 pytestmark = pytest.mark.once
 

@@ -14,11 +14,11 @@ from support.dumps.report_dumps import ATTEMPTS, CAPTURED, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.show import units
-from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
-from hloom.tools.report.memory import StepBytes
-from hloom.tools.report.sections import graphs_section
-from hloom.tools.report.sources import Named, Sources
-from hloom.tools.report.text import text
+from hloom_tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
+from hloom_tools.report.memory import StepBytes
+from hloom_tools.report.sections import graphs_section
+from hloom_tools.report.sources import Named, Sources
+from hloom_tools.report.text import text
 
 NO_SOURCES = Sources({})
 MODELLED = [("before", "hloom's model"), ("after", "hloom's model")]

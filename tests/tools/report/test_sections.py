@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from support.dumps.report_dumps import HOSTILE, OLD_PLAN, PLAN
 
 from hloom.dumps.read.module import PlanFile
-from hloom.tools.report.folder import PassRow
-from hloom.tools.report.sections import (
+from hloom_tools.report.folder import PassRow
+from hloom_tools.report.sections import (
     Section,
     attempts_section,
     graphs_section,
@@ -20,8 +20,8 @@ from hloom.tools.report.sections import (
     plan_sections,
     without_tables,
 )
-from hloom.tools.report.sources import Named, Sources
-from hloom.tools.report.text import section
+from hloom_tools.report.sources import Named, Sources
+from hloom_tools.report.text import section
 
 pytestmark = pytest.mark.once
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from hloom.passes.ir.names import SourceLine
-from hloom.tools.report.sources import Named, Place, Sources
-from hloom.tools.report.totals import MOST_ROWS, Total, by_argument, by_layer
+from hloom_tools.report.sources import Named, Place, Sources
+from hloom_tools.report.totals import MOST_ROWS, Total, by_argument, by_layer
 
 pytestmark = pytest.mark.once
 

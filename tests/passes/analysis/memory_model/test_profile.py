@@ -22,7 +22,7 @@ from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.op_facts import BufferUse
-from hloom.tools.report.memory import curve_of_text
+from hloom_tools.report.memory import curve_of_text
 
 LAYERS, ROWS, WIDTH = 4, 64, 32
 ONE_BYTES = 4 * ROWS * WIDTH

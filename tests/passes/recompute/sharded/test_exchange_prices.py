@@ -21,7 +21,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.job import dry_run
+from hloom_tools.opt.job import dry_run
 
 H100 = targets.load("h100_sxm")
 

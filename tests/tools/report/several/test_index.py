@@ -10,8 +10,8 @@ from support.commands import Command
 from support.dumps.report_dumps import HOSTILE, edit_manifest
 
 from hloom.dumps.read.dump import DumpError, dumps_in
-from hloom.tools.report.several import index as index_module
-from hloom.tools.report.several.index import MOST_PAGES, index
+from hloom_tools.report.several import index as index_module
+from hloom_tools.report.several.index import MOST_PAGES, index
 
 pytestmark = pytest.mark.once
 

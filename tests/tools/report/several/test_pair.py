@@ -11,8 +11,8 @@ from support.commands import Command
 from support.dumps.report_dumps import edit_manifest
 
 from hloom.dumps.read.dump import open_dump
-from hloom.tools.report.gather import gather
-from hloom.tools.report.several.pair import ModulePair, TwoDumps, compare, same_program
+from hloom_tools.report.gather import gather
+from hloom_tools.report.several.pair import ModulePair, TwoDumps, compare, same_program
 
 pytestmark = pytest.mark.once
 

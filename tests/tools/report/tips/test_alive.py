@@ -8,7 +8,7 @@ import pytest
 
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile, Point
 from hloom.passes.ir.names import SourceLine
-from hloom.tools.report.tips.alive import MOST_STRETCHES, spikes, tips_of_model, tips_of_xla
+from hloom_tools.report.tips.alive import MOST_STRETCHES, spikes, tips_of_model, tips_of_xla
 
 pytestmark = pytest.mark.once
 

@@ -1,1 +1,0 @@
-"""The commands that a person starts; nothing else in hloom imports them."""

@@ -1,0 +1,299 @@
+"""The order in which the tasks of a schedule start, what is sent when, and what is held meanwhile.
+
+All of it follows from what each program reads and gives: a schedule that would read a value before
+it is made, or on a stage that it was not sent to, is an error before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+from hloom_steps.mpmd.schedules import Rows, Task
+from hloom_steps.stages.programs import Direction, Program, Stages, Value
+
+
+class ScheduleError(ValueError):
+    """A schedule cannot run: the text says which task waits for what."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Values that a task has made for another stage, which are sent at once.
+
+    Attributes:
+      task: the task that has made them.
+      to: the stage that reads them.
+      values: their numbers, ascending.
+    """
+
+    task: Task
+    to: int
+    values: tuple[int, ...]
+
+    @property
+    def what(self) -> str:
+        """What is sent, "F3"."""
+        return self.task.what
+
+    def __str__(self) -> str:
+        return f"{self.task}->{self.to}"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A schedule in time.
+
+    Attributes:
+      order: the tasks as they start; all processes issue them in this order.
+      spans: of each when it starts and ends.
+      sends: what is sent after each, before the next starts.
+      last_reads: for each task the values of its microbatch that its stage needs no longer.
+      live: for each stage the most microbatches that it holds residuals of.
+    """
+
+    order: tuple[Task, ...]
+    spans: Mapping[Task, tuple[float | Fraction, float | Fraction]]
+    sends: Mapping[Task, tuple[Send, ...]]
+    last_reads: Mapping[Task, tuple[int, ...]]
+    live: tuple[int, ...]
+
+    @property
+    def end(self) -> float | Fraction:
+        """When the last task ends."""
+        return max(end for _, end in self.spans.values())
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time of all stages in which they wait."""
+        busy = sum(end - start for start, end in self.spans.values())
+        return float(1 - busy / (self.end * len(self.live)))
+
+
+class Programs:
+    """The programs of stages by stage and kind, and which tasks need which others."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.count, self._makers = stages.count, stages.makers
+        self._by_task = {(each.stage, each.kind): each for each in stages.programs}
+
+    def of(self, task: Task) -> Program:
+        """The program that a task runs."""
+        return self._by_task[task.stage, task.kind]
+
+    def tasks(self, rows: Rows) -> list[list[Task]]:
+        """The tasks of rows that there is a program for."""
+        return [[task for task in row if (task.stage, task.kind) in self._by_task] for row in rows]
+
+    def needs(self, task: Task) -> list[tuple[int, Task]]:
+        """The values that a task reads, each with the task that makes it."""
+        return [(number, self.maker(number, task.microbatch)) for number in self.read_by(task)]
+
+    def maker(self, number: int, microbatch: int) -> Task:
+        """The task that makes a value. Raises ScheduleError where there is none."""
+        if number not in self._makers:
+            raise ScheduleError(f"no program makes value {number}")
+        program = self._makers[number]
+        return Task(program.stage, program.kind, microbatch)
+
+    def read_by(self, task: Task) -> list[int]:
+        """The numbers of the values that a task reads."""
+        reads = self.of(task).reads
+        return list(dict.fromkeys(each.number for each in reads if isinstance(each, Value)))
+
+
+def timeline_of(
+    stages: Stages, rows: Rows, seconds: Callable[[Program], float | Fraction] | None = None
+) -> Timeline:
+    """Runs a schedule on a clock.
+
+    Each stage does its own tasks in their order, each as soon as what it reads is there. Tasks that
+    could start at one time do so in the order of their stages, so that the order is the same
+    everywhere.
+
+    Args:
+      stages: the programs; rows have tasks of kinds that are not there, which are left out.
+      rows: for each stage its tasks, in their order.
+      seconds: what a program takes; without it one second, or two where it gives gradients of
+        weights, too, which other stages have a program for.
+
+    Raises ScheduleError where a task would wait for ever, or a value would be read that is not
+    made, or not there.
+    """
+    programs = Programs(stages)
+    clock = _Clock(programs, programs.tasks(rows), seconds or partial(_equal, stages))
+    order = clock.run()
+    sends = _sends(programs, order)
+    last_reads = _last_reads(programs, order)
+    check_order(stages, order, sends)
+    return Timeline(tuple(order), clock.spans, sends, last_reads, _live(programs, order))
+
+
+def _equal(stages: Stages, program: Program) -> Fraction:
+    kinds = {each.kind for each in stages.programs if each.stage == program.stage}
+    apart = any(each.kind is Direction.WEIGHTS for each in stages.programs)
+    both = program.kind is Direction.BACKWARD and apart and Direction.WEIGHTS not in kinds
+    return Fraction(2 if both else 1)
+
+
+class _Clock:
+    def __init__(
+        self,
+        programs: Programs,
+        rows: Sequence[Sequence[Task]],
+        seconds: Callable[[Program], float | Fraction],
+    ) -> None:
+        self._programs, self._rows, self._seconds = programs, rows, seconds
+        self._done = [0] * len(rows)
+        self._free: list[float | Fraction] = [Fraction(0)] * len(rows)
+        self.spans: dict[Task, tuple[float | Fraction, float | Fraction]] = {}
+
+    def run(self) -> list[Task]:
+        """The tasks, by when they start."""
+        order: list[Task] = []
+        while any(done < len(row) for done, row in zip(self._done, self._rows, strict=True)):
+            ready = [
+                (start, stage, task)
+                for stage, task in self._next()
+                if (start := self._start(task)) is not None
+            ]
+            if not ready:
+                raise ScheduleError("; ".join(map(self._waiting, (t for _, t in self._next()))))
+            start, stage, task = min(ready, key=lambda each: each[:2])
+            end = start + self._seconds(self._programs.of(task))
+            self.spans[task] = start, end
+            self._free[stage] = end
+            self._done[stage] += 1
+            order.append(task)
+        return order
+
+    def _next(self) -> list[tuple[int, Task]]:
+        return [
+            (stage, row[done])
+            for stage, (done, row) in enumerate(zip(self._done, self._rows, strict=True))
+            if done < len(row)
+        ]
+
+    def _start(self, task: Task) -> float | Fraction | None:
+        makers = [maker for _, maker in self._programs.needs(task)]
+        if any(maker not in self.spans for maker in makers):
+            return None
+        return max([self._free[task.stage], *(self.spans[maker][1] for maker in makers)])
+
+    def _waiting(self, task: Task) -> str:
+        for number, maker in self._programs.needs(task):
+            if maker not in self.spans:
+                return f"{task} waits for value {number} of {maker}"
+        return f"{task} waits"
+
+
+def _sends(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[Send, ...]]:
+    readers: dict[int, set[int]] = {}
+    for task in order:
+        for number in programs.read_by(task):
+            readers.setdefault(number, set()).add(task.stage)
+    found: dict[Task, tuple[Send, ...]] = {}
+    for task in order:
+        by_stage: dict[int, list[int]] = {}
+        for number in made_by(programs.of(task)):
+            for stage in sorted(readers.get(number, set()) - {task.stage}):
+                by_stage.setdefault(stage, []).append(number)
+        found[task] = tuple(
+            Send(task, stage, tuple(sorted(numbers))) for stage, numbers in sorted(by_stage.items())
+        )
+    return found
+
+
+def made_by(program: Program) -> list[int]:
+    """The numbers of the values that a program makes."""
+    return [each.number for each in program.gives if isinstance(each, Value)]
+
+
+def _last_reads(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[int, ...]]:
+    """For each task the values of its microbatch that its stage does not need behind it.
+
+    A value that its own stage does not read is not needed behind the task that makes it.
+    """
+    last: dict[tuple[int, int, int], Task] = {}
+    for task in order:
+        for number in [*made_by(programs.of(task)), *programs.read_by(task)]:
+            last[task.stage, task.microbatch, number] = task
+    found: dict[Task, list[int]] = {task: [] for task in order}
+    for (_, _, number), task in last.items():
+        found[task].append(number)
+    return {task: tuple(sorted(numbers)) for task, numbers in found.items()}
+
+
+def _live(programs: Programs, order: Sequence[Task]) -> tuple[int, ...]:
+    left = Counter((task.stage, task.microbatch) for task in order)
+    begun: list[set[int]] = [set() for _ in range(programs.count)]
+    most = [0] * programs.count
+    for task in order:
+        begun[task.stage].add(task.microbatch)
+        most[task.stage] = max(most[task.stage], len(begun[task.stage]))
+        left[task.stage, task.microbatch] -= 1
+        if not left[task.stage, task.microbatch]:
+            begun[task.stage].remove(task.microbatch)
+    return tuple(most)
+
+
+def check_order(
+    stages: Stages, order: Sequence[Task], sends: Mapping[Task, Sequence[Send]]
+) -> None:
+    """Follows each value from stage to stage. Raises ScheduleError where one is missing, or a task
+    or a transfer is there twice or not at all.
+
+    One order of transfers for all processes is what `sends` is, in the order of tasks: a receiver
+    gets each value in the place where its sender gives it.
+    """
+    programs = Programs(stages)
+    there: list[set[tuple[int, int]]] = [set() for _ in range(stages.count)]
+    seen: set[Task] = set()
+    for task in order:
+        if task in seen:
+            raise ScheduleError(f"{task} runs twice")
+        seen.add(task)
+        held = there[task.stage]
+        for number in programs.read_by(task):
+            if (task.microbatch, number) not in held:
+                raise ScheduleError(f"{task} reads value {number}, which is not on its stage")
+        held.update((task.microbatch, number) for number in made_by(programs.of(task)))
+        for send in sends[task]:
+            for number in send.values:
+                if (task.microbatch, number) not in held:
+                    raise ScheduleError(f"{send} has value {number}, which is not there")
+                if (task.microbatch, number) in there[send.to]:
+                    raise ScheduleError(f"{send} has value {number}, which is there already")
+                there[send.to].add((task.microbatch, number))
+    microbatches = {task.microbatch for task in order}
+    missing = [
+        str(Task(each.stage, each.kind, number))
+        for each in stages.programs
+        for number in sorted(microbatches)
+        if Task(each.stage, each.kind, number) not in seen
+    ]
+    if missing:
+        raise ScheduleError(f"{', '.join(missing)} never run")
+
+
+def held_bytes(stages: Stages, timeline: Timeline) -> tuple[int, ...]:
+    """For each stage the most bytes of values that it holds beside its programs, on a device."""
+
+    def bytes_of(number: int) -> int:
+        return stages.values[number].bytes
+
+    programs = Programs(stages)
+    held = [0] * stages.count
+    most = [0] * stages.count
+    for task in timeline.order:
+        here = task.stage
+        held[here] += sum(map(bytes_of, made_by(programs.of(task))))
+        most[here] = max(most[here], held[here])
+        for send in timeline.sends[task]:
+            held[send.to] += sum(map(bytes_of, send.values))
+            most[send.to] = max(most[send.to], held[send.to])
+        held[here] -= sum(map(bytes_of, timeline.last_reads[task]))
+    return tuple(most)

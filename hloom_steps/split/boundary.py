@@ -1,0 +1,418 @@
+"""The boundary of a step: what the backward pass reads of the forward pass, as a minimum cut.
+
+The backward pass is what depends on a marked cotangent. Every value that it reads of the rest is
+wanted: kept as a residual, read again where the caller has it, or made again from such values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
+from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.analysis.pricing import Pricing
+from hloom.passes.analysis.program import FROM_OUTSIDE, Node, Program, has_effects
+from hloom.passes.analysis.reach import reached
+from hloom.passes.framework.tables import Described
+from hloom.passes.framework.text import size
+from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import PLACEMENT, is_python_callback, target_of
+from hloom.passes.ir.marks import mark_name
+from hloom.passes.ir.op_facts import Kind
+
+COTANGENT = "hloom.cotangent"
+"""Attribute of an argument of the program: it is a cotangent, which the backward pass is given."""
+
+GRADIENT = "hloom.gradient"
+"""Attribute of a result of the program: the backward pass gives it, whatever it depends on."""
+
+WEIGHT_GRADIENT = "hloom.weight_gradient"
+"""Attribute of a result of the program: a second backward program gives it."""
+
+PRICE_UNITS = 1e12
+"""A second in the prices of cuts, which are whole numbers: picoseconds."""
+
+
+class SplitError(ValueError):
+    """A program that cannot be split, in a line: what, where, and the remedy.
+
+    `floor_bytes` is the least that can cross, where a bound is less.
+    """
+
+    def __init__(self, text: str, floor_bytes: int | None = None) -> None:
+        super().__init__(text)
+        self.floor_bytes = floor_bytes
+
+
+def marked(function: ir.Operation, of: str, name: str) -> tuple[int, ...]:
+    """The numbers of a function's arguments, or results, that carry an attribute."""
+    described = walk.readable_attributes(function).get(of)
+    if not isinstance(described, ir.ArrayAttr):
+        return ()
+    return tuple(number for number, each in enumerate(described) if name in ir.DictAttr(each))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What attributes say of a step's arguments and results, by their numbers.
+
+    Attributes:
+      cotangents: the arguments that are cotangents.
+      gradients: the results that the backward pass gives in any case, those of weights too.
+      weights: the results that a second backward program gives.
+    """
+
+    cotangents: Sequence[int]
+    gradients: Sequence[int]
+    weights: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Which operations and results of a program are of its backward pass.
+
+    Attributes:
+      program: the program, one block.
+      late: for each value whether it depends on a cotangent.
+      backward: the positions of the operations that depend on one.
+      gradients: the numbers of the results that the backward pass gives.
+      weights: those of them that a second backward program gives.
+      wanted: the values of the forward pass that the backward pass reads or gives, in order.
+    """
+
+    program: Program
+    late: Sequence[bool]
+    backward: tuple[int, ...]
+    gradients: tuple[int, ...]
+    weights: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+    @classmethod
+    def of(cls, program: Program, marks: Marks) -> Halves:
+        """Those of a program.
+
+        Args:
+          program: the whole step.
+          marks: what is known of its arguments and results.
+
+        Raises SplitError where an operation has an effect, which must run once and in order.
+        """
+        for node in program.root.nodes:
+            if (found := _effect_in(node)) is not None:
+                raise SplitError(_about_effect(found))
+        late = [False] * len(program.sizes)
+        for number in marks.cotangents:
+            late[number] = True
+        last = len(program.ops) - 1
+        backward = []
+        for position in range(last):
+            if any(late[value] for value in program.operands[position]):
+                backward.append(position)
+                for value in program.results[position]:
+                    late[value] = True
+        returned = program.root.returned
+        gradients = tuple(
+            number
+            for number, value in enumerate(returned)
+            if late[value] or number in marks.gradients
+        )
+        read = [value for position in backward for value in program.operands[position]]
+        read += [returned[number] for number in gradients]
+        wanted = tuple(dict.fromkeys(value for value in read if not late[value]))
+        return cls(program, late, tuple(backward), gradients, tuple(marks.weights), wanted)
+
+    @property
+    def given(self) -> list[int]:
+        """The values that the forward pass gives."""
+        returned = self.program.root.returned
+        return [value for number, value in enumerate(returned) if number not in self.gradients]
+
+    @property
+    def results(self) -> list[int]:
+        """The values that the backward pass gives."""
+        return [self.program.root.returned[number] for number in self.gradients]
+
+    @property
+    def of_inputs(self) -> list[int]:
+        """The values that its first program gives."""
+        returned, weights = self.program.root.returned, self.weights
+        return [returned[number] for number in self.gradients if number not in weights]
+
+    @property
+    def of_weights(self) -> list[int]:
+        """The values that its second program gives."""
+        return [self.program.root.returned[number] for number in self.weights]
+
+    @property
+    def argument_count(self) -> int:
+        """How many arguments the step has."""
+        return len(self.program.block.arguments)
+
+    def is_callers(self, value: int) -> bool:
+        """Whether a value is an argument of the step that is no cotangent."""
+        return value < self.argument_count and not self.late[value]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What crosses from the forward program to the backward program.
+
+    Attributes:
+      residuals: the values that cross, in the order in which they are made.
+      forward: the positions of the operations of the forward program, in order.
+      backward: those of the backward program, in order; what it makes again of the forward
+        pass stands right before its first reader.
+    """
+
+    halves: Halves
+    residuals: tuple[int, ...]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+    @classmethod
+    def at(cls, halves: Halves, kept: Collection[int]) -> Boundary:
+        """The boundary where these values are kept, and all others that are wanted made again."""
+        program = halves.program
+        makers, operands = program.producers, program.operands
+        again = _needed(program, halves.wanted, kept=kept)
+        read = {value for position in again for value in operands[position]}
+        read.update(halves.wanted)
+        residuals = tuple(
+            value
+            for value in sorted(set(kept) & read)
+            if makers[value] != FROM_OUTSIDE and makers[value] not in again
+        )
+        given, results = halves.given, halves.results
+        own = set(halves.backward)
+        both = again | own
+        forward = _needed(program, [*given, *residuals], lambda position: position not in own)
+        backward = _needed(program, results, lambda position: position in both)
+        return cls(
+            halves,
+            residuals,
+            tuple(sorted(forward)),
+            _as_late_as_possible(program, backward, own, results),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the residuals on one device."""
+        return sum(map(self.halves.program.bytes_of, self.residuals))
+
+    @property
+    def forward_arguments(self) -> list[int]:
+        """The arguments of the program that the forward program reads or gives back."""
+        return self._arguments(self.forward, self.halves.given)
+
+    @property
+    def read_again(self) -> list[int]:
+        """Those that the backward program reads or gives back, cotangents left out."""
+        found = self._arguments(self.backward, self.halves.results)
+        return [value for value in found if not self.halves.late[value]]
+
+    @property
+    def cotangents(self) -> list[int]:
+        """The cotangents that the backward program reads."""
+        found = self._arguments(self.backward, self.halves.results)
+        return [value for value in found if self.halves.late[value]]
+
+    def _arguments(self, positions: Iterable[int], returned: Iterable[int]) -> list[int]:
+        program = self.halves.program
+        read = {value for position in positions for value in program.operands[position]}
+        read.update(returned)
+        return sorted(value for value in read if value < len(program.block.arguments))
+
+    def repeated(self) -> list[int]:
+        """The positions of the expensive operations that both programs run."""
+        kinds, front = self.halves.program.kinds, set(self.forward)
+        return [p for p in self.backward if p in front and kinds[p] is Kind.EXPENSIVE]
+
+    def seconds_again(self, pricing: Pricing) -> float:
+        """What the expensive work that is done again takes."""
+        return sum(pricing.repeat_seconds(self.halves.program.ops[p]) for p in self.repeated())
+
+    def flops_again(self) -> float:
+        """The FLOPs of matrix products that are done again."""
+        nodes = self.halves.program.root.nodes
+        return sum(nodes[position].flops for position in self.repeated())
+
+
+def cheapest_boundary(halves: Halves) -> Boundary:
+    """The fewest bytes with no expensive operation run again. Raises SplitError."""
+    return _cut(halves, _lightest, expensive=None)
+
+
+def least_boundary(halves: Halves) -> Boundary:
+    """The fewest bytes, whatever is run again. Raises SplitError."""
+    return _cut(halves, _lightest, expensive=lambda _: 0)
+
+
+def bounded_boundary(halves: Halves, limit_bytes: int, pricing: Pricing) -> Boundary | None:
+    """The least expensive work run again, in seconds, with so many bytes at most.
+
+    None where no boundary takes so little. Raises SplitError.
+    """
+
+    def price(op: ir.Operation) -> int:
+        return max(1, round(pricing.repeat_seconds(op) * PRICE_UNITS))
+
+    try:
+        return _cut(halves, lambda network: budgeted_vertex_cut(network, limit_bytes), price)
+    except _NoCutError:
+        return None
+
+
+class _NoCutError(Exception):
+    """No cut is light enough."""
+
+
+def _lightest(network: FlowNetwork) -> frozenset[int]:
+    return minimum_vertex_cut(network.weights, network.edges, network.sources, network.sinks)
+
+
+def _cut(
+    halves: Halves,
+    solve: Callable[[FlowNetwork], frozenset[int] | None],
+    expensive: Callable[[ir.Operation], int] | None,
+) -> Boundary:
+    """The boundary that a cut of the forward values gives.
+
+    ``expensive`` prices an expensive operation that is run again; without it none may be.
+    """
+    program = halves.program
+    values = [value for value in range(len(program.sizes)) if not halves.late[value]]
+    number = {value: vertex for vertex, value in enumerate(values)}
+    unstorable = 1 + sum(program.sizes[value] or 0 for value in values)
+    weights = [_weight(program, value, unstorable) for value in values]
+    edges: list[tuple[int, int]] = []
+    sources: list[int] = []
+    prices: dict[int, int] = {}
+    for position in range(len(program.ops) - 1):
+        results = [number[value] for value in program.results[position] if value in number]
+        if not results:
+            continue
+        kind = program.kinds[position]
+        if kind is Kind.OPAQUE or (kind is Kind.EXPENSIVE and expensive is None):
+            sources += results
+            continue
+        made = results[0]
+        if len(results) > 1:
+            # A vertex of its own, so that its price counts once.
+            made = len(weights)
+            weights.append(unstorable)
+            edges += [(made, result) for result in results]
+        if kind is Kind.EXPENSIVE and expensive is not None:
+            prices[made] = expensive(program.ops[position])
+        edges += [(number[value], made) for value in program.operands[position]]
+    sources += [number[value] for value in values if program.producers[value] == FROM_OUTSIDE]
+    sinks = [number[value] for value in halves.wanted]
+    kept = solve(FlowNetwork(weights, edges, sources, sinks, prices)) if sinks else frozenset()
+    if kept is None:
+        raise _NoCutError
+    for vertex in sorted(kept):
+        if weights[vertex] >= unstorable:
+            raise SplitError(_about_unstorable(program.values[values[vertex]]))
+    return Boundary.at(halves, {values[vertex] for vertex in kept})
+
+
+def _weight(program: Program, value: int, unstorable: int) -> int:
+    """What it takes to keep a value: the caller keeps arguments, of whatever type."""
+    if program.producers[value] == FROM_OUTSIDE:
+        return 0
+    size_bytes = program.sizes[value]
+    if size_bytes is None or not isinstance(program.values[value].type, ir.RankedTensorType):
+        return unstorable
+    return size_bytes
+
+
+def _needed(
+    program: Program,
+    wanted: Iterable[int],
+    may_run: Callable[[int], bool] = lambda position: True,
+    kept: Collection[int] = (),
+) -> set[int]:
+    """The operations that these values are made by, of those that may run; none of what is kept."""
+
+    def makers(values: Iterable[int]) -> list[int]:
+        found = (program.producers[value] for value in values if value not in kept)
+        return [position for position in found if position != FROM_OUTSIDE and may_run(position)]
+
+    return reached(makers(wanted), lambda position: makers(program.operands[position]))
+
+
+def _as_late_as_possible(
+    program: Program, needed: set[int], own: Collection[int], returned: Iterable[int]
+) -> tuple[int, ...]:
+    """The operations of the backward program: its own in order, others right before their reader.
+
+    So what is made again lives no longer than it has to.
+    """
+    order: dict[int, None] = {}
+
+    def run(wanted: Iterable[int]) -> None:
+        opened, waiting = set[int](), sorted(wanted, reverse=True)
+        while waiting:
+            position = waiting[-1]
+            if position in order or position in opened:
+                order[waiting.pop()] = None
+                continue
+            opened.add(position)
+            waiting += sorted(_makers(program, program.operands[position], needed) - order.keys(),
+                              reverse=True)  # fmt: skip
+
+    for position in sorted(own):
+        if position in needed:
+            run([position])
+    run(_makers(program, returned, needed))
+    return tuple(order)
+
+
+def _makers(program: Program, values: Iterable[int], of: Collection[int]) -> set[int]:
+    return {program.producers[value] for value in values} & set(of)
+
+
+def _effect_in(node: Node) -> ir.Operation | None:
+    """An operation with an effect, which is this one or in its code; None without one."""
+    for each in (node.op, *walk.operations(node.op)):
+        if has_effects(each) and mark_name(each) is None and target_of(each) != PLACEMENT:
+            return each
+    unknown = node.effects and node.is_call and not node.blocks
+    inner = (_effect_in(each) for block in node.blocks if node.is_call for each in block.nodes)
+    return node.op if unknown else next((found for found in inner if found is not None), None)
+
+
+def _about_effect(op: ir.Operation) -> str:
+    is_callback = is_python_callback(target_of(op) or "")
+    what = "a callback to Python" if is_callback else "an operation with an effect"
+    return (
+        f"{what} is in the step: {Described.at(op.location, op.name)}. Two programs would run it "
+        "twice, or out of order; take it out, and return what it needs as an auxiliary output"
+    )
+
+
+def _about_unstorable(value: ir.Value) -> str:
+    what = Described.of(value)
+    return (
+        f"the backward pass needs {what}, of type {value.type}, which is no array that a program "
+        "can return; nothing else that it could be made from may be run twice"
+    )
+
+
+def about_floor(limit_bytes: int, least: Boundary) -> str:
+    """Why no boundary takes so little: what the least one has in it."""
+    program = least.halves.program
+    largest = sorted(least.residuals, key=lambda value: (-program.bytes_of(value), value))[:3]
+    listed = "; ".join(
+        f"{size(program.bytes_of(value))} of {Described.of(program.values[value])}"
+        for value in largest
+    )
+    more = len(least.residuals) - len(largest)
+    listed += f"; and {more} more" if more else ""
+    return (
+        f"residuals={size(limit_bytes)} is less than the least that can cross: "
+        f"{size(least.bytes)} on a device, whatever is computed again ({listed}): these may not be "
+        "run twice"
+    )

@@ -1,0 +1,182 @@
+"""Divides a backward pass in two: what gradients of inputs need, and what those of weights add.
+
+Schedules of pipelines without idle time run the second part later. Each product is of one part: of
+the first where a gradient of an input depends on it. Between the parts stands a second minimum cut,
+of the bytes that are held until the second part runs: residuals and cotangents that it still reads,
+and what the first part makes for it. Cheap work may be in both.
+
+Source: Qi et al., "Zero Bubble Pipeline Parallelism" (2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.analysis.program import FROM_OUTSIDE, Program
+from hloom.passes.analysis.purity import CHEAP_KINDS
+from hloom.passes.ir.ops import BARRIER
+from hloom_steps.split.flow import behind, made_of
+
+_FINE = 256
+"""A new value weighs this part more than its bytes, so that of equal cuts the one is chosen that
+holds what is there already."""
+
+_STACKS = "stablehlo.dynamic_update_slice"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a block's operations.
+
+    Attributes:
+      positions: the operations, in order.
+      read: the values that they read, or that the part gives back, of all that it does not make.
+      given: the values that the part gives.
+    """
+
+    positions: tuple[int, ...]
+    read: tuple[int, ...]
+    given: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, program: Program, ops: Sequence[int], given: Iterable[int], ends: Collection[int]
+    ) -> Part:
+        """What makes some values of ``ends``, of operations in order."""
+        wanted = tuple(given)
+        values = behind(program, wanted, ends)
+        makers = {program.producers[value] for value in values if value not in ends}
+        positions = tuple(position for position in ops if position in makers)
+        return cls(positions, tuple(sorted(values & set(ends))), wanted)
+
+
+@dataclass(frozen=True)
+class Division:
+    """The two parts of a backward pass, or of an iteration of it.
+
+    Attributes:
+      program: the block that they are of.
+      inputs: the part that gradients of inputs need; it gives these, then ``handed``.
+      weights: the part that gradients of weights need beside that.
+      handed: the values that the first part makes and the second one reads, in order.
+    """
+
+    program: Program
+    inputs: Part
+    weights: Part
+    handed: tuple[int, ...]
+
+    @property
+    def moves_work(self) -> bool:
+        """Whether the second part has expensive work of its own; to stack a result is none."""
+        program = self.program
+        return any(
+            is_expensive(program, position) and program.names[position] != _STACKS
+            for position in self.weights.positions
+        )
+
+    @property
+    def can_hand_on(self) -> bool:
+        """Whether all that is handed on are tensors of known sizes."""
+        return all(self.program.sizes[value] is not None for value in self.handed)
+
+
+def is_expensive(program: Program, position: int) -> bool:
+    """Whether an operation may run in one part alone. A barrier does no work."""
+    return program.kinds[position] not in CHEAP_KINDS and program.names[position] != BARRIER
+
+
+def divided(
+    program: Program,
+    ops: Sequence[int],
+    of_inputs: Sequence[int],
+    of_weights: Sequence[int],
+    held_bytes: Callable[[int], int],
+    carried: tuple[Collection[int], Collection[int]] = ((), ()),
+) -> Division:
+    """The division of operations, given in order, that holds the fewest bytes between its parts.
+
+    Args:
+      of_inputs: the values that the first part gives.
+      of_weights: those that the second part gives.
+      held_bytes: what it takes to hold a value until the second part runs.
+      carried: of an iteration's arguments those that the first part has, and the second one.
+    """
+    own = set(ops)
+    outside = {value for value in range(len(program.sizes)) if program.producers[value] not in own}
+    outside.difference_update(*carried)
+    first = behind(program, of_inputs, outside)
+    late = _late(program, ops, first, carried[1])
+    early = set(range(len(program.sizes))) - late
+    wanted = sorted(behind(program, of_weights, early) & early)
+    kept = _cut(program, outside, wanted, held_bytes)
+    handed = tuple(sorted(kept - outside))
+    return Division(
+        program,
+        Part.of(program, ops, [*of_inputs, *handed], outside),
+        Part.of(program, ops, of_weights, outside | kept),
+        handed,
+    )
+
+
+def _late(
+    program: Program, ops: Sequence[int], first: Collection[int], carried: Collection[int]
+) -> set[int]:
+    """The values that are made in the second part alone: expensive work that the first part does
+    not need, and what depends on it."""
+    late = set(carried)
+    for position in ops:
+        results = program.results[position]
+        apart = program.names[position] == BARRIER
+        if not apart and any(value in first for value in results):
+            continue
+        expensive = is_expensive(program, position)
+        late.update(
+            value
+            for value in results
+            if value not in first
+            and (expensive or any(each in late for each in made_of(program, value)))
+        )
+    return late
+
+
+def _cut(
+    program: Program,
+    outside: Collection[int],
+    wanted: Sequence[int],
+    held_bytes: Callable[[int], int],
+) -> set[int]:
+    """The values of the first part, or from outside, that are held for the second one."""
+    number: dict[int, int] = {}
+    sources: list[int] = []
+    edges: list[tuple[int, int]] = []
+    waiting = list(wanted)
+    while waiting:
+        value = waiting.pop()
+        if value in number:
+            continue
+        number[value] = len(number)
+        position = program.producers[value]
+        if position == FROM_OUTSIDE or value in outside or is_expensive(program, position):
+            sources.append(value)
+            continue
+        read = made_of(program, value)
+        edges += [(each, value) for each in read]
+        waiting += read
+    weights = [
+        held_bytes(value) if value in outside else _weight(held_bytes(value)) for value in number
+    ]
+    kept = minimum_vertex_cut(
+        weights,
+        [(number[one], number[other]) for one, other in edges],
+        [number[value] for value in sources],
+        [number[value] for value in wanted],
+    )
+    values = list(number)
+    return {values[vertex] for vertex in kept}
+
+
+def _weight(size_bytes: int) -> int:
+    return size_bytes + size_bytes // _FINE + 1

@@ -1,0 +1,133 @@
+"""Cut a step into stages: programs for several devices, with the fewest bytes between them.
+
+A model whose layers differ cannot be one program that all devices run, as a pipeline of equal
+stages is. This pass cuts the joint program of one microbatch, its value and its gradients, along
+its main path. Each stage is a forward and a backward program of its own.
+
+Before::
+
+    func.func public @main(%v: tensor<8x8xf32> {hloom.parameter},
+                           %w: tensor<8x8xf32> {hloom.parameter}, %x: tensor<4x8xf32>,
+                           %ct: tensor<4x8xf32> {hloom.cotangent})
+        -> (..., ... {hloom.gradient}, ... {hloom.gradient}) {
+      %0 = stablehlo.dot_general %x, %v
+      %1 = stablehlo.dot_general %0, %w
+      %2 = stablehlo.dot_general %0, %ct
+      %3 = stablehlo.dot_general %ct, %w
+      %4 = stablehlo.dot_general %x, %3
+      return %1, %4, %2
+    }
+
+After::
+
+    // with stages=2
+    func.func public @main(%v, %w, %x, %ct) -> (...) {
+      %0 = call @stage0_forward(%v, %x)
+      %1 = call @stage1_forward(%w, %0)
+      %2:2 = call @stage1_backward(%w, %0, %ct)
+      %3 = call @stage0_backward(%x, %2#0)
+      return %1, %3, %2#1
+    }
+    func.func private @stage0_forward(%v, %x)
+        -> (... {hloom.residual = "dot_general model.py:3"}) { ... }
+    ...
+
+Each of the boundaries is a minimum cut of the bytes that cross, near the points at which stages
+take the same time, with their backward work, the embedding and the head. A backward operation goes
+to the stage whose residuals it reads, since all else crosses. Scans over layers are cut between
+iterations, forward and backward loops at the same ones, and a stage reads the rows of stacked
+parameters that its layers do. Where several stages read a parameter each gives a gradient: its sum
+is the parameter's. What takes little and needs no activation, as masks, is made in each stage.
+
+Within a stage the forward program hands to the backward program what the minimum cut of `split`
+selects. With ``weights`` the gradients of parameters are a third program, for schedules without
+idle time.
+
+Arguments carry ``hloom.parameter`` where they are differentiated and ``hloom.cotangent``; results
+that carry ``hloom.gradient`` are the gradients of the parameters, in their order.
+
+A step with an effect, as a callback to Python that prints, is an error that names it. So is one
+whose main path has fewer parts than there are to be stages. `hloom.stages` runs the programs.
+
+The package, in the order in which a module passes through it: ``joint`` reads the step, with
+``trips`` and ``rows`` to cut scans, and ``terms`` for gradients that are sums; ``flow`` is the
+network of what crosses; ``balance`` selects the cut; ``write`` writes ``programs``; ``plan`` tells
+what was decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.options import option
+from hloom.passes.framework.target import Target
+from hloom.passes.free_constants import FreeConstants
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import replace_body
+from hloom_steps.split.boundary import COTANGENT
+from hloom_steps.stages.balance import EVEN, StageCut, StageCuts
+from hloom_steps.stages.joint import PARAMETER, Signature
+from hloom_steps.stages.plan import StagesPlan
+from hloom_steps.stages.programs import Stages as Programs
+from hloom_steps.stages.write import stages_of
+
+_MOST_CORRECTIONS = 2
+"""How often an uneven step is cut again, which takes as long as the first time."""
+
+
+@dataclass(frozen=True)
+class Stages(Pass):
+    """Cut a step into stages."""
+
+    name: ClassVar[str] = "stages"
+    summary: ClassVar[str] = "cut a step into stages for several devices"
+    example: ClassVar[str] = "stages{stages=4}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+
+    stages: int = option(2, doc="how many stages the step becomes", minimum=2)
+    weights: bool = option(False, doc="whether gradients of parameters are programs of their own")
+
+    remat: bool = option(True, doc="whether `remat` plans each stage before it is split")
+
+    def plan(self, module: ir.Module, target: Target) -> StagesPlan:
+        try:
+            function = walk.entry_function(module)
+        except walk.NoEntryError as error:
+            return StagesPlan(refusal=str(error))
+        signature = Signature.of(function)
+        if not signature.cotangents or not signature.parameters:
+            return StagesPlan(
+                refusal=f"no argument of the program carries {PARAMETER}, or none {COTANGENT}, so "
+                "that no part of it is known to be the backward pass"
+            )
+        if len(signature.parameters) != len(signature.gradients):
+            return StagesPlan(
+                refusal=f"{len(signature.parameters)} arguments carry {PARAMETER}, and "
+                f"{len(signature.gradients)} results are gradients; wanted one for each"
+            )
+        return StagesPlan(self._even(StageCuts(module, target, self.stages), target), module)
+
+    def _even(self, cuts: StageCuts, target: Target) -> Programs:
+        """The programs of the first cut; where they are uneven, of that with the shortest longest
+        stage of some cuts."""
+        cut: StageCut | None = cuts.first()
+        tried: list[Programs] = []
+        while cut is not None:
+            found = stages_of(cut, target, weights=self.weights, remat=self.remat)
+            tried.append(found)
+            if found.balance <= 1 + EVEN or len(tried) > _MOST_CORRECTIONS:
+                break
+            cut = cuts.corrected([found.seconds(stage) for stage in range(found.count)])
+        return min(tried, key=lambda each: each.longest)
+
+    def apply(self, plan: StagesPlan) -> None:
+        assert plan.module is not None
+        assert plan.stages is not None
+        replace_body(plan.module, plan.stages.code)

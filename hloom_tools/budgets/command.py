@@ -1,0 +1,88 @@
+"""`hloom budgets`: what each budget gives a program, as a table, a picture and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.planner.record import RematRecord
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole, complain
+from hloom_tools.budgets import dumped
+from hloom_tools.estimates.boundaries import Boundaries, boundaries_of, is_split
+from hloom_tools.estimates.estimating import frontier_of, parse_budgets
+from hloom_tools.estimates.frontier import BudgetPoint, Frontier
+from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_told
+from hloom_tools.program import ProgramError, add_program, program_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom budgets` to a parser."""
+    parser.description = (
+        "Shows the memory that budgets would give a program against the time that "
+        "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
+        "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
+        "with XLA's figures these correct the model. The exit status is 1 where a --budget is not "
+        "predicted to hold. Of a step that hloom.split takes apart it "
+        "shows the bytes between its programs against added work."
+    )
+    add_program(parser)
+    parser.add_argument(
+        "--budget",
+        action="append",
+        metavar="BUDGET",
+        help="as in a spec: a size such as 60GiB, a share such as 50%%, fit, or min; again for "
+        "each further one (default: points along the whole frontier)",
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture here")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom budgets` and gives its exit status: 1 where a budget that was asked for is not
+    held, or for a mistake, told on stderr."""
+    try:
+        found = _frontier(arguments)
+        if arguments.json != STANDARD_OUTPUT:
+            found.show(PlainConsole(soft_wrap=True))
+        _write(found, arguments)
+    except (OutputError, ProgramError, PictureError, SpecError, PassError) as error:
+        return complain("hloom budgets", error)
+    is_missed = isinstance(found, Frontier) and any(_is_missed(point) for point in found.points)
+    return int(bool(arguments.budget) and is_missed)
+
+
+def _is_missed(point: BudgetPoint) -> bool:
+    """Whether a point's budget does not hold: `min` is for the least, whatever that is."""
+    return not point.holds and not point.spec.endswith("{budget=min}")
+
+
+def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
+    budgets = parse_budgets(arguments.budget, source="--budget")
+    program = program_of(arguments)
+    if is_split(program.module):
+        return boundaries_of(program.module, program.target, budgets, source="--budget")
+    attempts: tuple[Attempt[RematRecord], ...] = ()
+    if program.dump is not None and arguments.target is None:
+        attempts = tuple(each.attempt for each in dumped.compiled_plans(program.dump))
+    return frontier_of(program.module, program.target, budgets, attempts)
+
+
+def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
+    written = []
+    if arguments.json is not None:
+        text = json.dumps(found.to_json(), indent=2)
+        if arguments.json == STANDARD_OUTPUT:
+            print(text)
+        else:
+            written.append((arguments.json, text.encode() + b"\n"))
+    if arguments.png is not None:
+        written.append((arguments.png, found.png()))
+    if arguments.svg is not None:
+        written.append((arguments.svg, found.svg().encode()))
+    for file, data in written:
+        PlainConsole(soft_wrap=True).say(write_told(file, data))

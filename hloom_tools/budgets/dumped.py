@@ -1,0 +1,85 @@
+"""Earlier compiles of a dumped module: the target, and XLA's figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloom.dumps.read.module import ModuleDump, PlanFile
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.target import Target
+from hloom.passes.planner.record import Estimate, RematRecord
+from hloom_tools.replay import manifest as recorded
+
+_MOST_BYTES, _MOST_SECONDS = 2**60, 1e9
+"""What is more is no figure of a device: the file is damaged."""
+
+
+def target_of(dump: ModuleDump) -> Target | None:
+    """The target that a module was planned for; None where the dump does not tell."""
+    platform = dump.manifest.get("platform")
+    unknown = Target(platform=platform if isinstance(platform, str) else "cpu")
+    found = recorded.target(dump.manifest.get("target"), unknown)
+    return None if found is unknown else found
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """A plan for a budget with XLA's figures, and whether it is the one that was used."""
+
+    attempt: Attempt[RematRecord]
+    used: bool
+
+
+def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
+    """The plans for a budget that were compiled; what is damaged is left out."""
+    rows: list[tuple[Sequence[PlanFile], dict[str, Any]]] = []
+    if dump.attempts:
+        rows += [(_plans(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
+    elif dump.memory is not None:
+        rows.append((dump.planned, {**dump.memory, "used": True}))
+    for plans, figures in rows:
+        step_bytes, temp_bytes = figures.get("step_bytes"), figures.get("temp_bytes")
+        if type(step_bytes) is not int or type(temp_bytes) is not int:
+            continue
+        if not 0 < temp_bytes <= step_bytes < _MOST_BYTES:
+            continue
+        limit_bytes = figures.get("limit_bytes")
+        if limit_bytes is not None and not (
+            type(limit_bytes) is int and 0 < limit_bytes < step_bytes
+        ):
+            continue
+        if (record := record_of(plans)) is not None:
+            attempt = Attempt(record, step_bytes, temp_bytes, limit_bytes)
+            yield CompiledPlan(attempt, bool(figures.get("used")))
+
+
+def record_of(plans: Iterable[PlanFile]) -> RematRecord | None:
+    """The record of the last of these plans that is for a budget; None without a sound one."""
+    found = None
+    for plan in plans:
+        try:
+            record = RematRecord.from_json(plan.json)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            continue
+        if record.estimate is not None:
+            found = record
+    if found is None or not all(map(_is_sound, (found.estimate, *found.considered))):
+        return None
+    return found
+
+
+def _is_sound(estimate: Estimate | None) -> bool:
+    if estimate is None:
+        return False
+    is_finite = math.isfinite(estimate.seconds) and 0 <= estimate.seconds < _MOST_SECONDS
+    return is_finite and 0 < estimate.temp_bytes < _MOST_BYTES
+
+
+def _plans(dump: ModuleDump, number: int) -> Sequence[PlanFile]:
+    """The plans of an attempt: in its own folder, or, of the used one, in the module's."""
+    if dump.attempts[number - 1].get("used"):
+        return dump.planned
+    return dump.planned_for(number)

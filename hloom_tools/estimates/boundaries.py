@@ -1,0 +1,201 @@
+"""What bounds on the residuals of a split step cost: bytes between its programs, and added work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from rich.table import Table
+
+from hloom.compiling.origin import module_name
+from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.options import Budget, Bytes
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
+from hloom.passes.framework.tables import facts_of
+from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.show.terminal import PlainConsole
+from hloom.show.units import size
+from hloom_steps.split import BEFORE, Split
+from hloom_steps.split.boundary import COTANGENT, SplitError
+from hloom_steps.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
+from hloom_tools.estimates.drawing import Mark, Scene
+
+_SHARES = (0.75, 0.5, 0.25, 0.125)
+"""Of the residuals without a bound, where no budgets are asked for; and the least at the end."""
+
+_COLUMNS = (("residuals", True), ("added time", True), ("products again", True), ("spec", False))
+
+
+@dataclass(frozen=True)
+class BoundaryPoint:
+    """What one bound gives on each device.
+
+    Attributes:
+      spec: the passes; `hloom.split` has the bound as `residuals=`.
+      residual_bytes: what crosses from the forward program to the backward one.
+      added_seconds: the expensive work that is done again, by rooflines.
+      added_share: FLOPs of products that are done again, as a share of the step's.
+    """
+
+    spec: str
+    residual_bytes: int
+    added_seconds: float
+    added_share: float
+
+    def to_json(self) -> dict[str, object]:
+        """Its fields, as values that `json.dumps` takes."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Boundaries of a step that is split, the most bytes first.
+
+    Attributes:
+      module: the step's name.
+      target: what it is to run on.
+      points: one without a bound, then one for each that holds.
+      note: what bounds do not hold, and why; empty where all do.
+    """
+
+    module: str
+    target: str
+    points: tuple[BoundaryPoint, ...]
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is of, in a line."""
+        return f"{self.module} on {self.target}, split: residuals against added work, predicted"
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, as values that `json.dumps` takes."""
+        return dict(vars(self)) | {"points": [point.to_json() for point in self.points]}
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The points as texts for people."""
+        for point in self.points:
+            share = f"{point.added_share:.1%}".replace("%", " %") if point.added_share else ""
+            time = f"{1e3 * point.added_seconds:.3g} ms" if point.added_seconds else ""
+            yield size(point.residual_bytes), time, share, point.spec
+
+    def table(self) -> Table:
+        """The points as a table of rich."""
+        table = Table(box=None, pad_edge=False)
+        for name, is_number in _COLUMNS:
+            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        for row in self.rows():
+            table.add_row(*row)
+        return table
+
+    def show(self, console: PlainConsole) -> None:
+        """Prints it."""
+        console.say(self.title)
+        console.show(self.table())
+        if self.note:
+            console.say(self.note)
+
+    def svg(self) -> str:
+        """The picture as SVG. Raises PictureError without matplotlib."""
+        return self._scene().picture("svg").decode()
+
+    def png(self) -> bytes:
+        """The picture as PNG. Raises PictureError without matplotlib."""
+        return self._scene().picture("png")
+
+    def _scene(self) -> Scene:
+        line = [(point.residual_bytes, point.added_seconds) for point in self.points]
+        return Scene(
+            title=self.title,
+            line=line,
+            marks=[Mark(bytes_, seconds, "budget") for bytes_, seconds in line],
+            axis="residuals on each device",
+        )
+
+
+def is_split(module: ir.Module) -> bool:
+    """Whether a module is a step whose cotangents are marked, as `hloom.split` has it."""
+    try:
+        attributes = walk.readable_attributes(walk.entry_function(module)).get("arg_attrs")
+    except walk.NoEntryError:
+        return False
+    return isinstance(attributes, ir.ArrayAttr) and any(
+        COTANGENT in ir.DictAttr(each) for each in attributes
+    )
+
+
+def boundaries_of(
+    module: ir.Module, target: Target, budgets: Sequence[Budget] | int, *, source: str
+) -> Boundaries:
+    """The boundaries of a step whose cotangents are marked; it is not edited.
+
+    Args:
+      module: as it goes to the passes.
+      target: what it is to run on.
+      budgets: bounds as sizes, or as shares of what crosses without one; or a number, for shares
+        down to the least that can cross.
+      source: what the bounds were given as, for errors.
+
+    Raises SpecError for a bound that is neither, and PassError where the step cannot be split.
+    """
+    with module.context, ir.Location.unknown(), gc_paused():
+        points = [_point(module, target, None)]
+        refused = []
+        for bound in _bounds(budgets, points[0].residual_bytes, source):
+            try:
+                points.append(_point(module, target, bound))
+            except PassError as failure:
+                if not isinstance(failure.__cause__, SplitError):
+                    raise
+                refused.append(failure.__cause__)
+                least = failure.__cause__.floor_bytes
+                if not bound and least is not None:
+                    points.append(_point(module, target, Bytes(least)))
+        told = "" if isinstance(budgets, int) or not refused else f"{refused[0]}."
+        first: dict[tuple[int, float], BoundaryPoint] = {}
+        for point in points:
+            first.setdefault((point.residual_bytes, point.added_share), point)
+        return Boundaries(module_name(module), target.name, tuple(first.values()), told)
+
+
+def _bounds(budgets: Sequence[Budget] | int, most: int, source: str) -> Iterator[Bytes]:
+    """The bounds in bytes; 0 stands for the least."""
+    if isinstance(budgets, int):
+        yield from (Bytes(int(share * most)) for share in _SHARES)
+        yield Bytes(0)
+        return
+    for budget in budgets:
+        if budget.size_bytes is not None:
+            yield Bytes(budget.size_bytes)
+        elif budget.percent is not None:
+            yield Bytes(int(budget.percent / 100 * most))
+        else:
+            raise SpecError(
+                f"{source}: the residuals of a split have no device that they are to fit; wanted a "
+                "size, as 2GiB, a share, as 50%, or min."
+            )
+
+
+def _point(module: ir.Module, target: Target, bound: Bytes | None) -> BoundaryPoint:
+    """The boundary under a bound at the least added work. Raises PassError where none holds it."""
+    found: list[BoundaryPoint] = []
+    failure: PassError | None = None
+    for before in BEFORE if bound is not None else BEFORE[:1]:
+        pipeline = Pipeline((*Pipeline.parse(before).passes, Split(bound)))
+        try:
+            run = pipeline.run(clone_module(module), target=target).runs[-1]
+        except PassError as error:
+            failure = failure or error
+            continue
+        facts = facts_of(run.plan)
+        added = float(facts[ADDED_SECONDS]), float(facts[DONE_AGAIN])
+        found.append(BoundaryPoint(str(pipeline), int(facts[CROSSING]), *added))
+        if not found[-1].added_share:
+            break
+    if not found:
+        assert failure is not None
+        raise failure
+    return min(found, key=lambda point: point.added_share)

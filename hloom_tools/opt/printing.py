@@ -1,0 +1,106 @@
+"""Output of `hloom-opt` on stderr: IR between passes, plans, times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TextIO
+
+from jax.extend.mlir import ir
+from rich.console import Group
+
+from hloom.passes.framework.base import Pass, Plan
+from hloom.passes.framework.pipeline import PipelineResult
+from hloom.show.terminal import PlainConsole
+
+
+@dataclass(frozen=True)
+class IrPrinter:
+    """Prints the module before and after steps.
+
+    Attributes:
+      stream: where to.
+      before_passes: names of the passes to print before.
+      after_passes: names of the passes to print after.
+      debug_info: print locations.
+    """
+
+    stream: TextIO
+    before_passes: Collection[str]
+    after_passes: Collection[str]
+    debug_info: bool
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        if step.name in self.before_passes:
+            self._print(f"Before {step.name}", module)
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        if step.name in self.after_passes:
+            self._print(f"After {step.name}", module)
+
+    def _print(self, when: str, module: ir.Module) -> None:
+        text = assembly(module, debug_info=self.debug_info).decode(errors="replace")
+        self.stream.write(f"// -----// IR Dump {when} //----- //\n{text}")
+
+
+@dataclass(frozen=True)
+class PlanPrinter:
+    """Prints each step's plan: as one line of JSON, or as tables for people."""
+
+    stream: TextIO
+    as_tables: bool = False
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        pass
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        if self.as_tables:
+            # A report's tables, which JSON does not need.
+            from hloom_tools.report.sections import plan_section
+            from hloom_tools.report.sources import Sources
+            from hloom_tools.report.text import section
+
+            told = plan.summary()
+            found = plan_section(plan.to_json(), str(step), told, Sources({}), empty=plan.empty)
+            PlainConsole(file=self.stream).print(Group(*section(found)))
+            return
+        shown = {
+            "step": index,
+            "pass": str(step),
+            "empty": plan.empty,
+            "summary": plan.summary(),
+            "plan": plan.to_json(),
+        }
+        self.stream.write(json.dumps(shown) + "\n")
+
+
+def assembly(module: ir.Module, *, debug_info: bool) -> bytes:
+    """The module as text that parses back; `debug_info` keeps the locations."""
+    text = module.operation.get_asm(binary=True, enable_debug_info=debug_info)
+    assert isinstance(text, bytes)
+    return text.rstrip(b"\n") + b"\n"
+
+
+def timing_table(parse_s: float, result: PipelineResult, print_s: float) -> str:
+    """Wall time of each step of one module, in milliseconds.
+
+    Args:
+      parse_s: seconds to read the module.
+      result: the run of the passes.
+      print_s: seconds to write the module.
+    """
+    names = [run.name for run in result.runs]
+    rows = [("(parse)", parse_s, 0.0, 0.0, 0.0)]
+    rows += [(run.name, run.seconds, run.plan_s, run.apply_s, run.verify_s) for run in result.runs]
+    rows.append(("(print)", print_s, 0.0, 0.0, 0.0))
+    total_s = sum(row[1] for row in rows)
+    rows.append(("total", total_s, 0.0, 0.0, 0.0))
+    width = max(map(len, [*names, "(parse)"]))
+    head = f"{'pass':<{width}}  {'ms':>9} {'%':>6}  {'plan':>9} {'apply':>9} {'verify':>9}"
+    lines = ["// hloom-opt timing, wall milliseconds", head]
+    for name, seconds, *phases in rows:
+        share = 100 * seconds / total_s if total_s else 0.0
+        in_phases = " ".join(f"{each * 1e3:9.3f}" for each in phases) if name in names else ""
+        lines.append(f"{name:<{width}}  {seconds * 1e3:9.3f} {share:6.1f}  {in_phases}".rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,96 @@
+"""The program that a command is asked about: a module in a file, or the one of a dump."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax.extend.mlir import ir
+
+from hloom import targets
+from hloom._jax.modules import make_context
+from hloom.dumps.read.dump import DumpError
+from hloom.dumps.read.module import ModuleDump
+from hloom.passes.framework.target import Target
+from hloom_tools.budgets import dumped
+from hloom_tools.opt import source
+from hloom_tools.opt.diagnostics import InputError
+from hloom_tools.replay.options import chosen_module
+
+_DEFAULT_TARGET = "h100_sxm"
+
+
+class ProgramError(ValueError):
+    """There is no such program; the text says what, where, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and what it is to run on.
+
+    Attributes:
+      module: as it was before any pass.
+      target: as asked for, else the dump's, else an H100.
+      dump: that it is of; None where it is of a file.
+    """
+
+    module: ir.Module
+    target: Target
+    dump: ModuleDump | None
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Adds the program and its target to a parser."""
+    parser.add_argument(
+        "program",
+        type=Path,
+        metavar="DIR|FILE",
+        help="a dump of hloom.dump or HLOOM_DUMP_TO, or a module of StableHLO, text or bytecode",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="NAME",
+        help=f"what it is to run on: {', '.join(targets.names())}, or a description's path "
+        f"(default: the dump's; {_DEFAULT_TARGET} for a file)",
+    )
+
+
+def program_of(arguments: argparse.Namespace) -> Program:
+    """The program that the arguments name. Raises ProgramError where there is none."""
+    try:
+        return _program(arguments.program, arguments.target)
+    except DumpError as error:
+        raise ProgramError(str(error)) from error
+    except InputError as error:
+        first = error.diagnostics[0]
+        raise ProgramError(f"{first.position}: {first.message}") from error
+    except targets.TargetError as error:
+        raise ProgramError(f"--target: {error}") from error
+
+
+def _program(file: Path, asked: str | None) -> Program:
+    target = None if asked is None else targets.load(asked)
+    dump = None
+    if file.is_dir() or (not file.exists() and not file.suffix):
+        dump = chosen_module(file)
+        if dump.input_file is None:
+            raise ProgramError(
+                f"{dump.folder} has no 00-input.mlir, the module as it was: dump it again."
+            )
+        file = dump.input_file
+        target = target or dumped.target_of(dump)
+        if target is None:
+            raise ProgramError(
+                f"{dump.folder} does not tell what it was compiled for: name it with --target."
+            )
+    elif file.suffix == ".py":
+        raise ProgramError(
+            f"{file} is a program in Python. `JAX_HLOOM=fit HLOOM_DUMP_TO=dumps python {file}` "
+            "writes what this command reads; in Python hloom.estimate(step, …) tells the same."
+        )
+    context = make_context()
+    context.enable_multithreading(False)
+    [chunk] = source.split(source.read(str(file)), at_markers=False)
+    module = source.parse(chunk, context)
+    return Program(module, target or targets.load(_DEFAULT_TARGET), dump)

@@ -1,0 +1,137 @@
+"""The arguments of a replay: those of the dumped step, or random values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from hloom.dumps.read.dump import DumpError
+from hloom.dumps.write.array_files import read_arrays
+from hloom.passes.framework.text import pluralize
+from hloom.show.units import size
+from hloom.targets.devices import machine_bytes
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay.comparison import finfo, is_inexact
+from hloom_tools.replay.program import ReplayProgram
+from hloom_tools.replay.signature import Value
+
+Array = NDArray[Any]
+
+_iinfo: Any = jnp.iinfo
+
+_OR_RANDOM = "or use --arguments random"
+
+
+def chosen(program: ReplayProgram, kind: str | None, seed: int) -> tuple[list[Array], str]:
+    """The dumped or random arguments and which they are: without a choice dumped, if there."""
+    kind = kind or ("dumped" if has_dumped(program) else "random")
+    return (dumped(program) if kind == "dumped" else random(program, seed)), kind
+
+
+def has_dumped(program: ReplayProgram) -> bool:
+    """Whether the arguments of the program's step are in the dump, or a share of them is."""
+    return not program.arguments or bool(_folders(program, "arguments"))
+
+
+def dumped(program: ReplayProgram) -> list[Array]:
+    """The arguments that the program had in its step, put together from all processes' shares.
+
+    Raises ReplayError where they are not in the dump, not all of them, or not the module's.
+    """
+    if not program.arguments:
+        return []
+    remedy = f"dump the step with arrays=True (HLOOM_DUMP_ARRAYS=1), {_OR_RANDOM}"
+    folders = _folders(program, "arguments")
+    if not folders:
+        raise ReplayError(f"{program.source}: the dump has no arguments: {remedy}.")
+    try:
+        found = read_arrays(folders)
+    except DumpError as error:
+        raise ReplayError(f"{error}\nMake it whole, {_OR_RANDOM}.") from error
+    return _in_order(program, "arguments", found, program.arguments, remedy)
+
+
+def dumped_results(program: ReplayProgram) -> list[Array] | None:
+    """The step's results, put together from all processes' shares; None where they were not dumped.
+
+    Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
+    """
+    folders = _folders(program, "results")
+    if not folders:
+        return None
+    found = read_arrays(folders)
+    return _in_order(program, "results", found, program.results, "dump the step again")
+
+
+def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
+    """Random arguments, finite and small, the same for the same seed.
+
+    Floating-point values are positive, as square roots and logarithms want. A matrix has values of
+    about `1 / sqrt(its elements)`, so that products with it do not grow. Integers are below 8.
+
+    Raises ReplayError where they are more than this machine's memory.
+    """
+    total_bytes = sum(value.size_bytes for value in program.arguments)
+    if total_bytes > machine_bytes():
+        raise ReplayError(
+            f"{program.source}: its arguments are {size(total_bytes)}, and this machine has "
+            f"{size(machine_bytes())} of memory: --target only compiles."
+        )
+    return [
+        # A generator for each: one more argument does not change the others.
+        _random_array(value, np.random.default_rng((seed, index)))
+        for index, value in enumerate(program.arguments)
+    ]
+
+
+def _random_array(value: Value, generator: np.random.Generator) -> Array:
+    dtype, shape = value.dtype, value.shape
+    if dtype == np.bool_:
+        return generator.integers(0, 2, shape).astype(dtype)
+    if not is_inexact(dtype):
+        # They may be indices, or the number of times round a loop.
+        stop = min(8, int(_iinfo(dtype).max) + 1)
+        return np.asarray(generator.integers(0, stop, shape)).astype(dtype)
+    size = math.prod(shape)
+    scale = 1 / math.sqrt(size) if len(shape) > 1 and size else 1.0
+    # Of a narrow dtype, all would be zero.
+    scale = max(scale, float(finfo(dtype).tiny))
+    # float32 halves the memory of a large one; float64 needs its own digits.
+    kind: Any = np.float64 if dtype.itemsize >= 8 else np.float32
+    drawn: Array = np.asarray(generator.random(shape, kind))
+    if dtype.kind == "c":
+        drawn = drawn + 1j * generator.random(shape, kind)
+    return ((drawn + 0.5) * scale).astype(dtype)
+
+
+def _folders(program: ReplayProgram, kind: str) -> tuple[Path, ...]:
+    return () if program.dump is None else program.dump.array_folders(kind)
+
+
+def _in_order(
+    program: ReplayProgram,
+    what: str,
+    found: Mapping[int, Array],
+    values: Sequence[Value],
+    remedy: str,
+) -> list[Array]:
+    """The arrays of the values; JAX counts arrays without the tokens that stand before them."""
+    for number, value in enumerate(values):
+        array = found.get(number)
+        if array is None:
+            raise ReplayError(
+                f"{program.source}: the dump has {pluralize(len(found), 'array')} of {len(values)} "
+                f"{what}: {value.name} is not there; {remedy}."
+            )
+        if array.shape != value.shape or array.dtype != value.dtype:
+            raise ReplayError(
+                f"{program.source}: {value.name} is a {value.type}, and the dump has "
+                f"{array.dtype}{list(array.shape)}: its {what} are of another module."
+            )
+    return [found[number] for number in range(len(values))]

@@ -1,0 +1,198 @@
+"""Passes that plan as they did when a dump was written, and the same with some of their decisions.
+
+What a measured pass planned depends on what XLA made of its earlier plans. The dump has those plans
+and XLA's figures, and the planner is given them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom.dumps.read.dump import ModuleDump
+from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom_tools.replay import ReplayError
+
+_IN_TEXT = "-:"
+"""How MLIR's parser names a place in a text that comes from no file."""
+
+
+def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attempt[Any], ...]:
+    """The attempts of the measured pass before the plan that was used. Raises ReplayError."""
+    used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
+    rows = enumerate(dump.attempts[:used], 1)
+    return tuple(_attempt(dump, step, number, row) for number, row in rows)
+
+
+def _attempt(
+    dump: ModuleDump, step: MeasuredPass[Any], number: int, row: dict[str, Any]
+) -> Attempt[Any]:
+    used = reversed(dump.planned)
+    plans = (each.json for each in (*dump.planned_for(number), *used) if each.name == step.name)
+    plan = next(plans, None)
+    step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
+    limit_bytes = row.get("limit_bytes")
+    cause: Exception | None = None
+    is_whole = isinstance(limit_bytes, int | None)
+    if (
+        plan is not None
+        and isinstance(step_bytes, int)
+        and isinstance(temp_bytes, int)
+        and is_whole
+    ):
+        try:
+            return Attempt(step.record_type.from_json(plan), step_bytes, temp_bytes, limit_bytes)
+        except (KeyError, TypeError, ValueError) as error:
+            cause = error
+    raise ReplayError(
+        f"{dump.folder} has not all of attempt {number} of pass '{step.name}', which its plan "
+        "followed from: its plan and the memory it took. Dump the step again, or name another "
+        "pipeline."
+    ) from cause
+
+
+class Replayed:
+    """One step of a pipeline, planned as it was for the dump.
+
+    Attributes:
+      step: the pass.
+      prepares: it is alone no reason to change a program.
+      decisions: of its last whole plan, in the order to add them; none where it is not divisible.
+    """
+
+    def __init__(
+        self, step: Pass, attempts: Sequence[Attempt[Any]] = (), *, prepares: bool = False
+    ) -> None:
+        self.step, self.prepares = step, prepares
+        self.decisions: tuple[Decision, ...] = ()
+        self._attempts = attempts
+        self._planner: Planner[Any] | None = None
+
+    def whole(self) -> Pass:
+        """The pass with all its decisions."""
+        return _Chosen(self, None, preparation=self.prepares)
+
+    def counted(self) -> Pass:
+        """The pass with all its decisions, as one that changes programs and prepares for none."""
+        return _Chosen(self, None, preparation=False)
+
+    def restricted_to(self, ids: Collection[str]) -> Pass:
+        """The pass with these decisions alone, as `counted`."""
+        return _Chosen(self, frozenset(ids), preparation=False)
+
+    def plan(self, module: ir.Module, target: Target, ids: frozenset[str] | None) -> Plan:
+        """The plan for a module as the passes before leave it, with some decisions or all."""
+        plan = self._plan(module, target)
+        if isinstance(plan, DivisiblePlan):
+            if ids is not None:
+                return plan.restricted_to(ids)
+            self.decisions = plan.decisions()
+        return plan
+
+    def _plan(self, module: ir.Module, target: Target) -> Plan:
+        nothing = self.step.nothing_on(target.platform)
+        if nothing is not None or not isinstance(self.step, MeasuredPass):
+            return nothing or self.step.plan(module, target)
+        if self._planner is None:
+            # The module is edited soon, and the planner reads its own for all plans to come.
+            self._planner = self.step.planner(clone_module(module), target)
+        return self._planner(module, self._attempts)
+
+
+class _Chosen(Pass):
+    """A step of a pipeline with all its decisions, or some.
+
+    It is no measured pass, so that nothing is tried beside the plan.
+    """
+
+    def __init__(
+        self, replayed: Replayed, ids: frozenset[str] | None, *, preparation: bool
+    ) -> None:
+        self._replayed, self._ids = replayed, ids
+        # What a pass is to a pipeline, its messages and records; a class variable of others.
+        self.name = replayed.step.name  # type: ignore[misc]
+        self.preparation = preparation  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return str(self._replayed.step)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        return self._replayed.plan(module, target, self._ids)
+
+    def apply(self, plan: Any) -> None:
+        self._replayed.step.apply(plan)
+
+    def rewrites(self, plan: Any) -> bool:
+        return self._replayed.step.rewrites(plan)
+
+
+def replayed(pipeline: Pipeline, dump: ModuleDump, *, afresh: bool = False) -> tuple[Replayed, ...]:
+    """The steps of a pipeline, planned as they were for the dump, or ``afresh``.
+
+    Raises ReplayError where the dump has not what a measured pass planned from.
+    """
+    platform = str(dump.manifest.get("platform"))
+    driver = pipeline.driver(platform)
+    earlier = () if afresh or driver is None else recorded_attempts(dump, driver[1])
+    return tuple(
+        Replayed(
+            step,
+            earlier if driver is not None and index == driver[0] else (),
+            prepares=pipeline.prepares(step, platform),
+        )
+        for index, step in enumerate(pipeline.steps())
+    )
+
+
+def other_plans(runs: Sequence[PassRun], dump: ModuleDump) -> tuple[str, ...]:
+    """The passes whose plans are not those of the dump, with the entries that differ, as text."""
+    recorded = {(plan.index, plan.name): plan.json for plan in dump.planned}
+    found = []
+    for number, run in enumerate(runs, 1):
+        wanted = recorded.get((number, run.name))
+        made = json.loads(json.dumps(run.plan))
+        if wanted is not None and not _is_same(made, wanted):
+            # Rows of values whose lines the dumped text has not, and dumps of earlier versions.
+            is_told = "tables" in wanted and not _is_lost(made.get("tables"))
+            keys = sorted(made.keys() | wanted.keys() if is_told else made.keys() & wanted.keys())
+            keys = [key for key in keys if is_told or key != "tables"]
+            entries = [key for key in keys if not _is_same(made.get(key), wanted.get(key))]
+            found += [f"'{run.name}' ({', '.join(entries)})"] if entries else []
+    return tuple(found)
+
+
+def _is_lost(part: Any) -> bool:
+    """Whether a part of a plan names a place of the dumped text instead of the program's."""
+    if isinstance(part, dict):
+        return str(part.get("source")).startswith(_IN_TEXT) or any(map(_is_lost, part.values()))
+    return isinstance(part, list) and any(map(_is_lost, part))
+
+
+def _is_same(made: Any, recorded: Any) -> bool:
+    """Whether parts of two plans are the same, as far as the dumped text tells.
+
+    MLIR does not write down where the arguments of a loop's body come from.
+    """
+    if isinstance(made, list) and isinstance(recorded, list):
+        return len(made) == len(recorded) and all(map(_is_same, made, recorded))
+    if not isinstance(made, dict) or not isinstance(recorded, dict):
+        return bool(made == recorded)
+    lost = {"library"}
+    if str(made.get("source")).startswith(_IN_TEXT):
+        lost |= {"name", "source"}
+    elif made.get("library") == recorded.get("source"):
+        # Dumps of earlier versions name the library's line alone.
+        lost |= {"source"}
+    return made.keys() - lost == recorded.keys() - lost and all(
+        _is_same(value, recorded[key]) for key, value in made.items() if key not in lost
+    )

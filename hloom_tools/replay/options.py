@@ -1,0 +1,125 @@
+"""Command-line options that `hloom replay` and `hloom bisect` share, and how both run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from hloom import targets
+from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
+from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.text import pluralize
+from hloom.show.terminal import complain
+from hloom_tools.replay import ReplayError
+from hloom_tools.replay.program import ReplayProgram
+
+RECORDED = "recorded"
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) -> None:
+    """Adds the shared options; two of them have a help text of the command's own."""
+    parser.add_argument(
+        "dump",
+        metavar="DIR",
+        type=Path,
+        help="a module folder, or a dump that holds just one, or one that the passes changed",
+    )
+    parser.add_argument("-p", "--passes", default=RECORDED, metavar="SPEC", help=passes)
+    parser.add_argument(
+        "--arguments",
+        choices=("dumped", "random"),
+        help="what to run it with (default: those of the dump, where it has them)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of random arguments (default: 0)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=not_negative,
+        metavar="X",
+        help="largest relative error of floating-point results (default: by dtype, 7e-5 for "
+        "float32); 0 asks for equal values",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run custom calls that may carry machine code: whoever made the dump can then do all "
+        "that you can",
+    )
+    parser.add_argument(
+        "--no-options",
+        dest="with_options",
+        action="store_false",
+        help="leave out the options of XLA that the dump's program had set",
+    )
+    described = [name for name in targets.names() if name != "cpu"]
+    parser.add_argument("--target", choices=described, help=target)
+
+
+def not_negative(text: str) -> float:
+    """A number of 0 or more, of the text of an option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    # Not a number is not at least 0 either.
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"a number of 0 or more, got {text}")
+    return value
+
+
+def exit_status(command: str, run: Callable[[], int]) -> int:
+    """Runs a command, and tells on stderr why it is not possible. It is not dumped itself."""
+    for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
+        del os.environ[name]
+    try:
+        return run()
+    except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
+        return complain(command, error)
+
+
+def load(arguments: argparse.Namespace, module: ModuleDump) -> ReplayProgram:
+    """The program of a module as the options ask for it."""
+    return ReplayProgram.load(
+        module,
+        target=arguments.target,
+        with_options=arguments.with_options,
+        trusted=arguments.trust,
+    )
+
+
+def tell_program(console: Console, program: ReplayProgram, more: str) -> None:
+    """Prints what is replayed, and what is otherwise than it was."""
+    console.print(Text.assemble((program.name, "bold"), more))
+    for note in program.notes:
+        console.print(Text(f"Note: {note}.", style="yellow"))
+
+
+def chosen_module(path: Path) -> ModuleDump:
+    """The module that a folder holds; of several, the only one that the passes changed.
+
+    Of several processes' folders of one module it is the first. Raises DumpError where there is
+    none, or where it is not clear which is meant.
+    """
+    dump = open_dump(path)
+    if not dump.modules:
+        missing = "".join(f"\n  {each}" for each in dump.missing)
+        raise DumpError(f"{dump.path} holds no module.{missing}")
+    modules = [group[0] for group in alike(dump.modules)]
+    for candidates in (modules, [each for each in modules if _is_changed(each)]):
+        if len(candidates) == 1:
+            return candidates[0]
+    listed = "".join(f"\n  {module.folder}" for module in dump.modules)
+    raise DumpError(
+        f"{dump.path} holds {pluralize(len(dump.modules), 'module')}; give one of them:{listed}"
+    )
+
+
+def _is_changed(module: ModuleDump) -> bool:
+    compiled = module.manifest.get("compile")
+    return isinstance(compiled, Mapping) and compiled.get("changed") is True

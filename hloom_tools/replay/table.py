@@ -1,0 +1,146 @@
+"""The tables that `hloom replay` prints."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloom.passes.framework.text import pluralize
+from hloom.show.terminal import Breakable
+from hloom.show.units import change, seconds, size
+from hloom_tools.replay.comparison import Comparison, ValueComparison
+from hloom_tools.replay.program import Runnable
+
+_MOST_ROWS = 20
+"""Values that a table shows; the others are only counted."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way that the program was run, its title e.g. "remat", and seconds of each timed run."""
+
+    title: str
+    runnable: Runnable
+    times_s: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The results of one way of running the program against another's, by their titles."""
+
+    got: str
+    wanted: str
+    comparison: Comparison
+
+
+def runs(all_runs: Sequence[Run]) -> RenderableType:
+    """Memory and times of each run, side by side."""
+    table = Table(title="Memory and time", title_justify="left")
+    table.add_column("")
+    for run in all_runs:
+        table.add_column(run.title, justify="right", overflow="fold")
+    if len(all_runs) == 2:
+        table.add_column("change", justify="right")
+    counts = sorted({len(run.times_s) for run in all_runs})
+    medians = [statistics.median(run.times_s) if run.times_s else None for run in all_runs]
+    runnables = [run.runnable for run in all_runs]
+    for name, figures, shown_as in (
+        ("step memory", [each.step_bytes for each in runnables], size),
+        ("of it temp", [each.memory.temp_bytes for each in runnables], size),
+        ("passes", [each.pass_s or None for each in runnables], seconds),
+        ("XLA compile", [each.record.compile_s for each in runnables], seconds),
+        (f"run, median of {' and '.join(map(str, counts))}", medians, seconds),
+    ):
+        if any(figures):
+            shown = ["" if figure is None else shown_as(figure) for figure in figures]
+            before, after = figures[0], figures[-1]
+            changed = change(before, after) if before and after else ""
+            table.add_row(name, *shown, *([changed] if len(figures) == 2 else []))
+    return table
+
+
+def opinion(found: Verdict) -> RenderableType:
+    """Whether two runs are equal, and what differs, the worst first."""
+    comparison, values = found.comparison, found.comparison.values
+    unequal = _worst_first([value for value in values if not value.bits_equal])
+    pair = f"{found.got} and {found.wanted}"
+    first = comparison.first_differing
+    if first is None:
+        same = sum(value.bits_equal for value in values)
+        nan_count = sum(value.nan_both for value in values)
+        none = f" {pluralize(nan_count, 'element')} NaN in both." if nan_count else ""
+        verdict = Text.assemble(
+            ("EQUAL", "bold green"),
+            f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
+            f"them bit for bit.{none}",
+        )
+        worst = (
+            Text(
+                f"The largest error is in {one.name} {one.type}: {one.max_absolute:.3g} absolute, "
+                f"{one.max_relative:.3g} relative of {one.tolerance:.2g} allowed."
+            )
+            for one in unequal[:1]
+        )
+        return Group(verdict, *worst)
+    count = sum(not value.equal for value in values)
+    verdict = Text.assemble(
+        ("DIFFERENT", "bold red"),
+        f": {pair} differ in {count} of {pluralize(len(values), 'result')}. The first is "
+        f"{_described(first)}",
+    )
+    differing = [value for value in unequal if not value.equal]
+    near = len(unequal) - count
+    others = [Text(f"{pluralize(near, 'other')} agree within tolerance, not bit for bit.")]
+    return Group(_differences(found, differing), *others[: bool(near)], verdict)
+
+
+def _described(value: ValueComparison) -> str:
+    """The largest difference of a value, and its place; a sentence without its beginning."""
+    if value.mismatch is not None:
+        return f"{value.name}: its {value.mismatch}."
+    place = f"[{', '.join(map(str, value.worst or ()))}]"
+    return (
+        f"{value.name} ({value.type}): at {place} it is {value.got}, wanted "
+        f"{value.wanted}; {pluralize(value.differing, 'element')} beyond the tolerance of "
+        f"{value.tolerance:.2g}, largest error {value.max_absolute:.3g} absolute, "
+        f"{value.max_relative:.3g} relative."
+    )
+
+
+def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
+    title = f"Results of {found.got} that are not those of {found.wanted}, the worst first"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("result")
+    heads = ["max abs", "max rel", "tolerance", "beyond"]
+    heads += ["NaN in one"] * any(value.nan_one for value in ranked)
+    for name in heads:
+        table.add_column(name, justify="right", no_wrap=True)
+    for value in ranked[:_MOST_ROWS]:
+        numbers = [
+            f"{value.max_absolute:.3g}",
+            f"{value.max_relative:.3g}",
+            f"{value.tolerance:.2g}",
+            str(value.differing),
+            str(value.nan_one or ""),
+        ]
+        cells = [value.mismatch] if value.mismatch else numbers[: len(heads)]
+        table.add_row(Breakable(f"{value.name} {value.type}"), *cells)
+    if len(ranked) > _MOST_ROWS:
+        table.add_row(f"… and {len(ranked) - _MOST_ROWS} more")
+    return table
+
+
+def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:
+    """Those that differ, then by how much of their tolerance the largest error takes."""
+
+    def rank(value: ValueComparison) -> tuple[bool, bool, float]:
+        error = math.inf if value.nan_one else value.max_relative
+        return value.equal, value.mismatch is None, -error / (value.tolerance or 1)
+
+    return sorted(values, key=rank)

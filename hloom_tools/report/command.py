@@ -1,0 +1,186 @@
+"""`hloom report`: shows dumps as HTML pages, on the terminal, or as plots."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from hloom import files
+from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
+from hloom.passes.framework.text import pluralize
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole, complain
+from hloom.show.units import lower_first
+from hloom_tools.report.folder import COMPARISON, PAGE
+from hloom_tools.report.gather import Report, gather
+from hloom_tools.report.plots import figures_of
+from hloom_tools.report.several.index import Index, index
+from hloom_tools.report.several.pair import compare
+from hloom_tools.report.several.text import compare_text, index_text
+from hloom_tools.report.text import text
+
+
+class ReportError(ValueError):
+    """A report cannot be made; the text says why and the remedy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom report` to a parser."""
+    parser.description = (
+        "Shows what a dump tells: the memory before the passes and after them and whose it is, "
+        "what was done and what it costs, what is recomputed and why, barriers in their order, "
+        "what runs in CUDA graphs, times, and what is missing. Writes one HTML page, which needs "
+        "nothing else, into the dump. Of a "
+        "folder with several dumps it writes an index of them, and their reports; of two dumps "
+        "what differs."
+    )
+    parser.add_argument(
+        "dumps",
+        metavar="DIR",
+        type=Path,
+        nargs="+",
+        help="what `to` named, or in it the folder of a step, a process or a module; a second one "
+        "is compared with the first",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"write the page here (default: DIR/{PAGE}; of two, {COMPARISON} in the second)",
+    )
+    parser.add_argument("--text", action="store_true", help="print it instead of writing a page")
+    parser.add_argument(
+        "--png",
+        type=Path,
+        nargs="?",
+        const=True,
+        metavar="FOLDER",
+        help="write the plots of one dump as PNG files into FOLDER (default: DIR/plots), instead "
+        "of the page unless --out is given",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    try:
+        for line in _run(arguments.dumps, arguments.out, arguments.png, as_text=arguments.text):
+            PlainConsole(soft_wrap=True).print(line)
+    except (DumpError, PictureError, ReportError) as error:
+        return complain("hloom report", error)
+    return 0
+
+
+def _run(
+    dumps: Sequence[Path], out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
+) -> Iterator[str]:
+    if len(dumps) > 2:
+        raise ReportError(f"one dump is shown, or two are compared; got {len(dumps)}.")
+    inside = dumps_in(dumps[0])
+    if png is not None and (len(dumps) > 1 or len(inside) > 1):
+        raise ReportError("--png draws the plots of one dump: name one step or module.")
+    if len(dumps) == 2:
+        first, second = (gather(opened(each)) for each in dumps)
+        both = compare(first, second, (dumps[0], dumps[1]))
+        if as_text:
+            PlainConsole().print(compare_text(both))
+        if out is not None or not as_text:
+            file = out or both.reports[1].path / COMPARISON
+            yield f"wrote {_write(file, 'compare_page', both)}"
+    elif len(inside) > 1:
+        found = index(dumps[0], inside)
+        if as_text:
+            PlainConsole().print(index_text(found))
+        if out is not None or not as_text:
+            yield from _write_index(found, out or dumps[0] / PAGE)
+    else:
+        yield from _show(gather(opened(inside[0])), out, png, as_text=as_text)
+
+
+def opened(path: Path) -> Dump:
+    """A dump with modules. Raises DumpError where there is none, or more than one."""
+    found = open_dump(path)
+    if not found.modules:
+        missing = "".join(f"\n  {each}" for each in found.missing)
+        raise DumpError(f"{found.path} holds no module.{missing}")
+    return found
+
+
+def _show(
+    report: Report, out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
+) -> Iterator[str]:
+    if as_text:
+        PlainConsole().print(text(report))
+    if png is not None:
+        beside = report.path / "plots"
+        if png is True and beside.is_symlink():
+            raise ReportError(f"{beside} is a link, and nothing is written through it. Remove it.")
+        yield from (f"wrote {file}" for file in save_plots(report, beside if png is True else png))
+    if out is not None or (png is None and not as_text):
+        yield f"wrote {write_page(report, out or report.path / PAGE)}"
+
+
+def _write_index(found: Index, file: Path) -> Iterator[str]:
+    """Writes an index, and the reports that it links to."""
+    pages: dict[Path, Path] = {}
+    for path in found.to_write:
+        try:
+            pages[path] = write_page(gather(opened(path)), path / PAGE)
+            yield f"wrote {pages[path]}"
+        except DumpError as error:
+            yield f"left out: {error}"
+    yield f"wrote {_write(file, 'index_page', found, pages)}"
+    if (others := len(found.rows) + found.left_out - len(pages)) > 0:
+        yield f"{pluralize(others, 'dump')} without a report: hloom report writes it for one"
+
+
+def write_page(report: Report, file: Path) -> Path:
+    """Writes the page of a report. Raises ReportError, and PictureError without matplotlib."""
+    return _write(file, "page", report)
+
+
+def _write(file: Path, kind: str, *content: object) -> Path:
+    """Writes the page that the function of this name makes of the content."""
+    try:
+        page = import_module("hloom_tools.report.page")
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        raise ReportError(
+            f"the page needs {error.name}, which is not installed: pip install 'hloom[report]'; "
+            "--text does without"
+        ) from error
+    html: str = getattr(page, kind)(*content, folder=file.parent)
+    try:
+        files.write_whole(file, html.encode())
+    except files.FileError as error:
+        raise ReportError(f"{error}. Remove it, or name another file with --out.") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
+    return file
+
+
+def save_plots(report: Report, folder: Path) -> list[Path]:
+    """Writes the plots of the largest modules as PNG files; gives them.
+
+    Raises ReportError, and PictureError without matplotlib.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for module in filter(lambda module: module.in_full, report.modules):
+            for figure in figures_of(module.memory):
+                written.append(folder / f"{module.folder.name}-{figure.name}.png")
+                over = f"memory over the program, {lower_first(figure.title)}"
+                figure.wide.save_png(written[-1], f"{module.name}: {over}")
+    except files.FileError as error:
+        raise ReportError(f"{error}.") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"{folder} cannot be written to: {why}.") from error
+    if not written:
+        raise ReportError(f"{report.path} has nothing to plot: no state, and nothing of XLA's.")
+    return written

@@ -1,0 +1,105 @@
+"""The cost of what the passes did to a module: time and work of a step, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom._jax.modules import make_context
+from hloom.dumps.read.module import ModuleDump, State
+from hloom.passes.fit import Fit
+from hloom.passes.planner.frontier import FrontierAnalysis
+from hloom.show import units
+from hloom_tools.budgets.dumped import record_of, target_of
+from hloom_tools.report.memory import prepared_module
+from hloom_tools.report.sources import entries
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step takes more than without the passes; None is what nobody knows.
+
+    Attributes:
+      changed: XLA compiled what the passes made.
+      added_seconds, step_seconds: added, and of the step as it was, both by rooflines in which
+        cheap work counts by a share, as in `hloom budgets`.
+      added_work: FLOPs as a share of the program's.
+      effects: what the passes did, in few words each.
+    """
+
+    changed: bool
+    added_seconds: float | None
+    step_seconds: float | None
+    added_work: float | None
+    effects: tuple[str, ...]
+
+    @property
+    def figure(self) -> str:
+        """The cost in one figure: a time, else a share of the work; empty where nobody knows."""
+        if not self.changed:
+            return "0"
+        if self.added_seconds is not None:
+            return f"+{units.seconds(self.added_seconds)}" if self.added_seconds else "0 ms"
+        return "" if self.added_work is None else self._work
+
+    @property
+    def remark(self) -> str:
+        """What the figure is of."""
+        if not self.changed:
+            return "XLA compiled the program as it was"
+        if self.added_seconds is None:
+            return "of the work of a step, in FLOPs" if self.figure else ""
+        remark = "by rooflines"
+        if self.step_seconds:
+            share = self.added_seconds / self.step_seconds
+            shown = f"{units.change(1, 1 + share) or '< +0.1 %'}, " if share else ""
+            remark = f"of {units.seconds(self.step_seconds)} a step: {shown}{remark}"
+        return remark if self.added_work is None else f"{remark}; {self._work} FLOPs"
+
+    @property
+    def _work(self) -> str:
+        assert self.added_work is not None
+        small = "< +0.1 %" if self.added_work > 0 else "0 %"
+        return units.change(1, 1 + self.added_work) or small
+
+
+def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:
+    """The cost of a module; None where the dump does not say what became of it.
+
+    Its step is timed where the module's text has no more than `most_bytes`.
+    """
+    compiled = entries(dump.manifest, "compile")
+    changed = compiled.get("changed")
+    if not isinstance(changed, bool) or compiled.get("fell_back"):
+        return None
+    record, target = record_of(dump.planned), target_of(dump)
+    added = None if record is None or not changed else record.cost
+    before = next((each for each in dump.states if each.label == "input"), None)
+    step = None
+    if added is not None and target is not None and before and before.size_bytes <= most_bytes:
+        step = _step_seconds(before, target)
+    work = compiled.get("added_work")
+    return Cost(
+        changed,
+        added,
+        step,
+        float(work) if changed and isinstance(work, int | float) else None,
+        tuple(_effects(compiled)),
+    )
+
+
+def _effects(compiled: Mapping[str, Any]) -> list[str]:
+    """As the log tells them: of the passes that were asked for, else of their helpers."""
+    runs = [each for each in compiled.get("runs") or () if isinstance(each, dict)]
+    told = [each for each in runs if isinstance(each.get("effect"), str) and each["effect"]]
+    asked_for = [each["effect"] for each in told if each.get("requested")]
+    return asked_for or [each["effect"] for each in told]
+
+
+def _step_seconds(state: State, target: Any) -> float:
+    with make_context(), ir.Location.unknown():
+        module = prepared_module(state.text, target)
+        return FrontierAnalysis(module, target, Fit().min_bytes).step_seconds

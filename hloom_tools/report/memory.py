@@ -1,0 +1,368 @@
+"""The device memory of a module before and after the passes, and the values at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom._jax.modules import make_context
+from hloom.dumps.read.module import ModuleDump
+from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
+from hloom.passes.analysis.memory_model.targets import memory_rules
+from hloom.passes.framework import registry
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.show import units
+from hloom_tools.report.sources import (
+    Json,
+    Named,
+    Sources,
+    by_line,
+    entries,
+    number,
+    whole,
+    whole_or_none,
+)
+from hloom_tools.report.tips.alive import Tip
+from hloom_tools.report.totals import Total, by_argument, by_layer
+
+_MOST_OWNERS = 8
+"""How many owners of the peak a table tells of."""
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes of a step on a device; results in the place of an argument do not count."""
+
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+
+    @property
+    def step_bytes(self) -> int:
+        """All of it."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone."""
+
+    text: str
+    bytes: int | None
+    of_temp: bool
+
+    @property
+    def described(self) -> str:
+        """The budget, with its bytes where the spec does not name them."""
+        if self.bytes is None or self.text == units.size(self.bytes):
+            return self.text
+        return f"{self.text}, {units.size(self.bytes)}"
+
+    def holds(self, figures: StepBytes) -> bool | None:
+        """Whether a step keeps to it; None where that is not known."""
+        return None if self.bytes is None else self._bounded(figures) <= self.bytes
+
+    def measured(self, figures: StepBytes) -> str:
+        """What it bounds against the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
+        what = "temporaries" if self.of_temp else "the step"
+        allowed = f" of {units.size(self.bytes)} allowed" if self.bytes is not None else ""
+        return f"{what}: {units.size(self._bounded(figures))}{allowed}"
+
+    def _bounded(self, figures: StepBytes) -> int:
+        return figures.temp_bytes if self.of_temp else figures.step_bytes
+
+
+@dataclass(frozen=True)
+class OwnerRow:
+    """Values of one line that are alive when most memory is in use.
+
+    Attributes:
+      start, end: when the first begins and the last ends, from 0, the program's start, to 1.
+      note: what else there is to say, e.g. "inside of a loop".
+      continues: the row above is of the same line.
+    """
+
+    value: Named
+    start: float
+    end: float
+    note: str
+    count: int = 1
+    continues: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return self.value.size_bytes * self.count
+
+
+@dataclass(frozen=True)
+class PeakOwners:
+    """Whose the memory is when most of it is in use.
+
+    Attributes:
+      peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
+      rows: the largest, in order; `smaller` are the others of them, in the same order.
+      others, others_bytes: how many values are in `smaller`, and what these take.
+      is_before: of the program as it was before the passes.
+      totals: all of the values by layer.
+    """
+
+    title: str
+    peak_bytes: int
+    peak_at: float
+    rows: tuple[OwnerRow, ...]
+    others: int
+    others_bytes: int
+    is_before: bool
+    totals: tuple[Total, ...]
+    smaller: tuple[OwnerRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """A module's memory; what is not known is None.
+
+    Attributes:
+      xla, xla_before: XLA's figures for what runs, and for the program as it was.
+      before, after: by hloom's model of memory; `after` only where the passes changed something.
+      live_ranges: what lives when in XLA's schedule, as the dump has it.
+      live_ranges_before: the same of the program as it was, where an attempt compiled that.
+      owners: tables of the peak's owners, the one that tells most first.
+      xla_tips: what lives in each stretch of XLA's schedule.
+    """
+
+    xla: StepBytes | None
+    xla_before: StepBytes | None
+    bound: Bound | None
+    live_ranges: Json | None
+    before: MemoryProfile | None = None
+    after: MemoryProfile | None = None
+    owners: tuple[PeakOwners, ...] = ()
+    xla_tips: tuple[Tip, ...] = ()
+    live_ranges_before: Json | None = None
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Bytes before and after, counted in the same way; None where not both are known."""
+        if self.xla is not None and self.xla_before is not None:
+            return self.xla_before.step_bytes, self.xla.step_bytes
+        if self.before is not None and self.after is not None:
+            return self.before.step_bytes, self.after.step_bytes
+        return None
+
+    @property
+    def arguments(self) -> tuple[Total, ...]:
+        """The program's arguments by what they are, on one device; empty where not known."""
+        return () if self.before is None else by_argument(self.before.arguments)
+
+    @property
+    def bars(self) -> tuple[tuple[str, str, StepBytes | None], ...]:
+        """What to show side by side: "before" or "after", who counted, and the figures.
+
+        XLA's own come first; None where XLA did not compile the program as it was.
+        """
+        bars: list[tuple[str, str, StepBytes | None]] = []
+        if self.xla is not None:
+            if self.xla_before is not None or self.after is not None:
+                bars.append(("before", "XLA", self.xla_before))
+            bars.append(("after" if self.after or not self.before else "compiled", "XLA", self.xla))
+        modelled = (("before", self.before), ("after", self.after))
+        bars += [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
+        return tuple(bars)
+
+
+def _figures(curve: MemoryProfile) -> StepBytes:
+    output_bytes = max(curve.output_bytes - curve.alias_bytes, 0)
+    return StepBytes(curve.argument_bytes, output_bytes, curve.temp_bytes)
+
+
+def memory_of(dump: ModuleDump) -> MemoryView:
+    """XLA's figures and the budget, and of the rest what a module folder has as it is."""
+    figures = _xla_figures(dump.memory)
+    before = None if figures is None else _unmodified(dump, figures)
+    attempts = range(1, len(dump.attempts) + 1) if before is not None else ()
+    was = next(filter(None, map(dump.live_ranges_of, attempts)), None)
+    return MemoryView(figures, before, _bound(dump), dump.live_ranges, live_ranges_before=was)
+
+
+def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
+    try:
+        if memory is None:
+            return None
+        output_bytes = whole(memory["output_bytes"]) - whole(memory["alias_bytes"])
+        arguments, temp = whole(memory["argument_bytes"]), whole(memory["temp_bytes"])
+        return StepBytes(arguments, max(output_bytes, 0), temp)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
+    """XLA's figures of the program as it was, where an attempt compiled that.
+
+    `figures` are of what runs: no pass changes arguments and results.
+    """
+    compiled = entries(dump.manifest, "compile")
+    if compiled.get("before_is_measured") is not True:
+        return None
+    temp_bytes = _known(compiled.get("temp_bytes_before"))
+    return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
+
+
+def _known(value: object) -> int | None:
+    """A size; None where a damaged file has something else."""
+    try:
+        return whole_or_none(value)
+    except TypeError:
+        return None
+
+
+def _bound(dump: ModuleDump) -> Bound | None:
+    try:
+        passes = Pipeline.parse(dump.spec).passes
+    except SpecError:
+        return None
+    budget = next(filter(None, (getattr(each, "budget", None) for each in passes)), None)
+    if not isinstance(budget, Budget) or budget.least:
+        return None
+    if budget.percent is not None:
+        temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
+        limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)
+        return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
+    if budget.size_bytes is not None:
+        return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
+    usable_bytes = _known(entries(dump.manifest, "target").get("usable_bytes"))
+    return Bound("what fits the device", usable_bytes, of_temp=False)
+
+
+def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
+    """The owners of the peak by XLA's assignment of buffers.
+
+    Raises TypeError, LookupError or ValueError where the file has not what a plot of it needs.
+    """
+    _check_curve(ranges)
+    last = max(whole(ranges["instructions"]) - 1, 1)
+    rows = [
+        OwnerRow(
+            value=Named(
+                str(value["operation"] or value["name"]),
+                sources.place_of(value),
+                units.short_type(str(value["type"])),
+                whole(value["bytes"]),
+                stacked=whole(value.get("stacked", 1)),
+                copy_of=str(value.get("copy_of", "")),
+            ),
+            start=number(value["start"]) / last,
+            end=number(value["end"]) / last,
+            note=str(value["name"]) if value["operation"] else "",
+        )
+        for value in (ranges["values"][index] for index in ranges["at_peak"])
+        # The peak is of temporaries; what is given and returned is there all the time.
+        if value["kind"] == "temp"
+    ]
+    title = "XLA's temporaries at their peak, in what runs"
+    return _owners(title, rows, whole(ranges["peak_bytes"]), whole(ranges["peak_at"]) / last)
+
+
+def checked_curve(ranges: Json) -> Json:
+    """Live ranges of which a curve can be drawn; raises as `xla_owners` does."""
+    _check_curve(ranges)
+    whole(ranges["peak_bytes"])
+    if not ranges.get("curve"):
+        raise ValueError("it has no curve")
+    return ranges
+
+
+def _check_curve(ranges: Json) -> None:
+    whole_or_none(ranges.get("temp_bytes"))
+    end, place = whole(ranges["instructions"]), -1
+    for time, size_bytes in ranges.get("curve") or ():
+        whole(size_bytes)
+        if not place < whole(time) <= end:
+            raise ValueError("its curve does not go on from one instruction to a later one")
+        place = time
+
+
+def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
+    """The memory of a module over its kernels by hloom's model, given the module's text.
+
+    The model is that of the compiler for this platform, by JAX's name.
+    Raises ValueError where the text is no module, and PassError where it cannot be prepared.
+    """
+    with make_context(), ir.Location.unknown():
+        target = Target(platform, platform)
+        return memory_profile(prepared_module(text, target), rules=memory_rules(target))
+
+
+def prepared_module(text: str, target: Target) -> ir.Module:
+    """A module as the planner reads it, in the context at hand.
+
+    Raises ValueError where the text is no module, and PassError where it cannot be prepared.
+    """
+    try:
+        module = ir.Module.parse(text)
+    except ir.MLIRError as error:
+        raise ValueError(f"not a module of StableHLO: {error}") from error
+    # What a pass that saves memory requires; a later state has it behind it.
+    pipeline = Pipeline.parse(registry.DEFAULT, source="the report")
+    pipeline.run(module, target=target, stop=len(pipeline.steps()) - 1)
+    return module
+
+
+def model_owners(
+    title: str, curve: MemoryProfile, sources: Sources, *, is_before: bool = False
+) -> PeakOwners:
+    """The owners of the peak of a program by hloom's model."""
+    last = max(len(curve.points) - 1, 1)
+    rows = [
+        OwnerRow(
+            Named(
+                each.name,
+                sources.place(each.source),
+                units.short_type(each.type),
+                each.bytes,
+                stacked=each.stacked,
+            ),
+            start=each.start / last,
+            end=each.end / last,
+            note="inside of a loop" if each.in_loop else "",
+        )
+        for each in curve.owners
+    ]
+    peak_bytes = curve.points[curve.peak_at].bytes if curve.points else 0
+    return _owners(title, rows, peak_bytes, curve.peak_at / last, is_before=is_before)
+
+
+def _owners(
+    title: str, values: list[OwnerRow], peak_bytes: int, peak_at: float, *, is_before: bool = False
+) -> PeakOwners:
+    # One row for the values of one line and type: each layer of a model has its own.
+    together: dict[tuple[object, ...], OwnerRow] = {}
+    for each in values:
+        value = each.value
+        same = (value.called, value.place, value.type, value.size_bytes)
+        if (first := together.get(same)) is not None:
+            start, end = min(first.start, each.start), max(first.end, each.end)
+            each = replace(first, count=first.count + 1, start=start, end=end)
+        together[same] = each
+    rows = sorted(together.values(), key=lambda row: -row.size_bytes)
+    rows, others = rows[:_MOST_OWNERS], rows[_MOST_OWNERS:]
+    return PeakOwners(
+        title=title,
+        peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
+        peak_at=peak_at,
+        rows=tuple(
+            replace(row, continues=continues)
+            for row, continues in by_line(rows, lambda row: row.value.place.line)
+        ),
+        others=sum(row.count for row in others),
+        others_bytes=sum(row.size_bytes for row in others),
+        is_before=is_before,
+        smaller=tuple(others),
+        totals=by_layer((each.value, each.size_bytes) for each in values),
+    )

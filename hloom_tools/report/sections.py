@@ -1,0 +1,296 @@
+"""Sections of a report made of facts and tables: what any pass decided, the attempts, the graphs.
+
+The functions that read a dump raise KeyError, TypeError or ValueError where a damaged one has
+something else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from hloom.dumps.read.module import PlanFile
+from hloom.passes.framework.tables import Cell, Described, Fact, Kind, Table, shown
+from hloom.passes.ir.names import SourceLine
+from hloom.show import units
+from hloom_tools.report.folder import PassRow
+from hloom_tools.report.memory import Bound
+from hloom_tools.report.sources import Json, Named, Sources, by_line, whole_or_none
+
+_DEEPEST = 40
+"""How far a row is indented at most."""
+
+Entry: TypeAlias = str | Named
+"""A line of a cell."""
+
+
+@dataclass(frozen=True)
+class CellView:
+    """A cell with its column's heading and kind."""
+
+    heading: str
+    kind: Kind
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class RowView:
+    """The cells of a row, the first one indented by `depth`.
+
+    `continues` where its value is of the same line as that of the row above.
+    """
+
+    cells: tuple[CellView, ...]
+    depth: int = 0
+    continues: bool = False
+
+    @property
+    def line(self) -> str:
+        """The line of the value that the row is about; empty where it is about none or several."""
+        entries = next((cell.entries for cell in self.cells if cell.kind is Kind.VALUE), ())
+        one = entries[0] if len(entries) == 1 else ""
+        return one.place.line if isinstance(one, Named) else ""
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table with the lines of the user's program; `more` rows are counted only."""
+
+    title: str
+    text: str
+    columns: Mapping[str, Kind]
+    rows: tuple[RowView, ...]
+    more: int
+
+    @property
+    def is_nested(self) -> bool:
+        return any(row.depth for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Facts and tables with a title.
+
+    Attributes:
+      anchor: of it in a page.
+      title: e.g. the pass, as a spec spells it.
+      summary: a line of text; empty for none.
+      empty: the pass did nothing.
+    """
+
+    anchor: str
+    title: str
+    summary: str
+    facts: tuple[Fact, ...]
+    tables: tuple[TableView, ...]
+    empty: bool = False
+
+    @property
+    def name(self) -> str:
+        """The title without options."""
+        return self.title.partition("{")[0]
+
+
+def plan_sections(
+    plans: Sequence[PlanFile], runs: Sequence[PassRow], sources: Sources
+) -> tuple[Section, ...]:
+    """A section for each plan that has tables."""
+    return tuple(
+        section
+        for plan, run in _with_runs(plans, runs)
+        if (
+            section := plan_section(
+                plan.json,
+                plan.name if run is None else run.spec,
+                "" if run is None else run.summary,
+                sources,
+                anchor=f"plan-{plan.index}",
+            )
+        ).tables
+    )
+
+
+def without_tables(plans: Sequence[PlanFile], runs: Sequence[PassRow]) -> list[str]:
+    """The passes that did something and whose plans state nothing: those of older versions."""
+    return [
+        plan.name
+        for plan, run in _with_runs(plans, runs)
+        if not {"tables", "does_nothing"} & set(plan.json) and not (run is not None and run.empty)
+    ]
+
+
+def _with_runs(
+    plans: Sequence[PlanFile], runs: Sequence[PassRow]
+) -> Iterator[tuple[PlanFile, PassRow | None]]:
+    for plan in plans:
+        yield plan, runs[plan.index - 1] if 0 < plan.index <= len(runs) else None
+
+
+def plan_section(
+    plan: Mapping[str, Any],
+    spec: str,
+    summary: str,
+    sources: Sources,
+    *,
+    empty: bool = False,
+    anchor: str = "",
+) -> Section:
+    """The section of a plan, of its `to_json`."""
+    facts = tuple(map(Fact.from_json, plan.get("facts", ())))
+    tables = tuple(_table(Table.from_json(each), sources) for each in plan.get("tables", ()))
+    return Section(anchor, spec, summary, facts, tables, empty)
+
+
+def ran_section(found: Json, sources: Sources) -> Section:
+    """What a run of a step in several programs did, beside what was planned."""
+    return plan_section(found, "What ran", "", sources, anchor="ran")
+
+
+HOW_PREDICTED = (
+    "Each plan was compiled. The first prediction is hloom's model alone; the later ones are "
+    "corrected by XLA's figures of the attempts before them."
+)
+"""What tells the two kinds of predictions of a budget apart."""
+
+_ATTEMPT_COLUMNS = {
+    "attempt": Kind.COUNT,
+    "predicted": Kind.BYTES,
+    "XLA's figure": Kind.BYTES,
+    "off by": Kind.TEXT,
+    "added work": Kind.FLOPS,
+    "what became of it": Kind.TEXT,
+}
+
+
+def attempts_section(attempts: Sequence[Json], bound: Bound | None) -> Section | None:
+    """The compiles of a measured pass's plans; None where it had just one plan."""
+    if not attempts:
+        return None
+    limit = None if bound is None or bound.of_temp else bound.bytes
+    rows = tuple(_attempt(number, each, limit) for number, each in enumerate(attempts, start=1))
+    table = Table("Attempts", _ATTEMPT_COLUMNS, rows, HOW_PREDICTED)
+    return Section("attempts", "Attempts", "", (), (_table(table, Sources({})),))
+
+
+def _attempt(number: int, attempt: Json, limit_bytes: int | None) -> tuple[Cell, ...]:
+    predicted = whole_or_none(attempt.get("predicted_step_bytes"))
+    measured = whole_or_none(attempt.get("step_bytes"))
+    allowed = whole_or_none(attempt.get("limit_bytes"))
+    off_by = f"{(predicted / measured - 1) * 100:+.1f} %" if predicted and measured else None
+    status = []
+    if measured is not None and allowed is not None:
+        status.append(units.refused(measured, allowed))
+    elif measured is not None and limit_bytes is not None and measured > limit_bytes:
+        status.append("over the budget")
+    status += ["used"] * bool(attempt.get("used"))
+    added = attempt.get("added_flops")
+    if added is not None and not isinstance(added, int | float):
+        raise TypeError(f"expected a number, got {str(added)[:40]}")
+    return number, predicted, measured, off_by, added or 0, ", ".join(status)
+
+
+_LEFT_OUT_COLUMNS = {
+    "thunks": Kind.COUNT,
+    "kind": Kind.TEXT,
+    "operation": Kind.VALUE,
+    "instruction": Kind.CODE,
+    "why not captured": Kind.TEXT,
+}
+
+
+def graphs_section(found: Json, sources: Sources) -> Section:
+    """What of a module runs in CUDA graphs, by XLA's numbers where they are known."""
+    coverage = found["coverage"] or {}
+    thunks, captured, count = (
+        whole_or_none(coverage.get(name)) for name in ("thunks", "captured", "graphs")
+    )
+    summary, facts = "What of it is captured is not known", list[Fact]()
+    if thunks is not None and captured is not None and count is not None:
+        share = captured / thunks if thunks else 1.0
+        summary = "A thunk is what XLA launches: a kernel, a copy, a collective, a loop"
+        facts = [
+            Fact("thunks in CUDA graphs", share, Kind.SHARE),
+            Fact("captured", captured),
+            Fact("thunks", thunks),
+            Fact("graphs", count),
+        ]
+    facts += [Fact(str(name), str(value), Kind.CODE) for name, value in found["options"].items()]
+    entries = coverage.get("left_out", ())
+    reasons = Counter(
+        "a loop around one of these" if reason.startswith("in it: ") else reason
+        for reason in (str(entry["reason"]) for entry in entries)
+    )
+    left_out = Counter(
+        (
+            str(entry["kind"]).removeprefix("k"),
+            Described(str(entry["operation"]), _line_of(entry)),
+            str(entry["instruction"]),
+            str(entry["reason"]),
+        )
+        for entry in entries
+    )
+    notes = tuple((str(note),) for note in found["notes"])
+    tables = (
+        Table("Notes", {"note": Kind.TEXT}, notes),
+        Table(
+            "Why the others are left out",
+            {"thunks": Kind.COUNT, "reason": Kind.TEXT},
+            tuple((times, reason) for reason, times in reasons.most_common()),
+        ),
+        Table(
+            "Each of them, with its line",
+            _LEFT_OUT_COLUMNS,
+            tuple((times, *row) for row, times in left_out.items()),
+        ),
+    )
+    views = tuple(_table(table, sources) for table in tables if table.rows)
+    return Section("graphs", "CUDA graphs", summary, tuple(facts), views)
+
+
+_SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTES}
+
+
+def sent_section(found: Json, sources: Sources) -> Section:
+    """What each device of a sharded program sends the others in a step, and what it has whole."""
+    predicted, by_xla = dict(found["predicted_bytes"]), dict(found["xla_bytes"] or {})
+    rows = tuple(
+        (kind, whole_or_none(predicted.get(kind)), whole_or_none(by_xla.get(kind)))
+        for kind in sorted({*predicted, *by_xla})
+    )
+    by_kind = Table("Sent by each device in a step, by kind", _SENT_COLUMNS, rows)
+    section = plan_section(
+        found["overview"], "Between devices", str(found["summary"]), sources, anchor="sent"
+    )
+    views = (*section.tables, _table(by_kind, sources))
+    return replace(section, tables=tuple(each for each in views if each.rows))
+
+
+def _line_of(entry: Json) -> SourceLine:
+    return SourceLine(str(entry.get("line") or ""), str(entry.get("library") or ""))
+
+
+def _table(table: Table, sources: Sources) -> TableView:
+    depths = table.depths or (0,) * len(table.rows)
+    rows = tuple(
+        RowView(
+            tuple(
+                CellView(heading, kind, tuple(_entries(cell, kind, sources)))
+                for cell, (heading, kind) in zip(row, table.columns.items(), strict=True)
+            ),
+            min(depth, _DEEPEST),
+        )
+        for row, depth in zip(table.rows, depths, strict=True)
+    )
+    if not any(depths):
+        rows = tuple(
+            replace(row, continues=continues)
+            for row, continues in by_line(rows, lambda row: row.line)
+        )
+    return TableView(table.title, table.text, table.columns, rows, table.more)
+
+
+def _entries(cell: Cell, kind: Kind, sources: Sources) -> Iterator[Entry]:
+    for each in cell if isinstance(cell, tuple) else () if cell in (None, "") else (cell,):
+        yield sources.described(each) if isinstance(each, Described) else shown(each, kind)

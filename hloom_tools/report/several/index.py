@@ -1,0 +1,138 @@
+"""The steps of a run, or its modules where it was dumped without steps, with the figures of each.
+
+Of very many the rows are bounded, and so are the reports that are written for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloom.dumps.read.dump import DumpError, alike, open_dump
+from hloom.dumps.read.module import ModuleDump
+from hloom_tools.report.gather import to_show_in_full
+from hloom_tools.report.memory import StepBytes, memory_of
+from hloom_tools.report.sources import entries, number_or_none
+
+MOST_DUMPS = 2000
+"""Of which an index tells; a run of 1,000 dumped steps is a long one."""
+
+MOST_PAGES = 20
+"""For how many dumps a report is written: one takes seconds. Those that differ come first."""
+
+_MOST_MODULES = 3
+"""Of each dump, the modules with a row; the others are counted."""
+
+
+@dataclass(frozen=True)
+class IndexModule:
+    """One of the largest modules of a dump; what is not known is None."""
+
+    name: str
+    processes: tuple[int, ...]
+    spec: str | None
+    xla: StepBytes | None
+    ends: tuple[int, int] | None
+    compile_s: float | None
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """A dump.
+
+    Attributes:
+      modules: the largest, and `others` counts the rest.
+      problems, missing: how many modules failed or complained, and what is missing, in numbers.
+      like: the first dump with the same programs and passes; itself where it is the first.
+      is_step: it is of a step, and not of a compile.
+      error: why the dump cannot be read; empty where it can.
+    """
+
+    path: Path
+    started: str
+    modules: tuple[IndexModule, ...]
+    others: int
+    problems: int
+    missing: int
+    like: Path
+    is_step: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Index:
+    """The dumps of a folder, and how many of them it does not tell of."""
+
+    path: Path
+    rows: tuple[IndexRow, ...]
+    left_out: int
+
+    @property
+    def to_write(self) -> list[Path]:
+        """The dumps that get a report, in their order."""
+        readable = [row for row in self.rows if not row.error and row.modules]
+        ranked = sorted(readable, key=lambda row: row.like != row.path)[:MOST_PAGES]
+        chosen = {row.path for row in ranked}
+        return [row.path for row in self.rows if row.path in chosen]
+
+
+def index(path: Path, dumps: Sequence[Path]) -> Index:
+    """Reads the manifests and the figures of the dumps in a folder. Raises nothing for damage."""
+    firsts: dict[object, Path] = {}
+    rows = [_row(each, firsts) for each in dumps[:MOST_DUMPS]]
+    if not any(row.is_step for row in rows):
+        # Modules in the order of their names say nothing; the largest matter.
+        rows.sort(key=lambda row: min(map(_size, row.modules), default=1))
+    return Index(path, tuple(rows), max(len(dumps) - MOST_DUMPS, 0))
+
+
+def _row(path: Path, firsts: dict[object, Path]) -> IndexRow:
+    try:
+        dump = open_dump(path)
+        groups = alike(dump.modules)
+        large = to_show_in_full([group[0] for group in groups])
+        shown = sorted(map(_module, (groups[n] for n in large)), key=_size)[:_MOST_MODULES]
+        content = tuple(sorted(_content(group[0]) for group in groups))
+        return IndexRow(
+            path=path,
+            started=str(dump.manifest.get("started") or ""),
+            modules=tuple(shown),
+            others=len(groups) - len(shown),
+            problems=sum(any(_problems(group[0])) for group in groups),
+            missing=len(dump.missing),
+            like=firsts.setdefault(content, path),
+            is_step=dump.step is not None,
+        )
+    except (DumpError, OSError) as error:
+        return IndexRow(path, "", (), 0, 0, 0, path, error=str(error))
+
+
+def _module(group: Sequence[ModuleDump]) -> IndexModule:
+    dump = group[0]
+    memory = memory_of(dump)
+    compile_s = None
+    with suppress(TypeError):
+        compile_s = number_or_none(entries(dump.manifest, "compile").get("compile_s"))
+    return IndexModule(
+        name=dump.name,
+        processes=tuple(each.process for each in group),
+        spec=dump.spec if dump.manifest else None,
+        xla=memory.xla,
+        ends=memory.ends,
+        compile_s=compile_s,
+    )
+
+
+def _size(module: IndexModule) -> int:
+    return -module.xla.step_bytes if module.xla is not None else 0
+
+
+def _content(module: ModuleDump) -> tuple[str, str, str]:
+    return module.name, str(module.manifest.get("input_sha256") or module.folder), module.spec
+
+
+def _problems(module: ModuleDump) -> Iterator[object]:
+    compiled = entries(module.manifest, "compile")
+    yield from (module.manifest.get("error"), compiled.get("fell_back"), compiled.get("complaint"))

@@ -1,0 +1,128 @@
+"""`hloom targets`: the devices that hloom can plan for, and a description of the one at hand."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from hloom import targets
+from hloom._jax.devices import NoDeviceError
+from hloom.passes.framework.target import Target
+from hloom.show.terminal import PlainConsole, complain
+from hloom.show.units import size
+from hloom.targets.describing import description_of
+from hloom_tools.output import OutputError, write_told
+
+_HALF = 16
+"""The bits of the elements whose products are told of."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom targets` to a parser."""
+    parser.description = (
+        "Lists the devices that --target and target= name: their memory, what a step may take of "
+        "it, and their speeds. NAME shows one with the source of its figures. --this describes the "
+        "device of this machine in files that --target takes."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="tell all about this one")
+    parser.add_argument(
+        "--this",
+        action="store_true",
+        help="write a description of the device here: NAME.toml, and NAME.txtpb of a GPU",
+    )
+    parser.add_argument(
+        "--to", type=Path, default=Path(), metavar="DIR", help="where --this writes (default: here)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom targets` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    console = PlainConsole(soft_wrap=True)
+    try:
+        if arguments.this:
+            for line in _describe(arguments.name, arguments.to):
+                console.say(line, indent="  ")
+        elif arguments.name is not None:
+            for line in _all_about(arguments.name):
+                console.say(line, indent="  ")
+        else:
+            console.show(_overview())
+            console.say("hloom targets NAME: the source of its figures; --this: the device here.")
+    except NoDeviceError as error:
+        return complain("hloom targets", f"{error}. `hloom doctor` tells what there is.")
+    except (OutputError, targets.TargetError) as error:
+        return complain("hloom targets", error)
+    return 0
+
+
+def _overview() -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "memory", "for a step", "products", "memory/s"):
+        left = column == "name"
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    table.add_column("device", overflow="fold")
+    for name in targets.names():
+        target = targets.load(name)
+        if target.memory_bytes is None or target.usable_bytes is None:
+            table.add_row(name, "", "", "", "", "the host as it is")
+            continue
+        kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
+        table.add_row(name, *_figures(target), kind)
+    return table
+
+
+def _figures(target: Target) -> tuple[str, ...]:
+    assert target.memory_bytes is not None
+    assert target.usable_bytes is not None
+    return (
+        size(target.memory_bytes),
+        size(target.usable_bytes),
+        f"{target.speed.matrix_rate(_HALF) / 1e12:.0f} TFLOP/s",
+        f"{target.speed.bytes_per_s / 1e12:.2f} TB/s",
+    )
+
+
+def _all_about(name: str) -> Iterator[str]:
+    target = targets.load(name)
+    if name == "cpu":
+        yield "cpu: the host as it is, which has no description. A step may take 80 % of memory."
+        return
+    memory, usable, products, per_s = _figures(target)
+    kinds = " or ".join(targets.device_kinds(name)) if name in targets.names() else target.name
+    yield f"{target.name}: {kinds}"
+    yield f"  memory {memory}, for a step {usable}"
+    yield f"  products of 16 bits {products}, memory {per_s}"
+    yield f"  {targets.limit_reason(target)}"
+    if name in targets.names():
+        yield f"  {targets.source(name)}"
+
+
+def _describe(name: str | None, folder: Path) -> Iterator[str]:
+    from hloom._jax.devices import described_to_xla, device_facts, local_devices, platform_of
+    from hloom.targets.devices import target_of
+
+    devices = local_devices()
+    backend = devices[0].client
+    platform, [facts] = platform_of(backend), device_facts(backend, np.asarray(devices[:1]))
+    found = description_of(platform, facts, described_to_xla(devices[:1]))
+    known = target_of(platform, [facts]).name
+    if known in targets.names():
+        yield f"{facts.kind} is the target '{known}' already."
+    name = (name or found.name).removesuffix(".toml")
+    if not _NAME.fullmatch(name):
+        raise targets.TargetError(
+            f"a target's name is letters, digits, '_', '-' and '.', got {name!r}. --to DIR says "
+            "where it is written."
+        )
+    contents = {".toml": found.figures, ".txtpb": found.text}
+    for ending, content in contents.items():
+        if content is not None:
+            yield write_told(folder / f"{name}{ending}", content.encode())
+    yield f"Use it: hloom fits PROGRAM --target {folder.resolve() / f'{name}.toml'}"
