@@ -20,7 +20,7 @@ from hloom.passes.framework.base import OTHERS, Pass
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
 from hloom.passes.framework.target import called
-from hloom.show.terminal import complain
+from hloom.show.terminal import PlainConsole, complain
 from hloom.show.visible import visible
 
 _HEAD = """\
@@ -126,7 +126,7 @@ class _Narrow:
 
 def print_to_terminal(shown: RenderableType) -> None:
     """Prints to stdout, coloured where that is a terminal."""
-    Console(highlight=False).print(shown)
+    PlainConsole().print(shown)
 
 
 def _overview(classes: Iterable[type[Pass]]) -> str:

@@ -19,6 +19,7 @@ from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
 from hloom.passes.remat import Remat
+from hloom.show.terminal import PlainConsole
 from hloom.targets import deviceless
 from hloom_tools.demo import program, training
 from hloom_tools.demo.program import Sizes, TrainStep
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"hloom demo: error: {error}", file=sys.stderr)
         return 1
-    console = Console(stderr=arguments.json == STANDARD_OUTPUT)
+    console = PlainConsole(stderr=arguments.json == STANDARD_OUTPUT)
     return _compare(console, arguments, sizes, corpus, batches)
 
 
@@ -209,7 +210,7 @@ def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep
     try:
         sharding = deviceless.placement(target)
     except deviceless.MissingCompilerError as error:
-        console.print(f"Skipped: {error}", style="yellow", markup=False)
+        console.print(f"Skipped: {error}", style="yellow")
         return {"skipped": str(error)}
     with console.status(f"lowering for {target}") as status:
         lowered = step.lower(sharding)
@@ -254,7 +255,7 @@ def _tell_where(
     console: Console, on: CompiledStep, dumped: list[Path] | None, json_file: Path | None
 ) -> None:
     if on.fell_back is not None:
-        console.print(f"hloom fell back to the original program: {on.fell_back}", markup=False)
+        console.print(f"hloom fell back to the original program: {on.fell_back}")
     if dumped is not None:
         for folder in dumped:
             console.print(f"Dumped: {folder}", soft_wrap=True)
