@@ -9,7 +9,6 @@ them; others stay.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +22,7 @@ from benchmarks.overlap.programs import programs
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
 from hloom.xla.collectives import sent_bytes_by_kind
-from hloom.xla.hlo_text import computations, entry_name
+from hloom.xla.hlo import HloModule
 from hloom.xla.scheduled import ScheduledCollective, is_product, scheduled_collectives
 
 DEVICES = 8
@@ -42,8 +41,6 @@ COLUMNS: dict[str, dict[str, Any]] = {
 
 _LEAST_BYTES = 2**20
 """Exchanges of less are not counted: the loss, and maxima."""
-
-_NAME = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = ")
 
 
 def main() -> None:
@@ -84,12 +81,12 @@ def measured(module: str) -> dict[str, Any]:
 
 def schedule(module: str) -> list[str]:
     """The exchanges and products of a schedule, a line for each, in its order."""
-    found = []
-    for line in computations(module)[entry_name(module)]:
-        name = _NAME.match(line)
-        if name is not None and (is_product(line) or name[1].startswith("collective-permute-")):
-            found.append(name[1])
-    return found
+    read = HloModule(module)
+    return [
+        one.name
+        for one in read.of_computation(read.entry)
+        if is_product(one) or one.name.startswith("collective-permute-")
+    ]
 
 
 def _is_beside(exchange: ScheduledCollective) -> bool:

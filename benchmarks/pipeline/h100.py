@@ -10,7 +10,6 @@ with, and pipeline_h100.md, the same as tables.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from benchmarks.pipeline import by_hand, programs
 from benchmarks.pipeline.values import shown_mesh
 from hloom.targets import deviceless
 from hloom.xla.collectives import collectives_of
-from hloom.xla.hlo_text import Computations, array_bytes, computations, entry_name, trips
+from hloom.xla.hlo import HloInstruction, HloModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,8 @@ class Model:
 GPT = Model()
 
 LARGE = 20 * 2**20
-"""Bytes of a copy that is counted."""
+"""Bytes of a copy that is counted: of more than a slice, such as XLA writes for the weights of a
+layer in a loop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,34 +171,24 @@ def measured(case: Case, model: Model = GPT, target: str = TARGET) -> dict[str, 
     }
 
 
-_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
-_COPY = re.compile(r"= (\S+) copy(?:-start)?\((?!%?dynamic_slice)")
-"""A copy of more than a slice, such as XLA writes for the weights of a layer in a loop."""
-
-
 def _loops(hlo: str) -> tuple[int, int, int]:
     """Large copies that loops do, loops, and those of a trip count that XLA does not know."""
-    within = computations(hlo)
+    module = HloModule(hlo)
     copies = loops = unknown = 0
-    waiting: list[tuple[str, int, bool]] = [(entry_name(hlo), 1, False)]
-    while waiting:
-        name, runs, inside = waiting.pop()
-        for line in within.get(name, ()):
-            is_loop = " while(" in line
+    for name, runs in module.runs(in_kernels=True).items():
+        for one in module.of_computation(name):
+            is_loop = one.opcode == "while"
             loops += is_loop
-            unknown += is_loop and not _is_known(within, line)
-            copy = _COPY.search(line)
-            if inside and copy and max(array_bytes(copy[1]), default=0) > LARGE:
-                copies += runs
-            times = runs * trips(within, line)
-            waiting += [(each, times, inside or is_loop) for each in _CALLED.findall(line)]
+            unknown += is_loop and not _is_known(module, one)
+            is_copy = one.opcode == "copy" and not one.operands[0].startswith("dynamic_slice")
+            copies += runs.inside * (is_copy and one.array.bytes > LARGE)
     return copies, loops, unknown
 
 
-def _is_known(within: Computations, loop: str) -> bool:
+def _is_known(module: HloModule, loop: HloInstruction) -> bool:
     """Whether the text says how often a loop runs; XLA:TPU has it in the condition alone."""
-    is_tpu = "T(8,128)" in loop
-    return "known_trip_count" in loop or (is_tpu and trips(within, loop) > 1)
+    is_tpu = "T(8,128)" in loop.type
+    return loop.known_trips is not None or (is_tpu and module.trips(loop) > 1)
 
 
 def main() -> None:

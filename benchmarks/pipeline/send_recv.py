@@ -18,7 +18,7 @@ from benchmarks.common.measure import Benchmark, code, figure, mebi, section, te
 from benchmarks.pipeline.h100 import Case, Model, lowered
 from benchmarks.pipeline.values import shown_mesh
 from hloom.targets import deviceless
-from hloom.xla.hlo_text import computations
+from hloom.xla.hlo import HloModule
 
 MODEL = Model(layers=8, width=512, heads=4, vocabulary=1024, batch=16, length=256)
 
@@ -68,7 +68,6 @@ def _measured(case: Case, options: Options) -> dict[str, Any]:
 
 
 _ARRIVES = {"collective-permute-start": "collective-permute-done", "recv": "recv-done"}
-_LINE = re.compile(r"^\s*(?:ROOT )?%(\S+) = .*? ([a-z][\w-]*)\(([^)]*)\)")
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
 
 
@@ -78,19 +77,19 @@ def _ticks(hlo: str) -> Iterator[dict[str, Any]]:
     Each is a computation that receives. Spanning are those waits for what arrives between whose
     start and end the segment, an inner loop, runs.
     """
-    for lines in computations(hlo).values():
-        found = [(match, line) for line in lines if (match := _LINE.match(line))]
-        kinds = [match[2] for match, _ in found]
+    module = HloModule(hlo)
+    for computation in module.computations:
+        found = list(module.of_computation(computation))
+        kinds = [one.opcode for one in found]
         starts = [at for at, kind in enumerate(kinds) if kind in _ARRIVES]
         if not starts:
             continue
         spanning = 0
         for at in starts:
-            name, kind = found[at][0][1], found[at][0][2]
             ends = (
                 later
-                for later, (match, _) in enumerate(found)
-                if match[2] == _ARRIVES[kind] and f"%{name}" in match[3]
+                for later, one in enumerate(found)
+                if one.opcode == _ARRIVES[kinds[at]] and found[at].name in one.operands
             )
             spanning += "while" in kinds[at : next(ends)]
         sends = [at for at, kind in enumerate(kinds) if kind == "send"]
@@ -100,11 +99,13 @@ def _ticks(hlo: str) -> Iterator[dict[str, Any]]:
             "chained": sum("recv-done" in kinds[:at] for at in sends),
             "spanning": spanning,
             "copies": sum(
-                kind == "copy" and "%get-tuple-element" in match[3] and "[]" not in line
-                for kind, (match, line) in zip(kinds, found, strict=True)
+                one.opcode == "copy"
+                and one.operands[0].startswith("get-tuple-element")
+                and bool(one.array.shape)
+                for one in found
             ),
             "pairs": " ".join(
-                pairs[1] for at in starts if (pairs := _PAIRS.search(found[at][1])) is not None
+                pairs[1] for at in starts if (pairs := _PAIRS.search(found[at].attributes))
             ),
         }
 

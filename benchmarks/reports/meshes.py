@@ -31,7 +31,7 @@ def accumulating() -> Job:
         return x + jax.nn.gelu(x @ w["up"]) @ w["down"], None
 
     def loss(p: Any, tokens: jax.Array) -> jax.Array:
-        x = p["words"].at[tokens].get(out_sharding=PartitionSpec("fsdp"))
+        x = jax.lax.with_sharding_constraint(p["words"][tokens], PartitionSpec("fsdp"))
         x, _ = jax.lax.scan(layer, x, p["layers"])
         logits = x @ p["head"]
         wanted = jax.nn.one_hot(jnp.roll(tokens, -1, 1), words)

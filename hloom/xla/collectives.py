@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hloom.passes.ir.collectives import sent_bytes
-from hloom.xla.hlo_text import Computations, array_bytes, computations, entry_name, trips
+from hloom.xla.hlo import Array, HloInstruction, HloModule
 
-COLLECTIVE = re.compile(
-    r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+KINDS = frozenset(
+    {"all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"}
 )
-"""In a line: the type of a collective's result, its kind, and whether it only starts."""
-_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
+"""XLA's names of the collectives."""
 
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _COUNTED = re.compile(r"replica_groups=\[(?:\d+,)*(\d+)\]<=")
@@ -64,17 +63,15 @@ def collectives_by_kind(text: str) -> dict[str, int]:
 
 def sent_bytes_by_kind(text: str) -> dict[str, int]:
     """By XLA's name of a kind, what each device sends in one run of a module."""
-    everybody = devices_of(text)
     sent: Counter[str] = Counter()
     for each in collectives_of(text):
-        devices = each.devices or everybody
-        sent[each.kind] += each.runs * sent_bytes(each.kind, each.result_bytes, devices)
+        sent[each.kind] += each.runs * sent_bytes(each.kind, each.result_bytes, each.devices)
     return dict(sorted(sent.items()))
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective, how often it runs, and how many devices are a group; 0 for all there are."""
+    """A collective, how often it runs, and how many devices are a group."""
 
     kind: str
     result_bytes: int
@@ -84,53 +81,48 @@ class Collective:
 
 
 def collectives_of(text: str) -> Iterator[Collective]:
-    """Each collective of a module in XLA's text."""
-    for each, is_scattered in _walk(computations(text), entry_name(text), 1, in_loop=False):
-        if is_scattered:
-            size_bytes = each.result_bytes // (each.devices or devices_of(text))
-            yield dataclasses.replace(each, kind="reduce-scatter", result_bytes=size_bytes)
-        else:
-            yield each
+    """Each collective of a module in XLA's text: once outside of loops, and once in them."""
+    module = HloModule(text)
+    for name, runs in module.runs(in_kernels=True).items():
+        for one in module.of_computation(name):
+            if kind_of(one):
+                kind, size_bytes, devices = exchange_of(one, module)
+                for times, in_loop in ((runs.outside, False), (runs.inside, True)):
+                    if times:
+                        yield Collective(kind, size_bytes, times, in_loop, devices)
 
 
-def devices_of(text: str) -> int:
-    """The devices that run a module."""
-    return math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
+def exchange_of(one: HloInstruction, module: HloModule) -> tuple[str, int, int]:
+    """A collective's kind, the bytes that it gives, and how many devices exchange."""
+    kind, size_bytes = kind_of(one), _result_bytes(one)
+    devices = _group_devices(one) or math.prod(map(int, _DEVICES.findall(module.header)))
+    if kind == "all-reduce" and one.computation.startswith("all-reduce-scatter"):
+        # XLA:TPU's fusion of a sum and a slice: devices take their part of what it gives.
+        return "reduce-scatter", size_bytes // devices, devices
+    return kind, size_bytes, devices
 
 
-def _walk(
-    within: Computations, name: str, runs: int, *, in_loop: bool
-) -> Iterator[tuple[Collective, bool]]:
-    """Each with whether devices take no more than their part of what it gives: XLA:TPU writes a
-    fusion of an all-reduce and a slice."""
-    is_scattered = name.startswith("all-reduce-scatter")
-    for line in within.get(name, ()):
-        found = COLLECTIVE.search(line)
-        if found is not None:
-            kind, size_bytes = found[2], result_bytes(found[1], found[2], started=bool(found[3]))
-            each = Collective(kind, size_bytes, runs, in_loop, group_devices(line))
-            yield each, is_scattered and kind == "all-reduce"
-            continue
-        is_loop = " while(" in line
-        times = runs * trips(within, line)
-        for called in _CALLED.findall(line):
-            yield from _walk(within, called, times, in_loop=in_loop or is_loop)
+def kind_of(one: HloInstruction) -> str:
+    """XLA's name of a collective, or of one that only starts; empty for other instructions."""
+    kind = one.opcode.removesuffix("-start")
+    return kind if kind in KINDS else ""
 
 
-def result_bytes(type_: str, kind: str, *, started: bool) -> int:
-    """Of a result. What has only started gives a tuple of its operands and its results; a sum, by
-    the oldest JAX, its results alone."""
-    sizes = array_bytes(type_)
-    has_operands = kind != "all-reduce" or type_.startswith("((")
-    if started and has_operands and len(sizes) > 1:
+def _result_bytes(one: HloInstruction) -> int:
+    """Of a collective's result. What has only started gives a tuple of its operands and its
+    results; a sum, by the oldest JAX, its results alone."""
+    arrays = one.arrays
+    has_operands = kind_of(one) != "all-reduce" or one.type.startswith("((")
+    if one.opcode.endswith("-start") and has_operands and len(arrays) > 1:
         # Behind both there may be counters of one word.
-        sizes = array_bytes(type_.replace("u32[]", ""))
-        sizes = sizes[len(sizes) // 2 :]
-    return sum(sizes)
+        arrays = tuple(each for each in arrays if each != Array("u32", ()))
+        arrays = arrays[len(arrays) // 2 :]
+    return sum(each.bytes for each in arrays)
 
 
-def group_devices(line: str) -> int:
-    """How many devices exchange with each other; 0 where the line does not tell."""
+def _group_devices(one: HloInstruction) -> int:
+    """How many devices exchange with each other; 0 where the text does not tell."""
+    line = one.attributes
     if listed := _LISTED.search(line):
         return listed[1].count(",") + 1
     if counted := _COUNTED.search(line):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hloom.passes.ir.custom_calls import OWN, is_python_callback
-from hloom.xla.instructions import HloInstruction, HloInstructions
+from hloom.xla.hlo import HloInstruction, HloModule
 from hloom.xla.thunks import GRAPH, Thunk, walk
 
 
@@ -59,7 +59,7 @@ class Coverage:
         return f"{self.captured} of {self.thunks} thunks in {graphs}"
 
 
-def coverage(sequence: list[Thunk], names: dict[int, str], hlo: HloInstructions) -> Coverage:
+def coverage(sequence: list[Thunk], names: dict[int, str], hlo: HloModule) -> Coverage:
     """Counts, and finds the reason of each thunk that is left out.
 
     Args:
@@ -109,7 +109,7 @@ _SLICES = "kDynamicSliceFusion"
 class _LeftOuts:
     """Finds the thunks outside graphs, each with its reason."""
 
-    def __init__(self, names: dict[int, str], hlo: HloInstructions) -> None:
+    def __init__(self, names: dict[int, str], hlo: HloModule) -> None:
         self._names = names
         self._hlo = hlo
         self._pairs: dict[str, str] = {}

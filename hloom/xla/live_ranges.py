@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hloom.xla.instructions import HloInstructions
+from hloom.xla.hlo import HloModule
 from hloom.xla.origins import HloValue, Origin, Origins
 
 MAX_VALUES = 4096
@@ -61,7 +61,7 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
     peak_at = int(curve.argmax()) if curve.size else 0
     listed = sorted(values, key=lambda value: (-value.bytes, value.start, value.instruction))
     listed = sorted(listed[:MAX_VALUES], key=lambda value: (value.start, value.instruction))
-    origins = Origins(values, HloInstructions(module))
+    origins = Origins(values, HloModule(module))
     return {
         "instructions": count,
         "peak_bytes": int(curve.max(initial=0)),

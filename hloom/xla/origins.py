@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hloom.passes.ir.names import split_name
-from hloom.xla.instructions import HloInstruction, HloInstructions
+from hloom.xla.hlo import HloInstruction, HloModule
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Origins:
     the same memory may, one inside the fusion, or one that makes an operand.
     """
 
-    def __init__(self, values: Iterable[HloValue], instructions: HloInstructions) -> None:
+    def __init__(self, values: Iterable[HloValue], instructions: HloModule) -> None:
         self._instructions = instructions
         self._runs: dict[HloValue, list[HloValue]] = {}
         """By value, those that hand one piece of memory on to each other, the last one first."""
@@ -123,7 +123,7 @@ class Origins:
             makers += [] if maker.opcode in _FORWARDING else [maker]
         yield from makers
         for maker in makers:
-            yield from self._instructions.of_computation(maker.calls)
+            yield from reversed([*self._instructions.of_computation(maker.calls)])
         yield from map(self._instructions.get, own.operands)
         yield own
 
@@ -147,13 +147,14 @@ class Origins:
             elif one.opcode == "parameter":
                 one, index = self._given(one, index)
             elif one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
-                whole, stored = one.shape, self._instructions.get(one.operands[1])
-                times = whole[0] // stored.shape[0] if whole and any(stored.shape[:1]) else 1
+                whole, stored = one.array.shape, self._instructions.get(one.operands[1])
+                part = stored.array.shape
+                times = whole[0] // part[0] if whole and any(part[:1]) else 1
                 origin, one = replace(origin, stacked=max(origin.stacked, times)), stored
             elif _hands_on(one) and one.operands:
                 operand = self._instructions.get(one.operands[0])
-                if one.opcode == "convert" and _is_wider(one.element, operand.element):
-                    origin = replace(origin, copy_of=operand.element)
+                if one.opcode == "convert" and _is_wider(one.array.element, operand.array.element):
+                    origin = replace(origin, copy_of=operand.array.element)
                 if one.opcode == "dynamic-slice" or one.opcode in _SHAPED:
                     handed_on, sliced = handed_on or one, sliced or one.opcode == "dynamic-slice"
                 one = operand

@@ -16,23 +16,12 @@ from hloom.passes.analysis.shardings.overview import SentByXla
 from hloom.passes.framework.tables import Described, Kind, Table
 from hloom.passes.ir.collectives import sent_bytes
 from hloom.passes.ir.names import SourceLine
-from hloom.xla.collectives import (
-    COLLECTIVE,
-    devices_of,
-    group_devices,
-    result_bytes,
-    sent_bytes_by_kind,
-)
-from hloom.xla.hlo_text import Computations, computations, entry_name, trips
-from hloom.xla.instructions import CallStacks
+from hloom.xla.collectives import exchange_of, kind_of
+from hloom.xla.hlo import HloInstruction, HloModule
 
-_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
-_NAME = re.compile(r"\s*(?:ROOT )?%?([\w.-]+) = ")
-_DONE = re.compile(r"-done\((?:[^%)]*[ (])?%?([\w.-]+)\)")
-_PRODUCT = re.compile(r"gemm_fusion|__cublas\$|\bdot\(|nested_gemm|__triton_gemm")
-_RUNS = re.compile(r" (?:fusion|custom-call|dot)\(")
+_PRODUCT = re.compile(r"gemm_fusion|__cublas\$|nested_gemm|__triton_gemm")
+_RUN_PRODUCTS = frozenset({"custom-call", "dot", "fusion"})
 _STRATEGY = re.compile(r'"kernel_strategy":"KERNEL_STRATEGY_(\w+)"')
-_MEMORY = re.compile(r"S\((\d+)\)")
 
 _KERNELS = {"DEFAULT": "NCCL", "TRITON_ONE_SHOT": "one-shot", "TRITON_TWO_SHOT": "two-shot"}
 """By name of XLA's strategy, which kernel it is: NCCL's, or one of XLA's own."""
@@ -48,7 +37,7 @@ class ScheduledCollective:
     Attributes:
       kind: XLA's name of it, e.g. "all-gather".
       bytes: of what it gives.
-      devices: of a group; 0 for all there are.
+      devices: of a group.
       runs: how often a run of the program does it.
       is_asynchronous: other work may run beside it.
       products: matrix products between its start and its end.
@@ -71,27 +60,23 @@ class ScheduledCollective:
 
 def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
     """The collectives of a module in XLA's text, those of a computation in its schedule's order."""
-    found = computations(text)
-    stacks = CallStacks(text)
-    for lines, runs in _scheduled(found, entry_name(text), 1):
-        for number, line in enumerate(lines):
-            collective = COLLECTIVE.search(line)
-            if collective is None:
+    module = HloModule(text)
+    for name, runs in module.runs(in_kernels=True).items():
+        instructions = list(module.of_computation(name))
+        for number, one in enumerate(instructions):
+            if not kind_of(one):
                 continue
-            end = _end(lines, number) if collective[3] else number
-            beside = lines[number + 1 : end]
-            strategy = _STRATEGY.search(line)
-            memory = _MEMORY.search(line.partition("(%")[0])
+            starts = one.opcode.endswith("-start")
+            beside = instructions[number + 1 : _end(instructions, number)] if starts else []
+            strategy = _STRATEGY.search(one.attributes)
             yield ScheduledCollective(
-                collective[2],
-                result_bytes(collective[1], collective[2], started=bool(collective[3])),
-                group_devices(line),
-                runs,
-                bool(collective[3]) and '"is_sync":true' not in line,
+                *exchange_of(one, module),
+                runs.total,
+                starts and '"is_sync":true' not in one.attributes,
                 sum(map(is_product, beside)),
                 _KERNELS.get(strategy[1], strategy[1].lower()) if strategy else "",
-                int(memory[1]) if memory else 0,
-                stacks.source(line),
+                one.memory_space,
+                one.source,
             )
 
 
@@ -99,14 +84,15 @@ def sent_by_xla(text: str) -> SentByXla:
     """What each device sends in one run of a module, by kind and by line."""
     by_line: Counter[str] = Counter()
     gathered: Counter[str] = Counter()
-    everybody = devices_of(text)
+    by_kind: Counter[str] = Counter()
     for each in scheduled_collectives(text):
-        sent = each.runs * sent_bytes(each.kind, each.bytes, each.devices or everybody)
+        sent = each.runs * sent_bytes(each.kind, each.bytes, each.devices)
         by_line[each.source.line] += sent
+        by_kind[each.kind] += sent
         if each.kind == "all-gather":
             gathered[each.source.line] += sent
     largest = max(gathered, key=gathered.__getitem__, default="")
-    return SentByXla(sent_bytes_by_kind(text), dict(sorted(by_line.items())), largest)
+    return SentByXla(dict(sorted(by_kind.items())), dict(sorted(by_line.items())), largest)
 
 
 def collectives_table(text: str) -> Table | None:
@@ -148,30 +134,18 @@ _TEXT = (
 )
 
 
-def is_product(line: str) -> bool:
-    """Whether a line of XLA's text runs a matrix product; its operands may be products too."""
-    name = _NAME.match(line)
-    if name is None or not _RUNS.search(line):
+def is_product(one: HloInstruction) -> bool:
+    """Whether an instruction runs a matrix product."""
+    if one.opcode not in _RUN_PRODUCTS:
         return False
-    return bool(_PRODUCT.search(name[1]) or _PRODUCT.search(re.sub(r"\(.*?\)", "(", line)))
+    return one.opcode == "dot" or bool(_PRODUCT.search(f"{one.name} {one.attributes}"))
 
 
-def _end(lines: list[str], start: int) -> int:
-    """Where what starts in a line is done."""
-    name = _NAME.match(lines[start])
-    for number in range(start + 1, len(lines)):
-        done = _DONE.search(lines[number])
-        if done is not None and name is not None and done[1] == name[1]:
+def _end(instructions: list[HloInstruction], start: int) -> int:
+    """Where what starts in a computation's instruction is done; there where it never is."""
+    name = instructions[start].name
+    for number in range(start + 1, len(instructions)):
+        one = instructions[number]
+        if one.opcode.endswith("-done") and name in one.operands:
             return number
     return start
-
-
-def _scheduled(within: Computations, name: str, runs: int) -> Iterator[tuple[list[str], int]]:
-    """A computation and those that it runs in its schedule, with how often each runs."""
-    lines = within.get(name, [])
-    yield lines, runs
-    for line in lines:
-        if COLLECTIVE.search(line) or " reduce(" in line:
-            continue
-        for called in _CALLED.findall(line):
-            yield from _scheduled(within, called, runs * trips(within, line))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hloom import files
 from hloom.xla.coverage import Coverage, coverage
-from hloom.xla.instructions import HloInstructions
+from hloom.xla.hlo import HloModule
 from hloom.xla.thunks import parse_names, parse_sequence
 
 DUMP_TO = "xla_dump_to"
@@ -75,7 +75,7 @@ def read_sequence(file: Path) -> Coverage:
         # XLA does not write the second file where it formed no graph.
         parse_sequence(_text(with_graphs if with_graphs.exists() else file)),
         parse_names(_text(names)) if names.exists() else {},
-        HloInstructions(_text(modules[0]) if modules else ""),
+        HloModule(_text(modules[0]) if modules else ""),
     )
 
 

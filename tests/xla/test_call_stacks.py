@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hloom.passes.ir.names import SourceLine
-from hloom.xla.instructions import CallStacks
+from hloom.xla.call_stacks import CallStacks
 
 pytestmark = pytest.mark.once
 

@@ -15,7 +15,7 @@ import pytest
 
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
-from hloom.xla.instructions import HloInstructions
+from hloom.xla.hlo import HloModule
 from hloom.xla.live_ranges import live_ranges
 from hloom.xla.origins import HloValue, Origins
 
@@ -220,7 +220,7 @@ ENTRY %main (x: f32[2,8]) -> f32[2,8] {
   ROOT %out = f32[2,8] get-tuple-element(%loop), index=0
 }
 """  # noqa: E501
-    instructions = HloInstructions(text)
+    instructions = HloModule(text)
     assert instructions.get("x").operation == "x['w']"
     value = HloValue("loop", "{0}", "f32[2,8]", 0, "temp", 0, 64, 1, 2)
     found = Origins([value], instructions).of(value)

@@ -8,7 +8,7 @@ import pytest
 from support.commands import Command
 
 from hloom.xla.coverage import Coverage, coverage
-from hloom.xla.instructions import HloInstructions
+from hloom.xla.hlo import HloModule
 from hloom.xla.thunk_dump import read_sequence, thunk_dump
 from hloom.xla.thunks import parse_names, parse_sequence, walk
 
@@ -104,7 +104,7 @@ api_version=API_VERSION_TYPED_FFI
 
 
 def covered(sequence: str) -> Coverage:
-    return coverage(parse_sequence(sequence), parse_names(NAMES), HloInstructions(HLO))
+    return coverage(parse_sequence(sequence), parse_names(NAMES), HloModule(HLO))
 
 
 def test_thunks_nest_by_indentation() -> None:
@@ -176,7 +176,7 @@ def test_hloom_s_own_kernels_have_the_trait() -> None:
     [left_out] = coverage(
         parse_sequence("014: kCustomCall [source | sink] kCustomCall"),
         {14: "call.1"},
-        HloInstructions('  %call.1 = u32[] custom-call(), custom_call_target="hloom.token.v1"\n'),
+        HloModule('  %call.1 = u32[] custom-call(), custom_call_target="hloom.token.v1"\n'),
     ).left_out
     assert left_out.reason == "too few beside each other for a graph"
 
