@@ -27,10 +27,44 @@ def update_report(
     report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
     report[jax.__version__] = entry
     report = {version: report[version] for version in sorted(report, key=_as_numbers)}
-    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    file.write_text(as_json(report), encoding="utf-8")
     text = "\n".join([*markdown(report), ""])
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     return text
+
+
+def as_json(value: Any) -> str:
+    """JSON with a row a line: what is short, or holds no list of objects, is on one."""
+    return "".join(_lines(value, "")) + "\n"
+
+
+_SHORT = 1000
+"""Characters of what is on one line whatever it holds."""
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    text = json.dumps(value)
+    if len(text) <= _SHORT or not _holds_rows(value):
+        yield text
+        return
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    inside = indent + " "
+    yield opening
+    named = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+    for number, (name, each) in enumerate(named):
+        yield ",\n" if number else "\n"
+        yield inside if name is None else f"{inside}{json.dumps(name)}: "
+        yield from _lines(each, inside)
+    yield f"\n{indent}{closing}"
+
+
+def _holds_rows(value: Any) -> bool:
+    """Whether a list of objects is in it, or is what it is; or it is objects by name."""
+    if isinstance(value, list):
+        return any(isinstance(each, dict | list) and each for each in value)
+    return isinstance(value, dict) and any(
+        isinstance(v, dict) or _holds_rows(v) for v in value.values()
+    )
 
 
 def heading(title: str, benchmark: str, text: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.tables import as_json
 from benchmarks.gpu.items import FINAL, Entry, Known
 
 DRY_RUN = "dry run"
@@ -89,8 +90,7 @@ class Store:
     def _write(self) -> None:
         new = self.file.with_suffix(".new")
         with open(new, "w", encoding="utf-8") as stream:
-            json.dump(self._report, stream, indent=1)
-            stream.write("\n")
+            stream.write(as_json(self._report))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(new, self.file)
