@@ -25,7 +25,7 @@ examples:
   hloom-opt step.mlir -p remat --print-plan -o out.mlir    what remat decided, on stderr
   hloom-opt step.mlir -p 'remat{min_bytes=4KiB}' --target h100_sxm --timing
   hloom-opt step.mlir -p barriers --lower --target h100_sxm
-  hloom-opt tests.mlir -p remat --split-input-file --verify-diagnostics
+  hloom-opt tests.mlir -p remat --split-input-file
 
 A spec is 'name{option=value option=value},name'; `hloom passes` lists the passes with their
 options. Exit status: 0, or 1 for a mistake in the input or on the command line, or a pass that
@@ -56,7 +56,6 @@ class Arguments(argparse.Namespace):
     print_plan: str | None
     timing: bool
     split_input_file: bool
-    verify_diagnostics: bool
     lower: bool
     emit_bytecode: bool
     debug_info: bool
@@ -159,11 +158,6 @@ def _make_parser() -> _Parser:
     _flag(shown, "--traceback", "show where in its code a pass failed")
     tests = parser.add_argument_group("for tests")
     _flag(tests, "--split-input-file", "the input is several modules between lines '// -----'")
-    _flag(
-        tests,
-        "--verify-diagnostics",
-        "compare diagnostics with comments such as // expected-error {{message}}",
-    )
     return parser
 
 

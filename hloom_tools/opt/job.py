@@ -20,7 +20,7 @@ from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult, 
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.passes.ir.mesh import partition_count
-from hloom_tools.opt import expectations, printing, source
+from hloom_tools.opt import printing, source
 from hloom_tools.opt.arguments import Arguments
 from hloom_tools.opt.diagnostics import (
     Diagnostic,
@@ -43,7 +43,7 @@ class Outcome:
     """The outcome for one module.
 
     Attributes:
-      ok: nothing went wrong, or with --verify-diagnostics just what the comments expect.
+      ok: nothing went wrong.
       output: the module to write; None where the passes did not get to its end.
     """
 
@@ -65,17 +65,8 @@ class Job:
         # in order, and no thread of MLIR waits for Python's lock to hand one over.
         context = make_context()
         context.enable_multithreading(False)
-        try:
-            expected = expectations.read(chunk) if self.arguments.verify_diagnostics else ()
-        except InputError as error:
-            show(error.diagnostics, chunk.source)
-            return Outcome(ok=False, output=None)
         with collect(context, file=chunk.source.name) as said:
             output = self._transform(chunk, context, said)
-        if self.arguments.verify_diagnostics:
-            wrong = expectations.check(expected, said, file=chunk.source.name)
-            show(wrong, chunk.source)
-            return Outcome(not wrong, output)
         show(said, chunk.source)
         failed = any(each.severity is Severity.ERROR for each in said)
         return Outcome(not failed, None if failed else output)
@@ -154,10 +145,7 @@ class Job:
         if isinstance(error.__cause__, ir.MLIRError):
             said += (convert(each, file=name) for each in error.__cause__.error_diagnostics)
             what = f"pass '{error.pass_name}' failed in {error.phase}"
-        has_said_why = any(each.severity is Severity.ERROR for each in said)
-        # With --verify-diagnostics the failure itself is no news where its reason was told.
-        if not (has_said_why and self.arguments.verify_diagnostics):
-            said.append(Diagnostic(Severity.ERROR, Position(name), what))
+        said.append(Diagnostic(Severity.ERROR, Position(name), what))
 
     def _print(self, module: ir.Module) -> bytes:
         if not self.arguments.emit_bytecode:

@@ -326,5 +326,5 @@ def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         opt.main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for option in ("-p SPEC", "--verify-diagnostics", "--print-ir-after-all", "examples:"):
+    for option in ("-p SPEC", "--split-input-file", "--print-ir-after-all", "examples:"):
         assert option in shown
