@@ -76,18 +76,11 @@ def describe_others(
                     yield f"{spec}, {size(int(temp_bytes) + around_bytes)}"
 
     off = [n for n, move in MOVES.items() if not move.is_default and n not in moves]
-    if _has_loops(module):
-        # To find the batch of what is computed inside of loops may take minutes.
-        off = [name for name in off if name != "accumulate"]
     found = [told for name in off if (told := next(holding(name), None)) is not None]
     if not found:
         return ""
     what = "this would hold it" if len(found) == 1 else "each of these would hold it"
     return f"Off unless named; {what}, as foreseen by hloom's model: {'; '.join(found)}."
-
-
-def _has_loops(module: ir.Module) -> bool:
-    return any(op.name == "stablehlo.while" for op in walk.operations(module.operation))
 
 
 def describe_left(module: ir.Module, target: Target, min_bytes: int) -> str:

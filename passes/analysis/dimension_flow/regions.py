@@ -69,9 +69,12 @@ class CodeRegion(ABC):
         """
         found: set[int] = set()
         makers = ChainMap(*(block.makers for block in self.node.blocks))
-        waiting = list(values)
+        seen, waiting = set[int](), list(values)
         while waiting:
             value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             source = self._source(value)
             if source is not None:
                 found.add(source)

@@ -25,6 +25,7 @@ from support.flows.steps import (
     normal,
 )
 from support.programs.libraries import LIBRARY_PROGRAMS
+from support.programs.scans import gradients_inside_a_scan
 
 from hloom.passes.accumulate.batch import ArgumentNames, NoStepError, choose, names_of
 from hloom.passes.analysis.program import Program
@@ -379,3 +380,13 @@ def test_a_batch_of_one_or_none_is_not_divided(size: int) -> None:
     said = refusal(step.step, *arguments, axes=at(("x", 0)))
     assert said == f"axis 0 of x has {counted}: there is nothing to divide"
     assert refusal(step.step, *arguments)
+
+
+def test_what_is_read_often_in_a_loop_is_followed_once() -> None:
+    """Each value of this body is read several times: the paths through it are too many to walk."""
+    assert "100% of the products are done at once" in refusal(*_called(gradients_inside_a_scan))
+
+
+def _called(program: Callable[[], Any]) -> tuple[Any, ...]:
+    function, arguments = program()
+    return function, *arguments
