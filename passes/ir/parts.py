@@ -26,35 +26,55 @@ def is_same_everywhere(value: ir.Value, axis: int) -> bool:
 
     That is a constant of one number, what is repeated along the axis, and elementwise work on such.
     """
-    op = defining_op(value)
-    if op is None:
-        return False
-    if op.name == "stablehlo.constant":
-        elements = walk.readable_attributes(op).get("value")
-        return isinstance(elements, ir.DenseElementsAttr) and elements.is_splat
-    if op.name == "stablehlo.broadcast_in_dim":
-        axes = walk.integers(op, "broadcast_dimensions")
-        return axis not in axes or shape_of(op.operands[0])[axes.index(axis)] == 1
-    is_work = facts_of(op.name).category is Category.ELEMENTWISE and len(op.results) == 1
-    return is_work and all(
-        not shape_of(read) or (shape_of(read) == shape_of(value) and is_same_everywhere(read, axis))
-        for read in op.operands
-    )
+    seen, waiting = {value}, [value]
+    while waiting:
+        op = defining_op(waiting.pop())
+        if op is None:
+            return False
+        if op.name == "stablehlo.constant":
+            elements = walk.readable_attributes(op).get("value")
+            if not isinstance(elements, ir.DenseElementsAttr) or not elements.is_splat:
+                return False
+        elif op.name == "stablehlo.broadcast_in_dim":
+            axes = walk.integers(op, "broadcast_dimensions")
+            if axis in axes and shape_of(op.operands[0])[axes.index(axis)] != 1:
+                return False
+        elif facts_of(op.name).category is Category.ELEMENTWISE and len(op.results) == 1:
+            new = {read for read in op.operands if shape_of(read)} - seen
+            if any(shape_of(read) != shape_of(value) for read in new):
+                return False
+            seen |= new
+            waiting += new
+        else:
+            return False
+    return True
 
 
 def part_of_same(value: ir.Value, axis: int, size: int) -> ir.Value:
     """A part of a value that is the same everywhere along an axis, written anew."""
-    op = defining_op(value)
-    assert op is not None
-    type_ = resized(value, axis, size)
-    if op.name == "stablehlo.constant":
-        splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
-        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat))
-    if op.name == "stablehlo.broadcast_in_dim":
-        axes = walk.integers(op, "broadcast_dimensions")
-        return stablehlo.broadcast_in_dim(type_, op.operands[0], axes)
-    parts = [part_of_same(read, axis, size) if shape_of(read) else read for read in op.operands]
-    return on_parts(op, parts, axis, size)
+    return _part_of_same(value, axis, size, {})
+
+
+def _part_of_same(
+    value: ir.Value, axis: int, size: int, known: dict[ir.Value, ir.Value]
+) -> ir.Value:
+    if value not in known:
+        op = defining_op(value)
+        assert op is not None
+        type_ = resized(value, axis, size)
+        if op.name == "stablehlo.constant":
+            splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+            known[value] = stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat))
+        elif op.name == "stablehlo.broadcast_in_dim":
+            axes = walk.integers(op, "broadcast_dimensions")
+            known[value] = stablehlo.broadcast_in_dim(type_, op.operands[0], axes)
+        else:
+            parts = [
+                _part_of_same(read, axis, size, known) if shape_of(read) else read
+                for read in op.operands
+            ]
+            known[value] = on_parts(op, parts, axis, size)
+    return known[value]
 
 
 def part_at(value: ir.Value, axis: int, start: ir.Value, size: int) -> ir.Value:
