@@ -1,7 +1,7 @@
 """NVRTC, NVIDIA's run-time compiler: CUDA C++ to machine code, with or without a GPU.
 
 The library comes with JAX's CUDA plugin (the package nvidia-cuda-nvrtc) or with a CUDA toolkit.
-Why by ctypes: docs/decisions/0017. Source: https://docs.nvidia.com/cuda/nvrtc/.
+Why by ctypes: docs/decisions/0009. Source: https://docs.nvidia.com/cuda/nvrtc/.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ The package, in the order in which a module passes through it:
 - ``plan`` is what it decides, and what an attempt remembers.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
-`docs/decisions/0023-regions-in-chunks.md` has the rules and what they rest on.
+`docs/decisions/0022-loops-over-a-dimension.md` has the rules and what they rest on.
 """
 
 from __future__ import annotations
