@@ -15,7 +15,8 @@ from ..ir.values import defining_op
 from .reach import settled
 from .shardings.constraints import moves_nothing
 
-_LONGEST_CHAIN = 32
+LONGEST_CHAIN = 32
+"""Operations at most that make what counts as a constant."""
 
 _COMPLEX_ZERO = "dense<(0.000000e+00,0.000000e+00)>"
 """In a constant's text."""
@@ -55,7 +56,7 @@ class ConstantValues:
         op = defining_op(value)
         if op is not None and _is_light(op):
             ops[op] = None
-        return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
+        return tuple(ops) if len(ops) <= LONGEST_CHAIN else None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def chain_of_small(
             return None
         elif current in entered:
             ops[waiting.pop()] = op
-        elif len(entered) == _LONGEST_CHAIN:
+        elif len(entered) == LONGEST_CHAIN:
             return None
         else:
             entered.add(current)

@@ -23,7 +23,7 @@ from ..ir.op_facts import Category, Kind, Regions
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import constant_int
-from .constants import is_zero_constant
+from .constants import LONGEST_CHAIN, is_zero_constant
 from .device import DeviceView
 from .flops import operation_flops
 from .loops.counted import upward_count
@@ -242,15 +242,26 @@ class Program:
 
     @functools.cached_property
     def constant_derived(self) -> list[bool]:
-        """For each value, whether it is computed from constants and iotas alone."""
-        derived = [False] * len(self.sizes)
+        """For each value, whether it is computed from constants and iotas alone, by light work.
+
+        What takes more than `LONGEST_CHAIN` operations is no constant: numbers that are drawn by a
+        key that is one take hundreds, and are kept or made again like other values.
+        """
+        chains: list[frozenset[int] | None] = [None] * len(self.sizes)
         for position, kind in enumerate(self.kinds):
             if kind not in CHEAP_KINDS:
                 continue
-            if all(derived[value] for value in self.operands[position]):
-                for value in self.results[position]:
-                    derived[value] = True
-        return derived
+            made = {position}
+            for value in self.operands[position]:
+                chain = chains[value]
+                if chain is None or len(made) > LONGEST_CHAIN:
+                    break
+                made |= chain
+            else:
+                if len(made) <= LONGEST_CHAIN:
+                    for value in self.results[position]:
+                        chains[value] = frozenset(made)
+        return [chain is not None for chain in chains]
 
     def is_cheap(self, value: int) -> bool:
         """Whether the value is made in this block by an operation that is cheap to recompute."""

@@ -137,8 +137,11 @@ class _Window:
         constants = positions.difference(self.group)
         cloned = reached(positions & made, lambda position: constants & self._makers(position))
         read = {value for position in cloned for value in graph.operands[position]}
+        planned = {graph.index[leaf] for leaf in group.leaves}
         leaves = [
-            v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
+            v
+            for v in sorted(read)
+            if v in planned or (graph.producers[v] not in made and not self._derived[v])
         ]
         sunk = {self._position(group.cloned[place]) for place in group.sunk}
         return CloneGroup(

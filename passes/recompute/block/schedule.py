@@ -17,7 +17,7 @@ All values and operations are indices into the block's graph.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...analysis.memory_model.trace import OpTrace
@@ -184,10 +184,11 @@ class CloneSchedule:
         results = self.graph.results
         placed: dict[int, int] = {}
         together: list[tuple[int, Gate | None, list[int]]] = []
-        for position, cloned in cloned_for.items():
+        for position, clones in cloned_for.items():
             gate = None
-            operands = self._operands(cloned)
-            if self._leaves(operands, made):
+            cloned, leaves = self._apart(clones, made)
+            if leaves:
+                operands = self._operands(cloned)
                 earliest = max(window.positions.start, self._earliest(operands, placed))
                 gate = self._gate(position, earliest, placed, range(window.border, end))
             before = gate.before if gate else position
@@ -197,16 +198,11 @@ class CloneSchedule:
             if gate:
                 placed.update(dict.fromkeys(gate.values, before))
             if together and together[-1][:2] == (before, gate):
-                together[-1][2].extend(cloned)
+                together[-1][2].extend(clones)
             else:
-                together.append((before, gate, list(cloned)))
+                together.append((before, gate, list(clones)))
         return tuple(
-            ClonePlacement(
-                before,
-                tuple(sorted(set(cloned))),
-                tuple(sorted(self._leaves(self._operands(cloned), made))),
-                gate,
-            )
+            ClonePlacement(before, *self._apart(cloned, made), gate)
             for before, gate, cloned in together
         )
 
@@ -226,8 +222,8 @@ class CloneSchedule:
         results of cheap work that the window reads itself.
         """
         graph, start = self.graph, window.positions.start
-        cloned = sorted({position for positions in cloned_for.values() for position in positions})
-        leaves = tuple(sorted(self._leaves(self._operands(cloned), made)))
+        together = {position for positions in cloned_for.values() for position in positions}
+        cloned, leaves = self._apart(together, made)
         if not cloned:
             return ()
         behind = [value for position in before for value in graph.results[position]]
@@ -249,9 +245,25 @@ class CloneSchedule:
         gate = None
         if leaves and readers:
             gate = Gate(tuple(readers), start, tuple(readers.values()))
-        return (ClonePlacement(start, tuple(cloned), leaves, gate),)
+        return (ClonePlacement(start, cloned, leaves, gate),)
 
-    def _operands(self, cloned: list[int]) -> set[int]:
+    def _apart(
+        self, clones: Iterable[int], made: set[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The operations that are cloned together, and what they start from behind a barrier.
+
+        XLA merges a clone with the original where both read the same. What is made of constants
+        alone therefore starts from the smallest of these behind the barrier.
+        """
+        graph, starts = self.graph, self.forward.starts
+        cloned = set(clones)
+        leaves = set(self._leaves(self._operands(cloned), made))
+        for position in sorted(cloned & starts.keys()):
+            leaves.add(starts[position])
+            cloned.discard(graph.producers[starts[position]])
+        return tuple(sorted(cloned)), tuple(sorted(leaves))
+
+    def _operands(self, cloned: Iterable[int]) -> set[int]:
         """The operands of cloned operations, results of one another included."""
         operands = self.graph.operands
         return {operand for producer in cloned for operand in operands[producer]}

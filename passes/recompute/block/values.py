@@ -113,6 +113,14 @@ class ForwardValues:
             for value, producer in enumerate(graph.producers)
         ]
         """By recomputable value, the operands of its producer, constants left out."""
+        self.starts = {
+            producer: first
+            for value, producer in enumerate(graph.producers)
+            if self.recomputable[value]
+            and not self.made_of[value]
+            and (first := self._smallest_constant(producer)) is not None
+        }
+        """By operation that makes what is no constant of constants alone, the smallest of these."""
         self.tables = {
             value
             for value, producer in enumerate(graph.producers)
@@ -138,6 +146,21 @@ class ForwardValues:
             and graph.bytes_of(value) > 0
             and not may_be_summed(graph, value)
         )
+
+    def _smallest_constant(self, position: int) -> int | None:
+        """The smallest of the constants that an operation's operands are made of."""
+        graph, seen = self.graph, {position}
+        firsts: list[int] = []
+        stack = list(graph.operands[position])
+        while stack:
+            value = stack.pop()
+            producer = graph.producers[value]
+            if producer not in seen:
+                seen.add(producer)
+                stack += graph.operands[producer]
+                if not graph.operands[producer]:
+                    firsts.append(value)
+        return min(firsts, key=lambda value: (graph.bytes_of(value), value), default=None)
 
     @functools.cached_property
     def read_across(self) -> frozenset[int]:

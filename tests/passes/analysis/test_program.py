@@ -7,6 +7,7 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.autodiff import is_rematerialized
+from hloom.passes.analysis.constants import LONGEST_CHAIN
 from hloom.passes.analysis.program import FROM_OUTSIDE, Program
 from hloom.passes.analysis.purity import is_cheap, kind_of
 from hloom.passes.ir import walk
@@ -224,6 +225,15 @@ def test_a_block_graph(block_of: BlockOf) -> None:
     assert graph.users == [[2], [1], [1, 2], [2], [3], []]
     assert graph.sizes == [1, 16, 16, 16, 16, 16]
     assert graph.constant_derived == [False, False, True, False, False, False]
+
+
+def test_what_takes_many_operations_is_no_constant(block_of: BlockOf) -> None:
+    steps = [
+        f"%{n + 1} = stablehlo.add %{n}, %{n} : tensor<4xf32>" for n in range(LONGEST_CHAIN + 1)
+    ]
+    block = block_of("\n    ".join(["%0 = stablehlo.iota dim = 0 : tensor<4xf32>", *steps]))
+    derived = Program(block).constant_derived
+    assert derived == [True] * LONGEST_CHAIN + [False, False]
 
 
 def test_an_ancestor_outside_of_the_block_is_refused(block_of: BlockOf) -> None:

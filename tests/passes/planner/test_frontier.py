@@ -285,3 +285,26 @@ def test_attempts_for_another_budget_are_no_attempts_for_this_one() -> None:
     assert wanted is not None
     assert found.estimate == wanted.estimate
     assert found.temp_bytes > analysis.floor.temp_bytes
+
+
+def test_matrices_that_are_drawn_by_a_constant_key_are_made_again() -> None:
+    """They take as many operations as those of any other key, and are kept like these: in the
+    backward pass each is made again, beside the sign that is kept of each layer."""
+
+    def drawn(seed: int) -> jax.Array:
+        bits = jnp.arange(WIDTH * WIDTH, dtype="uint32").reshape(WIDTH, WIDTH) + jnp.uint32(seed)
+        for turn in range(3, 23):
+            bits = bits + ((bits << turn) ^ (bits >> (26 - turn)))
+        return bits.astype("float32") / 2.0**32 - 0.5
+
+    def loss(_: jax.Array, x: jax.Array) -> jax.Array:
+        x = x[: 2 * WIDTH]
+        for seed in range(LAYERS):
+            x = jax.nn.relu(x @ drawn(seed) + 1)
+        return jnp.mean(x)
+
+    with analysis_of(jax.value_and_grad(loss, argnums=1)) as analysis:
+        held = analysis.at(Budget(percent=50.0))
+    assert held is not None
+    assert held.holds
+    assert held.added_seconds < 0.1 * analysis.step_seconds

@@ -78,6 +78,14 @@ def test_constants_are_cloned_and_tables_are_read(block_of: BlockOf) -> None:
     ]
 
 
+def test_what_is_made_of_constants_alone_is_kept_apart_from_the_original(block_of: BlockOf) -> None:
+    """XLA merges operations that read the same: the smallest constant passes the barrier."""
+    lines = "k constant\nm constant 4\nn slice k 4\na dot m n\n---\ng call d 4\nh call g a"
+    block = TrainingBlock(block_of, lines, PRICING)
+    (window,) = schedule_of(block, ("g", "h")).windows
+    assert [told(block, each) for each in window.placements] == [("h", ["k", "n", "a"], ["m"], "g")]
+
+
 def test_a_value_is_cloned_once_in_a_window_and_once_more_in_the_next(block_of: BlockOf) -> None:
     block = TrainingBlock(
         block_of,
@@ -351,7 +359,7 @@ def test_leaves_are_kept_or_cannot_be_made_again(block_of: BlockOf, seed: int) -
         for placement in window.placements:
             for leaf in placement.leaves:
                 assert leaf in schedule.kept or not forward.recomputable[leaf]
-                assert not forward.constant[leaf]
+                assert not forward.constant[leaf] or leaf in forward.starts.values()
 
 
 @SEEDS
