@@ -40,10 +40,10 @@ from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.feedback import Attempt, Complaint, MeasuredPlan, Planner
 from ..framework.target import Target
-from ..framework.text import upper_first
+from ..framework.text import size, upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
-from .loop import best_of, is_worthwhile
+from .loop import best_of, is_worthwhile, saves_enough
 from .other_means import describe_left, describe_others
 from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
@@ -53,6 +53,9 @@ COMPILES_DOC = (
     "more the last two are for the least memory, where nothing before held it; near that memory "
     "all but the first two that miss, or the first one where it misses by far"
 )
+
+_AS_MUCH = 1.1
+"""Of a plan that takes at most so many times the least memory it is not told why it is used."""
 
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
@@ -120,7 +123,8 @@ class PlannedPass(BudgetedPass[RematRecord]):
         module: ir.Module,
         target: Target,
     ) -> tuple[str, str]:
-        obstacle = self._obstacle(attempts, best)
+        dear = self._dear(attempts, best, self.limit_bytes(attempts, target) or 0)
+        obstacle = None if dear else self._obstacle(attempts, best)
         device = DeviceView.of(module, memory_rules(target))
         stacks = loop_stacks(module, device.bytes_of)
         kept = stacks.at_peak(attempts[best].temp_bytes)
@@ -129,6 +133,7 @@ class PlannedPass(BudgetedPass[RematRecord]):
         told = [] if obstacle is None or not obstacle.stands_at(kept) else [obstacle.sentence]
         if obstacle is RematObstacle.NOTHING_HELD and self.settings is not None:
             told += filter(None, [describe_left(module, target, self.settings.min_bytes)])
+        told += [dear] if dear else []
         if kept.carry is not None:
             told += [f"{upper_first(kept.carry.reason)}.", f"{upper_first(kept.carry.remedy)}."]
         last = _OTHERS if attempts[best].record.candidate is not None else ""
@@ -138,9 +143,34 @@ class PlannedPass(BudgetedPass[RematRecord]):
         self, attempts: Sequence[Attempt[RematRecord]], best: int
     ) -> RematObstacle | None:
         """Why not more is recomputed, where that is more than the floor itself."""
-        if least_bytes(attempts) < attempts[best].temp_bytes:
+        is_unmodified = attempts[best].record.is_unmodified
+        if is_unmodified and least_bytes(attempts) < attempts[best].temp_bytes:
             return RematObstacle.IN_VAIN
         return attempts[0].record.obstacle or self._unexplained(attempts, best)
+
+    def _dear(self, attempts: Sequence[Attempt[RematRecord]], best: int, limit_bytes: int) -> str:
+        """That the least memory is not used, for the time that it takes; empty where it is used."""
+        used = attempts[best]
+        least = min(
+            (each for each in attempts if not each.is_refused),
+            key=lambda each: (each.temp_bytes, each.record.cost),
+            default=used,
+        )
+        step_s = least.record.step_seconds
+        if not step_s or least.temp_bytes * _AS_MUCH > used.temp_bytes:
+            return ""
+        what = "the program is used as it is"
+        if used.record.is_unmodified:
+            if not saves_enough(least.temp_bytes, used.temp_bytes, limit_bytes):
+                return ""
+        else:
+            # As the budget counts, so does what was reached.
+            is_share = self.bound is not None and self.bound.percent is not None
+            bytes_ = used.temp_bytes if is_share else used.step_bytes
+            share = 100 * used.record.cost / step_s
+            what = f"the plan that is used takes {size(bytes_)} and adds {share:.3g} %"
+        share = 100 * least.record.cost / step_s
+        return f"That adds {share:.3g} % to the time of a step, by the roofline; {what}."
 
     def _unexplained(
         self, attempts: Sequence[Attempt[RematRecord]], best: int

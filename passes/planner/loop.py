@@ -41,6 +41,10 @@ _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
 what the program takes as it is, or is not used."""
 
+_STEPS_FOR_ALL = 2
+"""Where a budget is missed by more than `_NEARLY`, all that was to be saved is worth the time of so
+many steps, and a part of it in proportion. A checkpoint of all layers takes a third of a step."""
+
 _LITTLE = 1.1
 """Memory is not worth the time of a whole step where a plan of less than that takes at most this
 many times as much."""
@@ -133,7 +137,13 @@ def decide(
                 best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
             # Where XLA undoes what is recomputed, that says nothing of the program as it is.
             whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
-            if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
+            reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
+            reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
+            is_dear = best_bytes > limit_bytes * _NEARLY and all(
+                _missed(size, seconds / search.step_seconds, whole_bytes, limit_bytes) >= 1
+                for size, seconds in reached
+            )
+            if is_dear or not saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
 
@@ -372,20 +382,40 @@ def best_of(
 ) -> int:
     """The attempt to use: the cheapest that holds the budget, else the one with least memory.
 
-    Where this costs time and saves next to nothing of what was to be saved, it is the program as
-    it is, if that was compiled.
+    Where that misses the budget by far, the time that it adds counts as well. Where it costs time
+    and saves next to nothing of what was to be saved, it is the program as it is, if that was
+    compiled.
     """
     best = feedback.best_of(attempts, limit_bytes)
     if limit_bytes is None or budget.least or attempts[best].record.cost <= 0:
         return best
-    for number, whole in enumerate(attempts):
-        if whole.record.candidate is None and not whole.is_refused:
-            saved = _saves_enough(attempts[best].temp_bytes, whole.temp_bytes, limit_bytes)
-            return best if saved else number
-    return best
+    compiled = [number for number, each in enumerate(attempts) if not each.is_refused]
+    whole = next((n for n in compiled if attempts[n].record.candidate is None), None)
+    step_s = attempts[best].record.step_seconds
+    if attempts[best].temp_bytes > limit_bytes * _NEARLY and step_s:
+        known = [each.record.unmodified_bytes or 0 for each in attempts]
+        whole_bytes = max(known) if whole is None else attempts[whole].temp_bytes
+
+        def missed(number: int) -> float:
+            one = attempts[number]
+            return _missed(one.temp_bytes, one.record.cost / step_s, whole_bytes, limit_bytes)
+
+        best = min(compiled, key=lambda number: (missed(number), number != best))
+    if whole is None or attempts[best].record.cost <= 0:
+        return best
+    is_used = saves_enough(attempts[best].temp_bytes, attempts[whole].temp_bytes, limit_bytes)
+    return best if is_used else whole
 
 
-def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
+def _missed(temp_bytes: float, steps: float, whole_bytes: float, limit_bytes: int) -> float:
+    """The share that a plan misses of what was to be saved, and the share of what that is worth of
+    the ``steps`` whose time it adds. Of the program as it is this is 1."""
+    limit_bytes = max(limit_bytes, 0)
+    missed = (temp_bytes - limit_bytes) / max(whole_bytes - limit_bytes, 1)
+    return missed + steps / _STEPS_FOR_ALL
+
+
+def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
     """Whether a plan holds the limit, or comes near to it from what the program takes as it is."""
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
     worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)

@@ -227,6 +227,7 @@ class MemoryPlanner:
             added_seconds=again_s + variant.added_seconds,
             obstacle=None if variant.moves else self._obstacle(variant.model),
             unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
+            step_seconds=self._variants.base.step_seconds,
         )
         return MemoryPlan(
             module,

@@ -160,6 +160,8 @@ class RematRecord(PlanRecord):
       obstacle: what keeps the module from being rewritten, or its straight-line blocks.
       unmodified_bytes: temporary memory of the program as it is, by the model of estimates; None
         without a budget.
+      step_seconds: the time of a step of the program as it is, as it counts in prices; 0 where it
+        is not known.
     """
 
     estimate: Estimate | None = None
@@ -167,6 +169,7 @@ class RematRecord(PlanRecord):
     added_seconds: float = 0.0
     obstacle: RematObstacle | None = None
     unmodified_bytes: int | None = None
+    step_seconds: float = 0.0
 
     @property
     def modelled_temp_bytes(self) -> tuple[int, int] | None:
@@ -217,6 +220,7 @@ class RematRecord(PlanRecord):
             "weighted_seconds": self.estimate.seconds,
             "considered": [one.to_json() for one in self.considered],
             "added_seconds": self.added_seconds,
+            "step_seconds": self.step_seconds,
         }
 
     @classmethod
@@ -233,6 +237,7 @@ class RematRecord(PlanRecord):
             added_seconds=number(plan.get("added_seconds", 0.0)),
             obstacle=None if obstacle is None else RematObstacle(obstacle),
             unmodified_bytes=None if unmodified is None else whole_number(unmodified),
+            step_seconds=number(plan.get("step_seconds", 0.0)),
         )
 
 

@@ -289,6 +289,55 @@ def test_what_is_not_used_since_it_saves_too_little_says_so() -> None:
     assert "Nothing is recomputed" not in found.text, "what costs no time is used"
 
 
+@pytest.mark.parametrize(
+    ("dear_bytes", "steps", "told"),
+    [
+        (
+            6 * MIB,
+            3.72,
+            "That adds 372 % to the time of a step, by the roofline; the plan that is ",
+        ),
+        (6 * MIB, 0.4, ""),
+        (4 * MIB + 4096, 3.72, ""),  # next to the budget
+        (4 * MIB, 3.72, None),  # holds
+    ],
+)
+def test_a_budget_that_is_missed_anyway_costs_no_more_than_it_saves(
+    dear_bytes: int, steps: float, told: str | None
+) -> None:
+    def planned(temp_bytes: int, steps: float) -> Attempt[RematRecord]:
+        candidate = Candidate(0, 0) if steps else None
+        estimate = Estimate(candidate, temp_bytes, steps * 1e-3)
+        record = RematRecord(estimate=estimate, unmodified_bytes=8 * MIB, step_seconds=1e-3)
+        return Attempt(record, temp_bytes, temp_bytes)
+
+    tried = planned(8 * MIB, 0.0), planned(7 * MIB, 0.02), planned(dear_bytes, steps)
+    found = complaint(HALF, *tried)
+    assert HALF.best(tried, Target()) == (1 if told else 2)
+    if told is None:
+        assert found is None
+        return
+    assert found is not None
+    assert ("by the roofline" in found.text) == bool(told)
+    assert told in found.text
+    if told:
+        assert "that is used takes 7.00 MiB and adds 2 %." in found.text
+    assert "Nothing is recomputed" not in found.text
+
+
+def test_where_all_that_misses_is_dear_the_program_is_used_as_it_is() -> None:
+    estimate = Estimate(Candidate(0, 0), 6 * MIB, 2.0)
+    record = RematRecord(estimate=estimate, step_seconds=1.0)
+    tried = attempt(8 * MIB), Attempt(record, 6 * MIB, 6 * MIB)
+    found = complaint(HALF, *tried)
+    assert HALF.best(tried, Target()) == 0
+    assert found is not None
+    assert "That adds 200 % to the time of a step, by the roofline; the program is used " in (
+        found.text
+    )
+    assert "Nothing is recomputed" not in found.text
+
+
 def test_a_share_needs_two_compiles() -> None:
     found = complaint(Remat(budget=Budget(percent=50), compiles=1), attempt(8 * MIB))
     assert found is not None
