@@ -41,7 +41,7 @@ _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget saves the first share of what was to be saved, and the second of
 what the program takes as it is, or is not used."""
 
-_STEPS_FOR_ALL = 2
+_STEPS_FOR_ALL = 4
 """Where a budget is missed by more than `_NEARLY`, all that was to be saved is worth the time of so
 many steps, and a part of it in proportion. A checkpoint of all layers takes a third of a step."""
 
@@ -167,9 +167,8 @@ def _lowest(
 ) -> tuple[Estimate, bool]:
     """What is compiled for the least memory, and whether the attempts end: where nothing promises
     less than what was reached, that is chosen once more."""
-    lowest = search.lowest()
-    if settings.budget.least:
-        lowest = affordable(lowest, search.step_seconds, tried)
+    little = _LITTLE if settings.budget.least else 1.0
+    lowest = affordable(search.lowest(), search.step_seconds, tried, little)
     real_bytes = _reached_bytes(tried)
     promising = _promising(lowest, tried)
     reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
@@ -451,18 +450,28 @@ def _is_better(one: Estimate, other: Estimate) -> bool:
 
 
 def affordable(
-    estimates: Sequence[Estimate], step_seconds: float, tried: Sequence[Measurement] = ()
+    estimates: Sequence[Estimate],
+    step_seconds: float,
+    tried: Sequence[Measurement] = (),
+    little: float = _LITTLE,
 ) -> list[Estimate]:
     """The estimates whose memory is worth their time where no budget asks for it.
 
-    Left out is what adds the time of a step or more to that of another which takes little more.
+    Left out is what adds the time of a step or more to that of another which takes at most
+    ``little`` times as much. Of a kind that was not tried the memory is what the model has, where
+    that is less: what XLA made of others says little of it.
     """
-    sizes = [(corrected_bytes(one, tried), one) for one in estimates]
+    kinds = {_kind(one.estimate) for one in tried}
+    sizes = [
+        (min(size_bytes, one.temp_bytes) if _kind(one) not in kinds else size_bytes, one)
+        for one in estimates
+        for size_bytes in [corrected_bytes(one, tried)]
+    ]
     return [
         one
         for least_bytes, one in sizes
         if not any(
-            size_bytes <= least_bytes * _LITTLE and other.seconds <= one.seconds - step_seconds
+            size_bytes <= least_bytes * little and other.seconds <= one.seconds - step_seconds
             for size_bytes, other in sizes
         )
     ]

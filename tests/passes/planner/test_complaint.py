@@ -326,13 +326,13 @@ def test_a_budget_that_is_missed_anyway_costs_no_more_than_it_saves(
 
 
 def test_where_all_that_misses_is_dear_the_program_is_used_as_it_is() -> None:
-    estimate = Estimate(Candidate(0, 0), 6 * MIB, 2.0)
+    estimate = Estimate(Candidate(0, 0), 6 * MIB, 4.0)
     record = RematRecord(estimate=estimate, step_seconds=1.0)
     tried = attempt(8 * MIB), Attempt(record, 6 * MIB, 6 * MIB)
     found = complaint(HALF, *tried)
     assert HALF.best(tried, Target()) == 0
     assert found is not None
-    assert "That adds 200 % to the time of a step, by the roofline; the program is used " in (
+    assert "That adds 400 % to the time of a step, by the roofline; the program is used " in (
         found.text
     )
     assert "Nothing is recomputed" not in found.text

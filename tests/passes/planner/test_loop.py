@@ -184,6 +184,27 @@ def test_the_floor_pays_no_step_for_little_memory(least_bytes: int, floor: int) 
     assert affordable([], STEP) == []
 
 
+def test_what_xla_made_of_one_kind_leaves_no_other_kind_out() -> None:
+    """Plans by evictions are held to what they take by the model, until one was compiled."""
+    windows = Estimate(Candidate(9, 384), 272, 0.6 * STEP)
+    evicted = Estimate(Candidate(9, 1056, evicted_to=450), 256, 1.7 * STEP)
+    tried = [Measurement(windows, 384)]
+    assert affordable([windows, evicted], STEP, tried) == [windows, evicted]
+    assert affordable([windows, evicted], STEP) == [windows]
+    tried.append(Measurement(evicted, 400))
+    assert affordable([windows, evicted], STEP, tried) == [windows]
+
+
+def test_where_a_budget_is_missed_no_step_is_paid_for_no_memory() -> None:
+    search = Search()
+    search.step_seconds = STEP
+    dear, cheap = (Estimate(Candidate(0, price), 700, 9.0 * STEP - price) for price in (0, 20))
+    search.lowest = lambda: [search.estimate(None), dear, cheap]
+    search.estimates |= {each.candidate: each for each in (dear, cheap)}
+    settings = PlannerSettings(Budget(size_bytes=500))
+    assert decide(search, 500, (), settings).estimate == cheap
+
+
 @pytest.mark.parametrize(
     ("budget", "chosen"), [(Budget(percent=0.0, least=True), 691), (Budget(size_bytes=680), 678)]
 )
