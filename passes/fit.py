@@ -51,6 +51,7 @@ from .framework.options import Budget, Bytes, Words, in_context, option
 from .planner import COMPILES_DOC, PlannedPass
 from .planner.candidates import PlannerSettings
 from .planner.moves import DEFAULT_MOVES, MOVES, OF_LOOPS
+from .ragged import Ragged
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Fit(PlannedPass):
         Words(DEFAULT_MOVES),
         doc="what may be done to the program. offload, accumulate and ragged are off unless named: "
         "with the first a step took 1.6 to 2.6 times as long on an H200, the others change the "
-        "order of sums",
+        "order of sums; behind the pass ragged the last one is on",
         choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
@@ -83,17 +84,27 @@ class Fit(PlannedPass):
         minimum=0,
     )
 
-    behind: str = in_context("")
+    taking_loops: str = in_context("")
     """The passes behind that take whole loops, with which steps are priced."""
+
+    also: str = in_context("")
+    """A move beside `moves`: of a pass in front, what it leaves since that takes more time."""
 
     def in_front_of(self, later: Pass) -> Pass:
         """Without the moves of loops where a pass follows that takes whole loops."""
         if not later.takes_whole_loops:
             return self
         moves = Words(tuple(move for move in self.moves if move not in OF_LOOPS))
-        behind = ",".join(filter(None, (self.behind, str(later))))
-        return replace(self, moves=moves or self.moves, behind=behind)
+        taking_loops = ",".join(filter(None, (self.taking_loops, str(later))))
+        return replace(self, moves=moves or self.moves, taking_loops=taking_loops)
+
+    def behind(self, earlier: Pass) -> Pass:
+        """With the loops that `ragged` in front leaves since they take more time."""
+        if earlier.name != Ragged.name or Ragged.name in self.moves:
+            return self
+        return replace(self, also=Ragged.name)
 
     @property
     def settings(self) -> PlannerSettings:
-        return PlannerSettings(self.budget, self.compiles, self.moves, self.min_bytes, self.behind)
+        moves = (*self.moves, *filter(None, [self.also]))
+        return PlannerSettings(self.budget, self.compiles, moves, self.min_bytes, self.taking_loops)

@@ -260,6 +260,10 @@ class Pass(ABC):
         """The pass as it stands in a spec where another one follows."""
         return self
 
+    def behind(self, earlier: Pass) -> Pass:
+        """The pass as it stands in a spec where another one goes before."""
+        return self
+
     def rewrites(self, plan: Any) -> bool:
         """Whether the plan changes the program; False where it only puts marks for compile options.
 

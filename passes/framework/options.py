@@ -178,7 +178,8 @@ def option(
 
 
 def in_context(default: Any) -> Any:
-    """Declares a field that is no option: `Pass.in_front_of` sets it from the rest of a spec."""
+    """Declares a field that is no option: `Pass.in_front_of` or `Pass.behind` sets it from the
+    rest of a spec."""
     return dataclasses.field(default=default, metadata={_CONTEXT_KEY: True})
 
 

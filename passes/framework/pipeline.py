@@ -134,6 +134,8 @@ class Pipeline:
         for at in range(len(passes)):
             for later in passes[at + 1 :]:
                 passes[at] = passes[at].in_front_of(later)
+            for earlier in passes[:at]:
+                passes[at] = passes[at].behind(earlier)
         return cls(tuple(passes))
 
     def __str__(self) -> str:

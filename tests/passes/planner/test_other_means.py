@@ -3,23 +3,29 @@ ragged products; and which are named where a budget is missed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 
+from hloom import targets
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.fit import Fit
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import UNINITIALIZED, marks_in
+from hloom.passes.planner.variants import moves_of
 from hloom.passes.uninitialized_stacks import UninitializedStacks
 from hloom_tools.opt.job import dry_run
 
 GPU = Target(name="an imaginary GPU", platform="cuda", keeps_barriers=True)
+H100 = targets.load("h100_sxm")
 STEPS = 8
 
 
@@ -144,6 +150,34 @@ def test_loops_of_ragged_products_are_a_move() -> None:
     step = Fit(budget=Budget(size_bytes=40 * 2**20), moves=Words(("recompute", "ragged")))
     found = planned(step, module)
     assert "ragged_dot" not in str(found)
+
+
+def test_behind_ragged_the_loops_that_take_more_time_are_a_move() -> None:
+    """`ragged` leaves the products of few groups for their time; a budget may need them."""
+    module = lowered_for_gpu(experts, *RAGGED)
+    ragged, fit = Pipeline.parse("ragged,fit").passes
+    assert ragged.plan(module, H100).empty
+    whole_bytes = predict(module, rules=memory_rules(GPU)).temp_bytes
+    [held] = planner_of(fit, "ragged", whole_bytes // 2, module)
+    assert held == "ragged{loops=all}"
+    for alone in ("fit", "chunk,fit"):
+        assert planner_of(Pipeline.parse(alone).passes[-1], "", whole_bytes // 2, module) == [""]
+
+
+def planner_of(step: Pass, also: str, size_bytes: int, module: ir.Module) -> list[str]:
+    """The moves of what is chosen for a budget."""
+    assert isinstance(step, Fit)
+    assert step.also == also
+    budgeted = replace(step, budget=Budget(size_bytes=size_bytes + around_bytes(module)))
+    with module.context, ir.Location.unknown():
+        record = budgeted.planner(module, H100)(module, ()).record
+    assert record.estimate is not None
+    return [moves_of(record.estimate)]
+
+
+def around_bytes(module: ir.Module) -> int:
+    predicted = predict(module, rules=memory_rules(GPU))
+    return predicted.step_bytes - predicted.temp_bytes
 
 
 def test_a_missed_budget_names_what_would_hold_it() -> None:
