@@ -112,6 +112,24 @@ def test_a_budget_is_filled_where_the_model_was_exact(
     assert sizes(made) == expected
 
 
+@pytest.mark.parametrize(
+    ("sizes_", "real_bytes", "ends"),
+    [
+        ((2 * LIMIT, 2 * LIMIT - 15), 2 * LIMIT, True),
+        ((2 * LIMIT, 2 * LIMIT - 50), 2 * LIMIT, False),  # to the model a plan takes less
+        ((2 * LIMIT, 2 * LIMIT), 2 * LIMIT + 200, False),  # the model is wrong about the program
+    ],
+)
+def test_where_nothing_lowers_the_peak_the_program_is_compiled_once(
+    sizes_: tuple[int, ...], real_bytes: int, ends: bool
+) -> None:
+    search = Search(sizes_)
+    whole = search.estimate(None)
+    record = RematRecord(estimate=whole, considered=tuple(search.estimates.values()))
+    made = [Attempt(record, real_bytes, real_bytes)]
+    assert (decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate == whole) == ends
+
+
 def test_where_nothing_holds_all_attempts_are_made() -> None:
     made = attempts(lambda model_bytes: LIMIT + model_bytes, 6)
     assert len(made) == 6
