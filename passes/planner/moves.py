@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
+from ..budgeted import INDISTINCT
 from ..chunk import Chunk
 from ..chunk.plan import ChunkRecord
 from ..framework.base import Decision, DivisiblePlan, Pass, PlanBase, PlanWithEffect
@@ -37,10 +38,6 @@ at those of more than one part in so many of its peak."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
-
-_WORTH_AN_ORDER = 0.95
-"""Without the zeros of stacks XLA may come to another order of the program, of more memory: 960 MiB
-for 808 in a scanned GPT on jax 0.10.2. The model has to foresee this share of the peak, or less."""
 
 _LOOPS = ("ragged", "ragged{loops=all}")
 """Loops where they take less time by the roofline, then all."""
@@ -122,9 +119,10 @@ def _record(trials: Trials, step: Chunk) -> ChunkRecord:
 
 def _unfilled(trials: Trials) -> Iterator[str]:
     """`uninitialized-stacks` where the zeros of its stacks are at the peak by the model: XLA:GPU
-    writes those of one type at once, before the first loop that needs them."""
+    writes those of one type at once, before the first loop that needs them. Elsewhere XLA may come
+    to an order of more memory without them: 960 MiB for 808 in a scanned GPT on jax 0.10.2."""
     spec = UninitializedStacks.name
-    if trials.left_bytes(spec) < trials.peak_bytes * _WORTH_AN_ORDER:
+    if trials.left_bytes(spec) * INDISTINCT < trials.peak_bytes:
         yield spec
 
 
