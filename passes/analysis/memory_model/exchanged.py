@@ -6,6 +6,10 @@ place, and what an all-to-all gives takes no more than what it was given. XLA ma
 several that wait for nothing: a layer's gathered weights then lie there together from the first
 reader on, and its gradients up to the last one that is made.
 
+All that is known of exchanges stands in the trace (`OpTrace.exchanges`), so that they are held anew
+once a plan has written clones into it: what reads a parameter behind a barrier, or computes it
+again, gathers it again, and what read it before holds it no longer.
+
 Source: all_gather_combiner.cc and reduce_scatter_combiner.cc in xla/hlo/transforms/collectives, and
 the thresholds in xla/service/gpu/gpu_compiler.cc. Seen in XLA's buffer assignment for 8 H100s, jax
 0.10.2 and 0.12.0.1, 2026-11-24.
@@ -19,13 +23,15 @@ from dataclasses import dataclass
 from ...ir import walk
 from ...ir.ops import facts_of
 from ..flops import operation_flops
-from ..program import Program
+from ..program import FROM_OUTSIDE, Program
 from ..purity import CHEAP_KINDS
 from ..reach import reached
 from ..shardings.exchanged import SUMS
 from ..shardings.exchanges import Exchange
 from .fusion import INLINED
-from .trace import OpTrace, Timing
+from .trace import Exchanging, OpTrace, Timing
+
+_GATHER = "all-gather"
 
 _COMBINED_BYTES = 30 * 2**20
 """Results of exchanges of one kind are combined up to this size (xla_gpu_*_combine_threshold)."""
@@ -68,46 +74,83 @@ class _Held:
 
 
 def hold_exchanged(graph: Program, trace: OpTrace) -> None:
-    """Adds what a block's exchanges hold to the bytes inside of its operations.
+    """Notes a block's exchanges, and adds what they hold to the bytes inside of its operations.
 
     XLA orders the kernels of a block that has any beside them (`latency_hiding`). In a loop's body
     the order stays: with the other one most rows of `partitioned_h100` with loops are less near to
     XLA's figures.
     """
-    if not graph.device.exchanged.exchanges:
+    exchanged = graph.device.exchanged
+    if not exchanged.exchanges:
         return
-    reader = _Reader(graph, trace)
     is_inner = any(facts_of(parent.name).branches for parent in walk.ancestors(graph.block))
-    hides_latency = graph.device.rules.hides_latency
-    trace.is_overlapped = hides_latency and not is_inner and reader.has_exchanges
+    has_exchanges = any(
+        exchanged.read_by(op) or any(map(exchanged.sent, op.results))
+        for op in graph.ops[: len(trace.uses)]
+    )
+    trace.is_overlapped = graph.device.rules.hides_latency and not is_inner and has_exchanges
+    for position, made in enumerate(trace.makes):
+        if not made:
+            continue
+        if graph.kinds[position] not in CHEAP_KINDS:
+            # What nothing is ordered by takes no time to count.
+            op, is_timed = graph.ops[position], trace.is_overlapped
+            flops = operation_flops(op, graph.device.sizes) if is_timed else 0
+            trace.work[made[0]] = round(flops / _WORK_PER_BYTE)
+        if found := tuple(_exchanging(graph, position)):
+            trace.exchanges[made[0]] = found
+    hold_anew(trace)
+
+
+def _exchanging(graph: Program, position: int) -> Iterator[Exchanging]:
+    """What an operation has to do with exchanges."""
+    exchanged, op = graph.device.exchanged, graph.ops[position]
+    read = set(exchanged.read_by(op))
+    for value in graph.operands[position] if read else ():
+        for number in exchanged.sent(graph.values[value]):
+            exchange = exchanged.exchanges[number]
+            if number in read and exchange.kind == _GATHER:
+                yield Exchanging(number, exchange, value)
+    for value in graph.results[position]:
+        for number in exchanged.sent(graph.values[value]):
+            exchange = exchanged.exchanges[number]
+            if exchange.kind != _GATHER:
+                yield Exchanging(number, exchange, value)
+
+
+def hold_anew(trace: OpTrace) -> None:
+    """Holds what a trace's exchanges hold of it as it is, instead of what they held."""
+    if not trace.exchanges:
+        return
+    reader = _Reader(trace)
     gathers, others = list(_combined(reader.gathered())), list(_combined(reader.made()))
     if trace.is_overlapped:
-        trace.timings = dict(reader.timings([*gathers, *others]))
+        trace.timings = dict(_timings(trace, [*gathers, *others]))
+    before, trace.held = trace.held or [0] * len(trace.uses), [0] * len(trace.uses)
     for combined in gathers:
         first = min(held.first for held in combined)
         for held in combined:
-            _hold(graph, trace, held.bytes, first, held.last)
+            reader.hold(held.bytes, first, held.last)
     for combined in others:
         last = max(held.last for held in combined)
         for held in filter(lambda held: held.bytes, combined):
-            _hold(graph, trace, held.bytes, held.first, last)
+            reader.hold(held.bytes, held.first, last)
+    changes = zip(trace.inner, before, trace.held, strict=True)
+    trace.inner = [inner - was + held for inner, was, held in changes]
 
 
-def _hold(graph: Program, trace: OpTrace, held_bytes: int, first: int, last: int) -> None:
-    """Holds bytes from one operation to another.
-
-    Where XLA orders the kernels once more, while what the latter waits for runs: the product for a
-    weight's gradient, which nothing waits for, comes behind it wherever the text has it.
-    """
-
-    def makers(reader: int) -> Iterator[int]:
-        for value in graph.operands[reader]:
-            if graph.producers[value] > first:
-                yield graph.producers[value]
-
-    waited = reached([last], makers) if trace.is_overlapped else range(first + 1, last + 1)
-    for position in {first, *waited}:
-        trace.inner[position] += held_bytes
+def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tuple[int, Timing]]:
+    """Those of operations, by the first value made; what is ``combined`` is one exchange."""
+    exchanged: dict[int, tuple[int, int]] = {}
+    for number, group in enumerate(combined):
+        sent_bytes = sum(held.exchange.sent_bytes // held.exchange.runs for held in group)
+        moved = _BYTES_PER_EXCHANGE + _BYTES_PER_SENT * sent_bytes
+        exchanged.update({held.value: (moved, number) for held in group})
+    for made in trace.makes:
+        worked = trace.work.get(made[0], 0) if made else 0
+        found = next((exchanged[value] for value in made if value in exchanged), None)
+        if made and (worked or found):
+            yield made[0], Timing(worked, *(found or (0, 0)))
 
 
 def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
@@ -127,97 +170,91 @@ def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
 
 
 class _Reader:
-    """Finds where a block's exchanges are made and read."""
+    """Finds where a trace's exchanges are made and read."""
 
-    def __init__(self, graph: Program, trace: OpTrace) -> None:
-        self._graph, self._trace = graph, trace
-        self._exchanged = graph.device.exchanged
+    def __init__(self, trace: OpTrace) -> None:
+        self._trace = trace
+        self._producer = [FROM_OUTSIDE] * len(trace.sizes)
+        self._readers = [0] * len(trace.sizes)
+        """By value, how many operations read it, the block's end included."""
+        self._reader = [FROM_OUTSIDE] * len(trace.sizes)
+        """By value, the position of the first operation that reads it."""
+        for value in trace.returned:
+            self._readers[value] = 1
+        for position in range(len(trace.uses) - 1, -1, -1):
+            for value in trace.makes[position]:
+                self._producer[value] = position
+            for value in set(trace.reads[position]):
+                self._readers[value] += 1
+                self._reader[value] = position
         positions = range(len(trace.uses))
-        self._after_product = self._marked(positions, graph.operands, graph.results)
-        self._before_product = self._marked(positions[::-1], graph.results, graph.operands)
-
-    @property
-    def has_exchanges(self) -> bool:
-        """Whether something of the block's is exchanged in it."""
-        exchanged = self._exchanged
-        return any(
-            exchanged.read_by(op) or any(map(exchanged.sent, op.results))
-            for op in self._graph.ops[: len(self._trace.uses)]
-        )
-
-    def timings(self, combined: Sequence[Sequence[_Held]]) -> Iterator[tuple[int, Timing]]:
-        """Those of operations, by the first value made; what is ``combined`` is one exchange."""
-        exchanged: dict[int, tuple[int, int]] = {}
-        for number, group in enumerate(combined):
-            sent_bytes = sum(held.exchange.sent_bytes // held.exchange.runs for held in group)
-            moved = _BYTES_PER_EXCHANGE + _BYTES_PER_SENT * sent_bytes
-            exchanged.update({held.value: (moved, number) for held in group})
-        graph, sizes = self._graph, self._graph.device.sizes
-        for position, made in enumerate(self._trace.makes):
-            worked = 0
-            if graph.kinds[position] not in CHEAP_KINDS:
-                worked = round(operation_flops(graph.ops[position], sizes) / _WORK_PER_BYTE)
-            found = next((exchanged[value] for value in made if value in exchanged), None)
-            if made and (worked or found):
-                yield made[0], Timing(worked, *(found or (0, 0)))
+        self._after_product = self._marked(positions, trace.reads, trace.makes)
+        self._before_product = self._marked(positions[::-1], trace.makes, trace.reads)
 
     def gathered(self) -> Iterator[_Held]:
         """What is gathered is held from the first to the last kernel that reads it.
 
         Where a constraint has it gathered the reader reads the constraint's result: a value.
         """
-        readers: dict[int, list[int]] = {}
-        sent: dict[int, int] = {}
-        waiting: set[int] = set()
-        for position, op in enumerate(self._graph.ops[: len(self._trace.uses)]):
-            read = set(self._exchanged.read_by(op))
-            for value in self._graph.operands[position] if read else ():
-                for number in read.intersection(self._sent(value)):
-                    readers.setdefault(number, []).append(position)
-                    sent[number] = value
-                    if value in self._after_product:
-                        waiting.add(number)
-        for number, positions in readers.items():
-            exchange = self._exchanged.exchanges[number]
-            if exchange.kind == "all-gather":
-                last, waits = max(map(self._kernel_of, positions)), number in waiting
-                held_bytes = exchange.result_bytes
-                yield _Held(exchange, sent[number], held_bytes, positions[0], last, waits)
+        read: dict[tuple[int, int], tuple[Exchange, list[int]]] = {}
+        for position, each in self._exchanging():
+            if each.exchange.kind == _GATHER:
+                _, positions = read.setdefault((each.number, each.value), (each.exchange, []))
+                positions.append(position)
+        for (_, value), (exchange, positions) in read.items():
+            last, waits = max(map(self._kernel_of, positions)), value in self._after_product
+            yield _Held(exchange, value, exchange.result_bytes, positions[0], last, waits)
 
     def made(self) -> Iterator[_Held]:
         """What is sent where it is made. What is scattered is held whole from there."""
-        for position, made in enumerate(self._graph.results[: len(self._trace.uses)]):
-            for value in made:
-                for number in self._sent(value):
-                    exchange = self._exchanged.exchanges[number]
-                    if exchange.kind == "all-gather":
-                        continue
-                    is_scattered = exchange.kind == "reduce-scatter"
-                    whole_bytes = exchange.result_bytes * exchange.devices if is_scattered else 0
-                    waits = exchange.kind not in SUMS or value in self._before_product
-                    yield _Held(exchange, value, whole_bytes, position, position, waits)
+        for position, (_, exchange, value) in self._exchanging():
+            if exchange.kind == _GATHER:
+                continue
+            is_scattered = exchange.kind == "reduce-scatter"
+            whole_bytes = exchange.result_bytes * exchange.devices if is_scattered else 0
+            waits = exchange.kind not in SUMS or value in self._before_product
+            yield _Held(exchange, value, whole_bytes, position, position, waits)
 
-    def _sent(self, value: int) -> tuple[int, ...]:
-        """The numbers of the exchanges that send a value of the block."""
-        return self._exchanged.sent(self._graph.values[value])
+    def hold(self, held_bytes: int, first: int, last: int) -> None:
+        """Holds bytes from one operation to another.
+
+        Where XLA orders the kernels once more, while what the latter waits for runs: the product
+        for a weight's gradient, which nothing waits for, comes behind it wherever the text has it.
+        """
+        trace, producer = self._trace, self._producer
+
+        def makers(reader: int) -> Iterator[int]:
+            return (producer[value] for value in trace.reads[reader] if producer[value] > first)
+
+        waited = reached([last], makers) if trace.is_overlapped else range(first + 1, last + 1)
+        for position in {first, *waited}:
+            trace.held[position] += held_bytes
+
+    def _exchanging(self) -> Iterator[tuple[int, Exchanging]]:
+        """What each operation has to do with exchanges, by its position."""
+        exchanges = self._trace.exchanges
+        for position, made in enumerate(self._trace.makes):
+            for each in exchanges.get(made[0], ()) if made else ():
+                yield position, each
 
     def _kernel_of(self, position: int) -> int:
         """The operation whose kernel a reader is part of: itself, or what alone reads on."""
-        graph, trace = self._graph, self._trace
+        trace = self._trace
         while trace.uses[position] in INLINED:
-            users = graph.users[graph.results[position][0]]
-            if len(users) != 1 or users[0] >= len(trace.uses):
+            value = trace.makes[position][0]
+            if self._readers[value] != 1 or self._reader[value] == FROM_OUTSIDE:
                 break
-            position = users[0]
+            position = self._reader[value]
         return position
 
     def _marked(
         self, order: Iterable[int], start: list[list[int]], stop: list[list[int]]
     ) -> set[int]:
         """The values that follow from a product's in one direction, or hold other code."""
-        marked: set[int] = set()
+        trace, marked = self._trace, set[int]()
         for position in order:
-            heavy = self._graph.kinds[position] not in CHEAP_KINDS
+            made = trace.makes[position]
+            heavy = bool(made) and made[0] in trace.work
             if heavy or not marked.isdisjoint(start[position]):
                 marked.update(stop[position])
         return marked

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...ir.op_facts import BufferUse
+from ..shardings.exchanges import Exchange
 
 
 class Timing(NamedTuple):
@@ -27,6 +28,21 @@ class Timing(NamedTuple):
     work: int
     exchange: int
     group: int
+
+
+class Exchanging(NamedTuple):
+    """What an operation has to do with an exchange: it reads what is gathered, or makes what is
+    sent in any other way.
+
+    Attributes:
+      number: that of the exchange.
+      exchange: what is exchanged.
+      value: the value that is sent; a clone of it is sent once more.
+    """
+
+    number: int
+    exchange: Exchange
+    value: int
 
 
 @dataclass
@@ -52,6 +68,10 @@ class OpTrace:
       writes_over: whether elementwise work is written over what it reads.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
       timings: then, by the first value that an operation makes, what that takes beside moving it.
+      exchanges: by the first value that an operation makes, what it has to do with exchanges.
+      work: of a block with exchanges, by the first value that an expensive operation makes, what
+        its arithmetic takes.
+      held: then, by operation, the part of ``inner`` that exchanges hold.
     """
 
     uses: list[BufferUse] = field(default_factory=list)
@@ -66,6 +86,9 @@ class OpTrace:
     writes_over: bool = False
     is_overlapped: bool = False
     timings: dict[int, Timing] = field(default_factory=dict)
+    exchanges: dict[int, tuple[Exchanging, ...]] = field(default_factory=dict)
+    work: dict[int, int] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
 
     def copy(self) -> OpTrace:
         """The same with operations and sizes of its own."""

@@ -17,9 +17,10 @@ All values and operations are indices into the block's graph.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...analysis.memory_model.exchanged import hold_anew
 from ...analysis.memory_model.trace import OpTrace
 from ...ir.op_facts import BufferUse
 from .gathered import may_be_summed
@@ -341,8 +342,12 @@ class _CloneWriter:
             over_constants=trace.over_constants,
             writes_over=trace.writes_over,
             is_overlapped=trace.is_overlapped,
-            timings=dict(trace.timings),
+            exchanges=dict(trace.exchanges),
+            work=dict(trace.work),
         )
+        exchanged = trace.held or [0] * len(trace.inner)
+        self._inner = [inner - held for inner, held in zip(trace.inner, exchanged, strict=True)]
+        """By operation, the bytes inside beside what exchanges hold, who hold it anew."""
         self.clones: dict[int, dict[int, int]] = {}
         """By window, the clones that it reads; it has an entry once it is written."""
         self.reads = {
@@ -385,11 +390,23 @@ class _CloneWriter:
                 old.uses[position],
                 [exchanged.get(value, value) for value in old.reads[position]],
                 old.makes[position],
-                old.inner[position],
+                self._inner[position],
             )
+            self._exchange(old.makes[position], old.makes[position], exchanged)
             done = position + 1
         self._copy_until(done, len(old.uses))
+        hold_anew(self.new)
         return self.new
+
+    def _exchange(
+        self, made: Sequence[int], copies: Sequence[int], read: Mapping[int, int]
+    ) -> None:
+        """An operation, or a clone of it, gathers and sends what it reads and makes now."""
+        exchanges = self.new.exchanges
+        if made and made[0] in exchanges:
+            exchanges[copies[0]] = tuple(
+                each._replace(value=read.get(each.value, each.value)) for each in exchanges[made[0]]
+            )
 
     def _clones(self, number: int) -> dict[int, int]:
         if number not in self.clones:
@@ -403,7 +420,7 @@ class _CloneWriter:
         new.uses += old.uses[start:stop]
         new.reads += old.reads[start:stop]
         new.makes += old.makes[start:stop]
-        new.inner += old.inner[start:stop]
+        new.inner += self._inner[start:stop]
 
     def _emit(self, work: BufferUse, reads: list[int], makes: list[int], inner: int) -> None:
         new = self.new
@@ -420,9 +437,9 @@ class _CloneWriter:
         leaves = [read_before.get(leaf, leaf) for leaf in placement.leaves]
         clones.update(self._emit_barrier(placement, leaves))
         sizes, reads, makes, known = new.sizes, old.reads, new.makes, clones.get
-        timings = new.timings
+        work = new.work
         new.uses += [old.uses[producer] for producer in placement.cloned]
-        new.inner += [old.inner[producer] for producer in placement.cloned]
+        new.inner += [self._inner[producer] for producer in placement.cloned]
         for producer in placement.cloned:
             new.reads.append([known(value, value) for value in reads[producer]])
             first, made = len(sizes), results[producer]
@@ -430,8 +447,9 @@ class _CloneWriter:
             copies = list(range(first, len(sizes)))
             makes.append(copies)
             clones.update(zip(made, copies, strict=True))
-            if made and made[0] in timings:  # nothing is exchanged at once with a clone's results
-                timings[copies[0]] = timings[made[0]]._replace(group=-copies[0])
+            if made and made[0] in work:
+                work[copies[0]] = work[made[0]]
+            self._exchange(made, copies, clones)
         # Operations of the block read what is carried as it is, not behind the barrier.
         clones.update(read_before)
 

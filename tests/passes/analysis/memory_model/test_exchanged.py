@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -13,12 +14,19 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
-from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.memory_model.tracer import predict, trace_block
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.shardings.exchanged import Exchanged
 from hloom.passes.analysis.shardings.shardings import Shardings
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.candidates import TOP
+from hloom.passes.planner.model import Model
+from hloom.passes.recompute.plan import RematPlan, apply_plan
 
 KIBI = 2**10
 
@@ -136,3 +144,31 @@ def test_a_sum_over_the_axis_that_splits_its_result_counts_once(parts: int) -> N
     sizes = DeviceView(Shardings.of(module)).sizes
     assert sizes.product_share(product) == 1 / parts
     assert [axis.size for axis in sizes.summed_axes(product)] == [parts]
+
+
+def test_a_plan_is_estimated_as_its_program_is_read() -> None:
+    """What is computed again behind a barrier is gathered and sent again there."""
+    mesh, target = mesh_of(AxisType.Auto, a=8), Target("cuda", "cuda")
+    x = shaped(mesh, ("a", None), 4096, 64)
+    layers = [(shaped(mesh, ("a", None), 64, 256), shaped(mesh, (None, "a"), 256, 64))] * 4
+
+    def loss(layers: Any, x: jax.Array) -> jax.Array:
+        for up, down in layers:
+            x += jnp.tanh(x @ up) @ (down.T.T * 2)
+        return (x**2).mean()
+
+    module = clone_module(jax.jit(jax.grad(loss)).lower(layers, x).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=target)
+    held: set[int] = set()
+    with module.context, ir.Location.unknown():
+        model = Model(module, target, 0)
+        for column in model.columns():
+            for price in (0, TOP // 3, TOP // 2):
+                candidate = dataclasses.replace(column, price=price)
+                rewritten = clone_module(module)
+                blocks, scans = model.on(rewritten, model.plan(candidate))
+                apply_plan(RematPlan(blocks, scans))
+                read = predict(rewritten, rules=memory_rules(target))
+                assert model.estimate(candidate).temp_bytes == read.temp_bytes
+                held.add(read.temp_bytes)
+    assert len(held) > 1
