@@ -17,6 +17,7 @@ from ...ir.ops import facts_of
 from ...ir.shardings import (
     CONSTRAINT,
     MeshAxis,
+    Placement,
     constraint_placement,
     devices_of,
 )
@@ -24,6 +25,7 @@ from ...ir.values import defining_op
 from ..reach import reached
 from .propagation import (
     Propagated,
+    Remembered,
     propagate,
     returned_shardings,
     values_of,
@@ -66,19 +68,34 @@ def implied_constraints(
     where another product follows, those behind a product or a reduction that devices exchange
     their parts for. They tell `remat` what it may not repeat.
     """
+    numbers = _IMPLIED.of(
+        module,
+        lambda: _numbers_of_implied(module, constraints),
+        asked=len(constraints),
+    )
+    return [constraints[number] for number in numbers]
+
+
+_IMPLIED: Remembered[tuple[int, ...]] = Remembered()
+"""Of a module's constraints the numbers of those that are implied: each move of a plan, and each
+attempt, asks again of the module that it starts from."""
+
+
+def _numbers_of_implied(module: ir.Module, constraints: Sequence[ir.Operation]) -> tuple[int, ...]:
     local = {each.results[0] for each in constraints if _device_count(each) == 1}
     candidates = [
         each for each in constraints if _device_count(each) > 1 and not _is_expressly_moved(each)
     ]
     implied = local | _proved(module, local, candidates)
-    return [each for each in constraints if each.results[0] in implied]
+    return tuple(n for n, each in enumerate(constraints) if each.results[0] in implied)
 
 
 def _proved(
     module: ir.Module, local: Collection[ir.Value], candidates: Sequence[ir.Operation]
 ) -> set[ir.Value]:
     """The results of the candidates that are implied; those in ``local`` are gone anyway."""
-    implied = {each.results[0] for each in candidates}
+    wanted = {each.results[0]: constraint_placement(each) for each in candidates}
+    implied = set(wanted)
     exchanges: set[ir.Value] | None = None
     for number in range(_MOST_ROUNDS):
         if not implied:
@@ -86,7 +103,11 @@ def _proved(
         propagated = propagate(module, {*local, *implied}, as_xla_reads=True)
         found = _Placements(module, propagated, {*local, *implied})
         left = [each for each in candidates if each.results[0] in implied]
-        wrong = {each.results[0] for each in left if not found.satisfy(each)}
+        wrong = {
+            each.results[0]
+            for each in left
+            if not found.satisfy(each.operands[0], wanted[each.results[0]])
+        }
         if wrong:
             implied -= _first(module, wrong) if number < _ROUNDS_BY_CAUSE else wrong
             continue
@@ -128,10 +149,9 @@ class _Placements:
         placed, values = propagated.placed, enumerate(values_of(module))
         self._by_value = {value: placed[number] for number, value in values if number in placed}
 
-    def satisfy(self, constraint: ir.Operation) -> bool:
+    def satisfy(self, operand: ir.Value, wanted: Placement) -> bool:
         """Whether the operand of a constraint is where the constraint wants it."""
-        found = self._by_value.get(self._behind(constraint.operands[0]), ())
-        wanted = constraint_placement(constraint)
+        found = self._by_value.get(self._behind(operand), ())
         return bool(found) and all(placed.is_at(wanted) for placed in found)
 
     def is_exchanged(self, value: ir.Value) -> bool:
