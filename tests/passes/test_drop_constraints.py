@@ -15,6 +15,7 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS
 
 import hloom
+from hloom.passes.analysis.shardings import implied
 from hloom.passes.analysis.shardings.implied import constraints_of
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of
@@ -111,6 +112,20 @@ def test_what_moves_data_stays_and_its_consequences_do_not() -> None:
     assert rows.operands[0].owner.operation.name == "stablehlo.tanh"
     assert moving.operands[0] == rows.results[0]
     assert '[{}, {"d"}]' in str(moving)
+
+
+def test_what_is_dropped_of_a_module_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each move of a plan, and each attempt, asks again of the module that it starts from."""
+    function, arguments = step(mesh_of(AxisType.Explicit, d=4))
+    lowered = function.lower(*arguments)
+    first, _ = dropped(lowered)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("placements were looked for again")
+
+    monkeypatch.setattr(implied, "_proved", refuse)
+    again, _ = dropped(lowered)
+    assert str(again) == str(first)
 
 
 @each_kind_of_axes
