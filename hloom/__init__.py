@@ -1,14 +1,14 @@
 """hloom: MLIR passes over StableHLO inside jax.jit.
 
-Installed, it is found by JAX without an import: `JAX_HLOOM=fit python train.py`. A program that
-compiles for devices that are only described, before any backend has started, imports it first:
-JAX has not looked for plugins then. Importing it gives the ways to set the passes from a program,
-and to ask what they did:
+JAX finds the installed package without an import: `JAX_HLOOM=fit python train.py`. A program that
+compiles for devices that are only described, before any backend has started, imports hloom first:
+JAX has not looked for plugins then. The package has functions that set the passes from a program,
+and return what they did:
 
     with hloom.passes("fit"): ...            # also jax.config.update("jax_hloom", "fit")
     hloom.records("train_step")
 
-and to write what they did to the programs of chosen steps to disk:
+and that write the programs of chosen steps to disk:
 
     with hloom.dump(to="dumps", steps="3,7"):
         for n, batch in enumerate(data):
@@ -65,8 +65,8 @@ class _PassesPackage(types.ModuleType):
     """The type of the package `hloom.passes`, which makes it callable.
 
     `hloom.passes("remat")` is the context manager of the flag, and `hloom.passes` also the package
-    of the passes: the import system binds the name to the package, so the package gets a type
-    with a call. It is given from here, since nothing in the package may know of the plugin.
+    of the passes: the import system binds the name to the package, so the package gets a type with
+    a call. This module sets the type, since nothing in the package may import the plugin.
     """
 
     def __call__(self, spec: str) -> AbstractContextManager[None]:

@@ -1,8 +1,8 @@
-"""Reads files that may come from anybody, and writes files whole.
+"""Reads untrusted files, and writes files atomically.
 
-A dump is something people send each other. So of a dump only regular files are opened, no link is
-followed on the way to them, and what is read is bounded: in bytes, in the nesting of JSON and in
-the size of its numbers. What is refused is a `FileError`, whose text says in a line what it is.
+People send each other dumps. So only regular files of a dump are opened, links are not followed,
+and reading is bounded: in bytes, in the nesting of JSON and in the size of its numbers. A refused
+file raises `FileError`, whose text gives the reason in one line.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class FileError(OSError):
     """A file that is not what it should be.
 
     Attributes:
-      name: the file, from the folder that it was looked for in.
-      reason: what it is instead, e.g. "it is a FIFO".
+      name: the file's path relative to the folder that was searched.
+      reason: the reason, e.g. "it is a FIFO".
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -54,28 +54,28 @@ class FileError(OSError):
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name leads to something inside of a folder: relative, without "." and ".."."""
+    """Whether a name is a path inside of a folder: relative, without "." and ".."."""
     parts = name.split("/")
     return "\0" not in name and not any(part in ("", ".", "..") for part in parts)
 
 
 def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """The content of a file in a folder, or in one below it.
+    """Returns the content of a file in a folder, or in one below it.
 
-    The folder is opened as it is; nothing on the way from there may be a link. Raises FileError
-    where it is not to be read, and other OSErrors, as where it is not there.
+    The folder itself may be a link; nothing below it may be one. Raises FileError where the file
+    must not be read, and other OSErrors, e.g. where it does not exist.
     """
     with _opened(folder, name) as stream:
         return _content(stream, name, most_bytes)
 
 
 def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytes:
-    """So many bytes of a file, from an offset on; raises as `read_bytes` does.
+    """Returns `size_bytes` bytes of a file from an offset on; raises as `read_bytes` does.
 
-    Raises FileError as well where the file ends before them.
+    Raises FileError also where the file ends before them.
     """
     with _opened(folder, name) as stream:
-        # Not read at once: a file may claim any number.
+        # Read in pieces: the requested size may come from an untrusted file.
         if offset + size_bytes > os.fstat(stream.fileno()).st_size:
             raise FileError(name, f"it ends before byte {offset + size_bytes}")
         stream.seek(offset)
@@ -83,12 +83,12 @@ def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytes:
 
 
 def size_of(folder: Path, name: str) -> int:
-    """Bytes of a file that `read_bytes` would read; raises as that does."""
+    """Returns the size of a file that `read_bytes` would read; raises as that does."""
     return _place(folder, name).lstat().st_size
 
 
 def read_given(file: Path) -> bytes:
-    """The content of a file that the user named, links in its path, the user's own, included.
+    """Returns the content of a file that the user named; links in its path are followed.
 
     Raises as `read_bytes` does.
     """
@@ -98,7 +98,7 @@ def read_given(file: Path) -> bytes:
 
 
 def as_text(content: bytes, name: str) -> str:
-    """UTF-8 without NUL bytes. Raises FileError where it is something else."""
+    """Decodes UTF-8 without NUL bytes. Raises FileError for anything else."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -109,12 +109,12 @@ def as_text(content: bytes, name: str) -> str:
 
 
 def read_text(folder: Path, name: str) -> str:
-    """The text of a file in a folder; raises as `read_bytes` and `as_text` do."""
+    """Returns the text of a file in a folder; raises as `read_bytes` and `as_text` do."""
     return as_text(read_bytes(folder, name), name)
 
 
 def read_json(folder: Path, name: str) -> Any:
-    """The values of a JSON file in a folder; raises as `read_bytes` does."""
+    """Returns the values of a JSON file in a folder; raises as `read_bytes` does."""
     content = read_bytes(folder, name, most_bytes=MOST_JSON_BYTES)
     try:
         value = json.loads(
@@ -132,14 +132,14 @@ def read_json(folder: Path, name: str) -> Any:
 def write_whole(file: Path, content: bytes) -> None:
     """Writes a file whole or not at all, never through a link or into something else.
 
-    Raises FileError where something other than a regular file is in its place, and OSError.
+    Raises FileError where something other than a regular file has its name, and OSError.
     """
     with suppress(FileNotFoundError):
         mode = os.lstat(file).st_mode
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "no file").partition(",")[0]
             raise FileError(str(file), f"it is {kind}, which is not written to or over")
-    # In the same folder: only there is a replacement atomic.
+    # In the same folder, since only there a replacement is atomic.
     half = file.with_name(f".{file.name[:200]}.{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -152,9 +152,10 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The entries of a folder and of those below, by name from there; no link is followed.
+    """Yields the entries of a folder and of those below, by relative path; no link is followed.
 
-    Raises OSError where the folder itself cannot be read; of others that cannot, it gives the name.
+    Raises OSError where the folder itself cannot be read; for a folder below it yields the name
+    alone.
     """
     inside = [""]
     while inside:
@@ -174,23 +175,24 @@ def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def kind_of(facts: os.stat_result) -> str | None:
-    """The kind of an entry that is neither a regular file nor a folder; None for these."""
+    """Returns the kind of an entry that is neither a regular file nor a folder; None for these."""
     kind = stat.S_IFMT(facts.st_mode)
     return None if kind in (stat.S_IFREG, stat.S_IFDIR) else _KINDS.get(kind, "no file")
 
 
 def is_own_file(file: Path) -> bool:
-    """Whether it is a regular file itself, and no link to one."""
+    """Whether the path is a regular file itself and not a link to one."""
     return file.is_file() and not file.is_symlink()
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Whether it is a folder itself, and no link to one."""
+    """Whether the path is a folder itself and not a link to one."""
     return folder.is_dir() and not folder.is_symlink()
 
 
 def _place(folder: Path, name: str) -> Path:
-    """The path of a regular file in a folder, no link on the way; raises as `read_bytes` does."""
+    """Returns the path of a regular file in a folder, without links below it; raises as
+    `read_bytes` does."""
     if not is_plain(name):
         raise FileError(name, "the name leads out of the dump")
     *folders, last = name.split("/")
@@ -198,13 +200,13 @@ def _place(folder: Path, name: str) -> Path:
     for part in folders:
         path /= part
         _check(name, path.lstat(), stat.S_IFDIR, part)
-    # Looked at first: to open a device can do something.
+    # Checked before opening: opening a device can have effects.
     _check(name, (path / last).lstat(), stat.S_IFREG)
     return path / last
 
 
 def _opened(folder: Path, name: str) -> BinaryIO:
-    """A regular file; raises as `read_bytes` does."""
+    """Opens a regular file; raises as `read_bytes` does."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(_place(folder, name), flags), "rb")
 
@@ -217,7 +219,7 @@ def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> N
 
 def _content(stream: BinaryIO, name: str, most_bytes: int) -> bytes:
     is_small = os.fstat(stream.fileno()).st_size <= most_bytes
-    # Files of the kernel say 0 and hold more.
+    # Files of the kernel report size 0 and hold more.
     content = stream.read(most_bytes + 1) if is_small else b""
     if not is_small or len(content) > most_bytes:
         raise FileError(name, f"it has more than {most_bytes >> 20} MiB, which is not read")

@@ -1,10 +1,10 @@
 """The plugin: the flag, and the hook around JAX's compile.
 
 JAX finds this module through the entry-point group `jax_plugins` and calls `initialize` when its
-backends start, or when it makes a topology of a platform that a plugin brings. A program that does
-neither before it compiles, as one for TPUs that are only described, imports hloom for that: JAX
-runs no code of a plugin before. A compile without a spec pays for two look-ups here; everything
-heavier stands in hloom/compiling/compile.py and is imported at the first spec.
+backends start, or when it makes a topology of a platform that a plugin provides. A program that
+does neither before it compiles, e.g. for TPUs that are only described, has to import hloom: JAX
+runs no plugin code before. A compile without a spec costs two look-ups here; everything heavier is
+in hloom/compiling/compile.py, imported at the first spec.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _MIN_SIZE_DOC = (
 def initialize() -> None:
     """Puts hloom's hook around JAX's compile; the second and later calls do nothing.
 
-    JAX calls it, and so does `import hloom`: no program needs to. Warns where programs were
-    compiled before although the flag is set, and of variables `HLOOM_*` that there are not. On a
-    JAX that hloom is not tested with it warns and does nothing.
+    JAX calls it, and so does `import hloom`: no program needs to. Warns if programs were compiled
+    before it although the flag is set, and of unknown variables `HLOOM_*`. Under a JAX version that
+    hloom is not tested with it warns and does nothing.
     """
     if _flags is None:
         return
@@ -86,7 +86,7 @@ def initialize() -> None:
 
 @contextmanager
 def scope(spec: str) -> Iterator[None]:
-    """`hloom.passes(spec)`: inside the block, in this thread, jit compiles with these passes.
+    """Sets the passes of jit inside the block, in this thread: `hloom.passes(spec)`.
 
     A jit's own `compiler_options={"hloom": …}` wins over it. "off" and the empty string switch
     hloom off inside the block. Raises SpecError at once where the spec is mistaken.
@@ -124,7 +124,7 @@ def _declare_flags() -> _Flags | None:
 
 
 def _check(spec: Any, *, source: str) -> None:
-    """Raises SpecError where the spec is mistaken; None and the empty string are not set."""
+    """Raises SpecError where the spec is mistaken; None and the empty string mean no spec."""
     if not _is_unset(spec):
         _parse(spec, source=source)
 
@@ -146,7 +146,7 @@ def _is_unset(spec: Any) -> bool:
 
 
 def _checked_option(spec: Any) -> str:
-    """A jit's own option as a string; None is off. Raises SpecError for what is neither."""
+    """Returns a jit's own option as a string; None is off. Raises SpecError for any other type."""
     if spec is None:
         return "off"
     _check_type(spec, source=_OPTION_SOURCE)
@@ -188,7 +188,8 @@ def _compile(
     spec, options = take_option(compile_options)
     is_own, source = not _is_unset(spec), _OPTION_SOURCE
     if not is_own:
-        # Every other way to set the flag has checked the spec: a mistake comes from there.
+        # Every other way to set the flag checks the spec, so that a mistake comes from the
+        # environment.
         spec, source = flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     waits_for_steps = dumped is not None and dumped.steps is not None
@@ -211,7 +212,7 @@ def _compile(
         note_program(dumped, origin.name, has_passes=is_on, is_left_out=is_left_out)
     if not (is_on or is_wanted):
         return compile_(module, options)
-    # Imported where a pass runs, or a dump wants the program in any case.
+    # Imported where a pass runs, or a dump needs the program in any case.
     from hloom.dumps.collect.program import ProgramDump, compile_kept
 
     def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:
@@ -226,7 +227,7 @@ def _compile(
     observers = Observers(dump, *_log_of(origin, asked=is_own))
     try:
         watched = dump.watch(compile_with)
-        # A dump has every state of the module, so that the passes have to run.
+        # A dump needs every state of the module, so that the passes have to run.
         keeps = dumped is None
         return _transform(origin, pipeline, watched, dump.given, observers, keeps=keeps)
     finally:
@@ -234,7 +235,7 @@ def _compile(
 
 
 def _log_of(origin: Origin, *, asked: bool = False) -> Iterator[CompileObserver]:
-    """The log of a program: in one of the processes that compile it."""
+    """Opens the log of a program, in one of the processes that compile it."""
     from hloom.log.settings import LogLevel, log_level
 
     level, process = log_level(), origin.backend.process_index()
@@ -294,8 +295,8 @@ def _transform(
 
 
 def _kept_entry(origin: Origin, pipeline: Pipeline, target: Target) -> CacheEntry | None:
-    """Where the program's plan is kept; None where JAX keeps nothing, or nobody knows when a pass
-    changes."""
+    """Returns the cache entry of the program's plan; None where JAX's cache is off, or changes of a
+    pass cannot be detected."""
     if not is_persistent_cache_on():
         return None
     from hloom.compiling.kept import inputs_of

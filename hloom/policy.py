@@ -29,14 +29,14 @@ _warned_lock = threading.Lock()
 
 
 class HloomWarning(UserWarning):
-    """hloom could not do what the spec asks, and the program goes on without it."""
+    """A pass could not do what the spec requests, and the program goes on without it."""
 
     __module__ = "hloom"  # as a user filters it
 
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """Inside the block, in this thread, a failing pass raises PassError.
+    """Makes a failing pass raise PassError inside the block, in this thread.
 
     `HLOOM_STRICT=1` in the environment does the same for the whole process.
     """
@@ -48,12 +48,12 @@ def strict() -> Iterator[None]:
 
 
 def is_strict() -> bool:
-    """Whether a failing pass raises, here and now."""
+    """Whether a failing pass raises in this thread now."""
     return _strict.get() or os.environ.get(VARIABLE, "").lower() not in _NO
 
 
 def variable_problem() -> str:
-    """What is wrong with the value of `HLOOM_STRICT`; empty where nothing is."""
+    """Returns what is wrong with the value of `HLOOM_STRICT`; empty if it is valid."""
     value = os.environ.get(VARIABLE, "")
     if value.lower() in (*_NO, *_YES):
         return ""
@@ -64,7 +64,7 @@ def variable_problem() -> str:
 
 
 def check_variable() -> None:
-    """Warns, once, of a value of `HLOOM_STRICT` that is neither yes nor no; it counts as yes."""
+    """Warns, once, if `HLOOM_STRICT` is neither yes nor no; such a value counts as yes."""
     if (problem := variable_problem()) and first_time(problem):
         warn(f"hloom: {problem}")
 
@@ -74,10 +74,10 @@ _OWN = frozenset({"hloom", "hloom_steps", "hloom_tools", "jax", "jaxlib"})
 
 
 def warn(text: str) -> None:
-    """Warns with `text` at the user's own line, which called what compiles.
+    """Warns with `text` at the user's line that started the compile.
 
-    A thread of hloom's own has none; then no line of code is quoted. Of several processes of
-    `jax.distributed` the text has the number.
+    In a thread of hloom's own there is no such line, and none is quoted. With several processes of
+    `jax.distributed` the text names the process.
     """
     if (process := process_number()) is not None:
         text = text.replace("hloom: ", f"hloom: process {process}: ", 1)
@@ -116,7 +116,7 @@ def first_time(key: str) -> bool:
 
 
 class guarded:  # noqa: N801 - it reads as a statement
-    """Whatever fails inside the block is one warning, "<what> failed", and goes no further."""
+    """Turns any exception inside the block into one warning, "<what> failed"."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""JAX's persistent cache: whether it served a compile, and entries of hloom's own in it."""
+"""JAX's persistent cache: whether it served a compile, and hloom's own entries in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 def is_persistent_cache_on() -> bool:
-    """Whether JAX has a folder to keep executables in, and is to."""
+    """Whether JAX has a cache folder for executables, and caching is on."""
     config: Any = jax.config
     return bool(config.jax_compilation_cache_dir and config.jax_enable_compilation_cache)
 
@@ -34,7 +34,7 @@ _watched = threading.local()
 
 @contextmanager
 def watch_cache() -> Iterator[CacheOutcome]:
-    """Sees whether the compile inside the block, in this thread, hits the persistent cache."""
+    """Records whether the compile inside the block, in this thread, hits the persistent cache."""
     _listen_to_cache()
     _watched.outcome = outcome = CacheOutcome(False if is_persistent_cache_on() else None)
     try:
@@ -56,14 +56,14 @@ def _on_event(event: str, **_: Any) -> None:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry of hloom's own: in JAX's folder, under its limit of size, evicted as any other."""
+    """An entry of hloom's own in JAX's cache folder, under its size limit, evicted as any other."""
 
     key: str
     is_writer: bool
     _cache: Any
 
     def read(self) -> bytes | None:
-        """Its value; None where there is none. Raises OSError."""
+        """Returns the entry's value; None where it does not exist. Raises OSError."""
         try:
             found: bytes | None = self._cache.get(self.key)
         except FileNotFoundError:  # another process has removed it between two steps of JAX
@@ -71,10 +71,11 @@ class CacheEntry:
         return found
 
     def write(self, value: bytes, seconds: float) -> None:
-        """Keeps a value that took so long to make: where JAX would keep an executable that did.
+        """Stores a value that took `seconds` to compute, if JAX would cache an executable that took
+        as long.
 
-        One process of several writes, as of executables. What others read at that time is nothing,
-        or all of it. Raises OSError.
+        One process of several writes, as for executables. Others read nothing or the whole value
+        meanwhile. Raises OSError.
         """
         config: Any = jax.config
         if not self.is_writer or seconds < config.jax_persistent_cache_min_compile_time_secs:
@@ -90,7 +91,7 @@ class CacheEntry:
                 written.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Removes it: JAX's cache leaves an entry as it is that it has. Raises OSError."""
+        """Deletes the entry: JAX's cache never overwrites an existing one. Raises OSError."""
         if self.is_writer:
             self._path.unlink(missing_ok=True)
 
@@ -102,9 +103,10 @@ class CacheEntry:
 def cache_entry(
     module: Any, devices: Any, options: Any, backend: Any, *, more: str, is_writer: bool
 ) -> CacheEntry | None:
-    """The entry of what JAX's key of a program and ``more`` name; None where the cache is off.
+    """Returns the entry with JAX's cache key of a program and ``more``; None where the cache is
+    off.
 
-    So it is where JAX compares what it makes anew with what it has.
+    None also where JAX recompiles to compare with the cached executable.
     """
     from jax._src import cache_key, compilation_cache
 

@@ -1,4 +1,4 @@
-"""Backends and devices: platforms, processes, facts, places."""
+"""Backends and devices: platforms, processes, facts, numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import jax
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What JAX tells of one device.
+    """The facts that JAX reports about one device.
 
     Attributes:
       kind: the product, e.g. "NVIDIA H100 80GB HBM3".
-      compute_capability: of a CUDA device, e.g. (9, 0); None elsewhere.
-      core_count: the GPU's multiprocessors; None elsewhere.
-      limit_bytes: what the allocator gives out in all; None where there is no allocator of JAX,
-        and where the device is another process's, or not here at all.
+      compute_capability: that of a CUDA device, e.g. (9, 0); None elsewhere.
+      core_count: the number of the GPU's multiprocessors; None elsewhere.
+      limit_bytes: the bytes that the allocator gives out in all; None without an allocator of JAX,
+        and where the device is another process's, or only described.
     """
 
     kind: str
@@ -29,10 +29,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class DevicePlace:
-    """Which device of which process.
+    """The process of a device, and its number there.
 
     Attributes:
-      ordinal: the number that XLA tells a custom call that runs there.
+      ordinal: the number that XLA passes to a custom call that runs there.
       process: the index of the process.
     """
 
@@ -43,16 +43,15 @@ class DevicePlace:
 def takes_part(backend: Any, devices: Any) -> bool:
     """Whether a device of this process is among the devices that the executable is for.
 
-    A compile-only backend, which stands for devices that are not here, takes part as long as
-    it has any device.
+    A compile-only backend, whose devices are only described, takes part if it has any device.
     """
     return bool(devices.size) and backend.process_index() in processes_of(backend, devices)
 
 
 def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
-    """The processes that compile a program for these devices, by index, sorted.
+    """Returns the indices of the processes that compile a program for these devices, sorted.
 
-    A compile-only backend compiles for all of them in this one.
+    A compile-only backend compiles for all devices in this process.
     """
     from jaxlib import _jax
 
@@ -62,18 +61,19 @@ def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
 
 
 def platform_of(backend: Any) -> str:
-    """The backend's platform by one name everywhere: "cpu", "cuda", "rocm", "tpu", …"""
+    """Returns the name that hloom uses for the backend's platform: "cpu", "cuda", "rocm", "tpu",
+    …"""
     if backend.platform != "gpu":
         return str(backend.platform)
     return "rocm" if backend.platform_version.startswith("rocm") else "cuda"
 
 
 class NoDeviceError(RuntimeError):
-    """JAX starts no device here; the text has its reason."""
+    """JAX starts no device on this machine; the text has its reason."""
 
 
 def local_devices() -> list[Any]:
-    """The devices of this process. Raises NoDeviceError."""
+    """Returns the devices of this process. Raises NoDeviceError."""
     try:
         return list(jax.local_devices())
     except (AssertionError, RuntimeError) as error:  # the first where a plugin did not start
@@ -82,13 +82,13 @@ def local_devices() -> list[Any]:
 
 
 def device_facts(backend: Any, devices: Any) -> tuple[DeviceFacts, ...]:
-    """Facts of those of the devices that are this process's, or of all where none of them is."""
+    """Returns the facts of this process's devices among these, or of all where none of them is."""
     here = [device for device in devices.flat if device.process_index == backend.process_index()]
     return tuple(_facts(device) for device in here or devices.flat)
 
 
 def _facts(device: Any) -> DeviceFacts:
-    # CUDA says "9.0", ROCm "gfx942", other platforms nothing.
+    # CUDA reports "9.0", ROCm "gfx942", other platforms nothing.
     major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
     capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
     try:
@@ -104,7 +104,7 @@ def _facts(device: Any) -> DeviceFacts:
 
 
 def device_places(devices: Any) -> tuple[DevicePlace, ...]:
-    """Where the partitions of a program for these devices run, by partition."""
+    """Returns the place of each partition of a program for these devices."""
     counts: Counter[int] = Counter()
     in_order: dict[int, int] = {}
     for device in sorted(devices.flat, key=lambda device: int(device.id)):
@@ -117,18 +117,18 @@ def device_places(devices: Any) -> tuple[DevicePlace, ...]:
 
 
 def _ordinal(device: Any, number_in_process: int) -> int:
-    # XLA:CPU tells a custom call the device's id, which is another in each process; XLA:GPU its
+    # XLA:CPU passes a custom call the device's id, which differs in each process; XLA:GPU its
     # number in the process (0.10.2 and 0.12.0.1).
     if device.platform == "cpu":
         return int(device.id)
-    # A device that is only described has no number: they are taken to be in order.
+    # Devices that are only described have no number: their order counts.
     return number_in_process if device.local_hardware_id is None else device.local_hardware_id
 
 
 def ffi_targets(platform: str) -> frozenset[str] | None:
-    """The FFI targets that XLA has for a platform; None for one that lives in a plugin.
+    """Returns the FFI targets that XLA has for a platform; None for a platform of a plugin.
 
-    A plugin ("cuda") has a registry of its own, which nobody can ask.
+    A plugin ("cuda") has a registry of its own, which cannot be queried.
     """
     from jaxlib import xla_client
 
@@ -146,9 +146,9 @@ def keeps_barriers(platform: str) -> bool:
 
 
 def described_to_xla(devices: Any) -> str | None:
-    """What XLA itself is told of GPUs: a `GpuTargetConfigProto` as text; None of other devices.
+    """Returns XLA's description of GPUs, a `GpuTargetConfigProto` as text; None for other devices.
 
-    The figures are the devices' own, as the driver and CUDA tell them.
+    The figures are the devices' own, as the driver and CUDA report them.
     """
     from jaxlib import xla_client
 

@@ -8,14 +8,14 @@ import jax
 
 
 class ProcessStore:
-    """The key-value store of `jax.distributed`: what one process puts there all can read."""
+    """The key-value store of `jax.distributed`: all processes can read each value."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     @classmethod
     def find(cls) -> ProcessStore | None:
-        """The store; None where `jax.distributed.initialize` was not called."""
+        """Returns the store; None where `jax.distributed.initialize` was not called."""
         from jax._src import distributed
 
         client = distributed.global_state.client
@@ -26,7 +26,7 @@ class ProcessStore:
         self._client.key_value_set(key, value)
 
     def get(self, key: str, timeout_s: float) -> str | None:
-        """The value, as soon as there is one; None where there was none in time."""
+        """Waits for the value of a key and returns it; None where none was stored in time."""
         try:
             value: str = self._client.blocking_key_value_get(key, int(timeout_s * 1000))
         except jax.errors.JaxRuntimeError:
@@ -34,12 +34,13 @@ class ProcessStore:
         return value
 
     def delete(self, key: str) -> None:
-        """Forgets a value."""
+        """Deletes a value."""
         self._client.key_value_delete(key)
 
 
 def process_number() -> int | None:
-    """The number of this process among those of `jax.distributed`; None where there is one."""
+    """Returns the number of this process among those of `jax.distributed`; None where it is the
+    only one."""
     from jax._src import distributed
 
     state = distributed.global_state
@@ -47,7 +48,8 @@ def process_number() -> int | None:
 
 
 def coordinator_address() -> str | None:
-    """Where the processes of `jax.distributed` meet, "host:port"; None where there is one."""
+    """Returns the address of the coordinator of `jax.distributed`, "host:port"; None with one
+    process."""
     from jax._src import distributed
 
     address: str | None = distributed.global_state.coordinator_address

@@ -10,7 +10,7 @@ import jax
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """What XLA's buffer assignment says of an executable, on one device; None where nothing."""
+    """The sizes in XLA's buffer assignment of an executable, on one device; None where unknown."""
 
     temp_bytes: int | None = None
     argument_bytes: int | None = None
@@ -19,7 +19,7 @@ class MemoryFigures:
 
     @property
     def step_bytes(self) -> int | None:
-        """What a step takes of the device; arguments that are given back as results count once."""
+        """Returns the device memory of a step; donated arguments that hold results count once."""
         known = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
         if None in known:
             return None
@@ -28,10 +28,10 @@ class MemoryFigures:
 
 
 def memory_figures(executable: Any) -> MemoryFigures:
-    """XLA's memory figures of an executable; empty where its backend gives none.
+    """Returns XLA's memory figures of an executable; empty where its backend reports none.
 
-    Of a TPU's, temporaries are what the peak has beside arguments and results: `temp_size_in_bytes`
-    adds up the buffers in the cores' own memory as well.
+    On a TPU, temporaries are the peak less arguments and results: `temp_size_in_bytes` also adds up
+    the buffers in the cores' own memory.
     """
     try:
         stats = executable.get_compiled_memory_stats()
@@ -50,9 +50,9 @@ def memory_figures(executable: Any) -> MemoryFigures:
 
 
 def _is_for_tpu(executable: Any) -> bool:
-    """Whether arguments and results lie in tiles, as on no other platform.
+    """Whether arguments and results are stored in tiles, which only TPUs do.
 
-    An executable for devices that are not here has no client that would tell the platform.
+    An executable for devices that are only described has no client with the platform's name.
     """
     try:
         layouts = [*executable.get_parameter_layouts(), *executable.get_output_layouts()]
@@ -62,9 +62,9 @@ def _is_for_tpu(executable: Any) -> bool:
 
 
 def optimized_text(executable: Any) -> str:
-    """XLA's text of the optimised module, in the order of the schedule.
+    """Returns XLA's text of the optimised module, in scheduled order.
 
-    Raises what the backend raises where it does not tell.
+    Raises the backend's error where it has no text.
     """
     [module, *_] = executable.hlo_modules()
     text: str = module.to_string()
@@ -72,7 +72,7 @@ def optimized_text(executable: Any) -> str:
 
 
 def generated_code_bytes(executable: Any) -> int | None:
-    """Bytes of the code itself, on one device; None where the backend does not tell."""
+    """Returns the bytes of the code itself, on one device; None where the backend reports none."""
     try:
         size_bytes: int = executable.get_compiled_memory_stats().generated_code_size_in_bytes
     except (jax.errors.JaxRuntimeError, NotImplementedError):
@@ -81,7 +81,7 @@ def generated_code_bytes(executable: Any) -> int | None:
 
 
 def fingerprint(executable: Any) -> bytes | None:
-    """What XLA identifies an executable by; None where its backend does not."""
+    """Returns XLA's fingerprint of an executable; None where its backend has none."""
     try:
         found: bytes | None = executable.fingerprint
     except (jax.errors.JaxRuntimeError, NotImplementedError, AttributeError):
@@ -90,6 +90,6 @@ def fingerprint(executable: Any) -> bytes | None:
 
 
 def xla_version(executable: Any) -> str | None:
-    """What the executable's backend says of its version; None for devices that are not here."""
+    """Returns the version of the executable's backend; None for devices that are only described."""
     client = getattr(executable, "client", None)
     return None if client is None else str(client.platform_version)

@@ -19,7 +19,7 @@ def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[s
 
     Args:
       module: for as many partitions as there are devices.
-      devices: of one backend; it may be one that only compiles.
+      devices: those of one backend, which may be one that only compiles.
       options: compile options, "hloom" among them or not.
     """
     import numpy as np
@@ -41,12 +41,12 @@ def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[s
 def argument_shardings(
     executable: Any, devices: Sequence[Any], memory_kinds: Sequence[str | None]
 ) -> tuple[jax.sharding.Sharding, ...]:
-    """How an executable wants its arguments spread over its devices.
+    """Returns the shardings that an executable expects of its arguments.
 
     Args:
-      executable: of `compile_module`.
-      devices: what it was compiled for, in order.
-      memory_kinds: for each argument, the memory that it lies in; None for the device's own.
+      executable: the result of `compile_module`.
+      devices: the devices that it was compiled for, in order.
+      memory_kinds: for each argument, the memory that holds it; None for the device's own.
     """
     shardings = executable.get_parameter_shardings() or [None] * len(memory_kinds)
     return tuple(
@@ -56,9 +56,9 @@ def argument_shardings(
 
 
 def execute(executable: Any, arguments: Sequence[jax.Array]) -> list[list[jax.Array]]:
-    """Runs an executable; gives each result's shards, by device.
+    """Runs an executable; returns each result's shards, by device.
 
-    Arguments that it was compiled to write over are gone afterwards.
+    Arguments that it was compiled to write over are deleted by the run.
     """
     results = executable.execute_sharded(list(arguments))
     shards: list[list[jax.Array]] = results.disassemble_into_single_device_arrays()
@@ -70,11 +70,11 @@ def assembled(
     devices: Sequence[Any],
     results: Sequence[tuple[int, tuple[int, ...], Sequence[jax.Array]]],
 ) -> list[jax.Array]:
-    """Whole arrays of the shards that `execute` gave.
+    """Assembles whole arrays from the shards that `execute` returned.
 
     Args:
-      executable: what gave them.
-      devices: what it was compiled for, in order.
+      executable: the executable that returned them.
+      devices: the devices that it was compiled for, in order.
       results: of each, the number of the result, its whole shape, and its shards.
     """
     shardings = executable.get_output_shardings()

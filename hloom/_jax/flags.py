@@ -15,11 +15,11 @@ STEP_FLAG = "jax_hloom_step"
 
 
 class Flag(Protocol):
-    """JAX's state of one configuration option."""
+    """One configuration option of JAX."""
 
     @property
     def value(self) -> Any:
-        """The value in this thread."""
+        """Returns the value in this thread."""
 
     def __call__(self, value: Any) -> AbstractContextManager[None]:
         """Sets the value in this thread inside a `with` block."""
@@ -29,10 +29,11 @@ def declare_flag(name: str, doc: str, validate: Callable[[Any], None]) -> Flag:
     """Declares a flag: for `jax_hloom` the variable `JAX_HLOOM`, `jax.config.update` and a context
     manager at once.
 
-    A change of its value recompiles. Until one is set, `jax.config.values` does not list it:
-    plugins load when a backend starts, which may be inside of a test, and JAX's own test harness
-    fails a test that changes what is listed. `validate` may raise to refuse a new value; that from
-    the environment is not validated here, since JAX would swallow the error at this point.
+    A change of its value recompiles. Until a value is set, `jax.config.values` does not list the
+    flag: plugins load when a backend starts, which may be inside of a test, and JAX's own test
+    harness fails a test that changes what is listed. `validate` may raise to refuse a new value;
+    that from the environment is not validated here, since JAX would swallow the error at this
+    point.
     """
     from jax._src import config
 
@@ -47,7 +48,8 @@ def declare_flag(name: str, doc: str, validate: Callable[[Any], None]) -> Flag:
         default=None,
         help=doc,
         validator=validator,
-        # The jit key alone is not enough: tracing and lowering are cached by trace context.
+        # The flag in the jit key alone is not enough: tracing and lowering are cached by trace
+        # context.
         include_in_jit_key=True,
         include_in_trace_context=True,
     )
@@ -61,12 +63,13 @@ _step_flag_lock = threading.Lock()
 
 
 def step_flag() -> Flag:
-    """`jax_hloom_step`: while it has a value, each call in this thread goes through Python.
+    """Declares `jax_hloom_step`: while it has a value, each call in this thread goes through
+    Python.
 
-    JAX calls an executable from C++ as soon as it knows it for the arguments and the values of
-    such flags. Nothing is traced or compiled for another value; with the old one it is back in C++.
-    The value is to be the same each time: JAX keeps an entry for each, and finds none of a
-    function's entries quickly where there are many (5 ms a call after 5000 values).
+    JAX calls an executable from C++ once it is cached for the arguments and the values of such
+    flags. Another value causes no tracing and no compile; with the old one calls go through C++
+    again. The value should be the same each time: JAX keeps a cache entry for each value, and many
+    entries make a function's look-ups slow (5 ms a call after 5000 values).
     """
     with _step_flag_lock:
         return _declare_step_flag()

@@ -27,7 +27,7 @@ Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
 def install_hook(hook: Hook) -> bool:
     """Puts `hook` around every compile that JAX makes.
 
-    The second and later calls do nothing, and say so by False.
+    The second and later calls do nothing and return False.
     """
     from jax._src import compiler
 
@@ -55,7 +55,7 @@ def install_hook(hook: Hook) -> bool:
 
 
 def compiled_programs() -> int:
-    """How many programs JAX has compiled in this process since its caches were cleared last."""
+    """Counts the programs that JAX compiled in this process since its caches were last cleared."""
     from jax._src.interpreters import pxla
 
     cached: Any = pxla._cached_compilation
@@ -64,9 +64,9 @@ def compiled_programs() -> int:
 
 
 def check_option(check: Callable[[Any], str]) -> None:
-    """Has each value of a compile's "hloom" option go through `check`, which may raise.
+    """Passes each value of a compile's "hloom" option through `check`, which may raise.
 
-    Without it, values that XLA's options cannot hold, as None and bytes, never come to the hook.
+    Without it, values that XLA's options cannot hold, e.g. None and bytes, never reach the hook.
     The second and later calls do nothing.
     """
     from jax._src import compiler
@@ -89,13 +89,12 @@ def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
 
 
 def keep_executables_apart(flag: Flag, others: Sequence[Flag], check: Callable[[Any], str]) -> None:
-    """Gives each lowered computation one executable for each value of `flag` and of the others.
+    """Makes each lowered computation keep one executable for each value of `flag` and `others`.
 
-    Where `flag` has no value the others mean nothing. JAX keeps the first executable in the
-    computation, whatever the flag was. Without this, a
-    `lowered.compile()` inside `hloom.passes(...)` would decide what the jit runs outside it.
-    The options of such a compile go through `check`, before JAX wants them to be hashable. The
-    second and later calls do nothing.
+    Where `flag` has no value `others` have no effect. JAX itself keeps the first executable in the
+    computation, for any value of the flag: a `lowered.compile()` inside `hloom.passes(...)` would
+    decide what the jit runs outside it. The options of such a compile go through `check`, before
+    JAX requires them to be hashable. The second and later calls do nothing.
     """
     from jax._src.interpreters import pxla
 

@@ -1,4 +1,4 @@
-"""What a lowered program tells of itself: the devices that it is for."""
+"""The devices and callbacks of a lowered program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 
 
 def devices_of(lowered: Any) -> tuple[Any, Any]:
-    """The backend that a `jax.stages.Lowered` is for, and an array of its devices.
+    """Returns the backend that a `jax.stages.Lowered` is for, and an array of its devices.
 
-    Those of its shardings, which may only be described; else the first of the default backend.
+    The devices are those of its shardings, which may only be described; else the first of the
+    default backend.
     """
     described = lowered._lowering.compile_args
     backend = described["backend"]
@@ -24,6 +25,7 @@ def devices_of(lowered: Any) -> tuple[Any, Any]:
 
 
 def callbacks_of(lowered: Any) -> tuple[Any, Any]:
-    """The callbacks to Python that a `jax.stages.Lowered` numbers, and what must live for them."""
+    """Returns the callbacks to Python that a `jax.stages.Lowered` numbers, and the objects that
+    must outlive them."""
     described = lowered._lowering.compile_args
     return tuple(described["host_callbacks"]), described["keepalive"]

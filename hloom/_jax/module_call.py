@@ -1,4 +1,5 @@
-"""A StableHLO module as a function of JAX: traced, sharded, compiled and run as any other."""
+"""Turns a StableHLO module into a function of JAX: traced, sharded, compiled and run as any
+other."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from hloom.passes.ir.custom_calls import TYPED_ATTRIBUTES, is_python_callback, t
 
 
 def abstract(value: Any) -> Any:
-    """The abstract value of an array, a `jax.ShapeDtypeStruct`, or a number of Python.
+    """Returns the abstract value of an array, a `jax.ShapeDtypeStruct`, or a Python number.
 
-    Raises TypeError where it is none of these.
+    Raises TypeError for any other value.
     """
     from jax._src import core
 
@@ -27,7 +28,7 @@ def abstract(value: Any) -> Any:
 
 
 def abstract_of_type(type_: ir.Type) -> Any:
-    """The abstract value of a tensor type of MLIR, which has a static shape."""
+    """Returns the abstract value of an MLIR tensor type with a static shape."""
     from jax._src import core
 
     tensor = ir.RankedTensorType(type_)
@@ -36,20 +37,22 @@ def abstract_of_type(type_: ir.Type) -> Any:
 
 
 def trace_state() -> Any:
-    """Everything but the arguments that a trace depends on: flags of JAX, and the mesh."""
+    """Returns all state that a trace depends on beside the arguments: flags of JAX, and the
+    mesh."""
     from jax._src import config
 
     return config.trace_context()
 
 
 def is_traced(leaves: Sequence[Any]) -> bool:
-    """Whether one of some values is traced, so that what is made of them is traced, too."""
+    """Whether one of the values is traced, so that values computed from them are traced, too."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 @dataclass(frozen=True, eq=False)
 class _Code:
-    """A module, with the callbacks to Python that its custom calls number, and what they need."""
+    """A module, with the callbacks to Python that its custom calls number, and the objects that
+    these need."""
 
     bytecode: bytes
     callbacks: tuple[Any, ...]
@@ -59,12 +62,12 @@ class _Code:
 def module_function(
     module: ir.Module, results: Sequence[Any], name: str, callbacks: tuple[Any, Any] = ((), None)
 ) -> Callable[..., list[jax.Array]]:
-    """The function of arrays that the ``main`` of a module is.
+    """Returns the ``main`` of a module as a function of arrays.
 
     Args:
       module: its arguments and results are tensors; copied here.
       results: the abstract values of the results.
-      name: of the function.
+      name: the function's name.
       callbacks: those of the program that the module is from, as `callbacks_of` has them.
     """
     calls_python = any(_calls_python(op) for op in walk.operations(module.operation))
@@ -91,7 +94,7 @@ def _primitive() -> Primitive:
 
 
 def _lower(ctx: Any, *args: ir.Value, code: _Code, results: Any) -> list[ir.Value]:
-    """Puts copies of the module's operations where the call is."""
+    """Copies the module's operations to the place of the call."""
     context, around = ctx.module_context.context, ctx.module_context.module
     parsed = ir.Module.parse(code.bytecode, context)
     if code.callbacks:
@@ -115,7 +118,7 @@ def _calls_python(op: ir.Operation) -> bool:
 
 
 def _renumber_callbacks(module: ir.Module, first: int) -> None:
-    """Has a module's callbacks be numbered from ``first``: those before are another one's."""
+    """Renumbers a module's callbacks from ``first``: lower numbers are another module's."""
     for op in walk.operations(module.operation):
         if not first or not _calls_python(op):
             continue
@@ -129,9 +132,10 @@ def _renumber_callbacks(module: ir.Module, first: int) -> None:
 
 
 def _take_symbols(parsed: ir.Module, around: ir.Module) -> ir.Operation:
-    """Copies the functions and meshes of a module but ``main``, which it gives, into another one.
+    """Copies the functions and meshes of a module into another one, except ``main``, which it
+    returns.
 
-    What the other one has already under its name is not copied; a name that means something else
+    A symbol that the other module has already is not copied; a name that stands for another symbol
     there gets a number.
     """
     there = {_symbol(view.operation): view.operation for view in around.body.operations}
@@ -163,7 +167,7 @@ def _symbol(op: ir.Operation) -> str:
 
 @functools.cache
 def _dtypes() -> dict[str, Any]:
-    """JAX's dtypes by the name of the element type that each becomes in MLIR."""
+    """Returns JAX's dtypes by the name of their MLIR element type."""
     from jax._src.interpreters.mlir import _dtype_to_ir_type
     from jax.interpreters import mlir
 
@@ -171,6 +175,6 @@ def _dtypes() -> dict[str, Any]:
     with mlir.make_ir_context(), ir.Location.unknown():
         for dtype, make in _dtype_to_ir_type.items():
             if dtype != jax.dtypes.float0:
-                # Of those of one type the first: an i1 is a boolean.
+                # Of dtypes with the same element type the first counts: i1 is a boolean.
                 known.setdefault(str(make()), dtype)
     return known

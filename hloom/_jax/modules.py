@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def make_context() -> ir.Context:
-    """A fresh MLIR context with every dialect of the modules that JAX makes.
+    """Returns a new MLIR context with every dialect of JAX's modules.
 
     hloom-opt (hloom_tools/opt/job.py) reads modules in it. The public dialect modules register only
-    their own dialect: a module also needs func, arith, mhlo and what native passes need of them.
+    their own dialect: a module also needs func, arith, mhlo and the interfaces that native passes
+    use.
     """
     from jax._src.interpreters import mlir
 
@@ -26,7 +27,8 @@ def make_context() -> ir.Context:
 
 
 def through_hlo(module_text: str) -> str:
-    """A module as XLA reads it: StableHLO without CHLO, calls and shardings of JAX as they are."""
+    """Returns a module as XLA reads it: StableHLO without CHLO, with JAX's calls and shardings
+    unchanged."""
     from jaxlib import _jax
 
     computation = _jax.mlir.mlir_module_to_xla_computation(
@@ -40,9 +42,9 @@ _PMAP_MODULE = "jit__fun"
 
 
 def pmapped_function(module: ir.Module, name: str) -> str:
-    """The name of the function that `jax.pmap` was given; empty for a program that is none of it.
+    """Returns the name of the function that `jax.pmap` was called with; empty for other programs.
 
-    Read off the call stacks of what it does: without any of them the name is not known.
+    The name comes from the call stacks of the operations: without call stacks it is unknown.
     """
     if name != _PMAP_MODULE:
         return ""
@@ -50,7 +52,7 @@ def pmapped_function(module: ir.Module, name: str) -> str:
     from hloom.passes.ir.walk import entry_function, operations
 
     main = entry_function(module)
-    # Of what JAX's own function does around the user's.
+    # JAX's own function around the user's has such operations.
     *_, end = main.regions[0].blocks[0].operations
     outer = call_stack(end.operation.location)
     for op in operations(main.operation):

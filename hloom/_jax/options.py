@@ -13,10 +13,10 @@ OPTION = "hloom"
 
 
 def take_option(compile_options: Any) -> tuple[Any, Any]:
-    """The jit's own "hloom" option (None where it has none), and options that XLA accepts.
+    """Returns the jit's own "hloom" option (None where it has none), and options that XLA accepts.
 
-    XLA rejects options that it does not know, so ours is taken out, of a copy: the caller may
-    compile with the same object again.
+    XLA rejects unknown options, so ours is removed from a copy: the caller may compile with the
+    same object again.
     """
     overrides: list[tuple[str, Any]] = compile_options.env_option_overrides
     given = [value for name, value in overrides if name == OPTION]
@@ -28,7 +28,7 @@ def take_option(compile_options: Any) -> tuple[Any, Any]:
 
 
 def with_options(compile_options: Any, options: Mapping[str, str | int | bool]) -> Any:
-    """The compile options with some of XLA's set beside, or in the place of, those they have."""
+    """Returns compile options with some of XLA's options added, or replaced."""
     if not options:
         return compile_options
     extended = copy.copy(compile_options)
@@ -38,7 +38,8 @@ def with_options(compile_options: Any, options: Mapping[str, str | int | bool]) 
 
 
 def given_options(compile_options: Any) -> dict[str, str]:
-    """The options of XLA that the program has set, by name: for this compile, or in XLA_FLAGS."""
+    """Returns the options of XLA that the program has set, by name: for this compile, or in
+    XLA_FLAGS."""
     flags = re.findall(r"--(\w+)(?:=(\S*))?", os.environ.get("XLA_FLAGS", ""))
     given = {name: value or "true" for name, value in flags}
     given.update((name, str(value)) for name, value in compile_options.env_option_overrides)
@@ -46,23 +47,24 @@ def given_options(compile_options: Any) -> dict[str, str]:
 
 
 def own_options(compile_options: Any) -> dict[str, str]:
-    """The options of XLA that the program has set for this compile, by name; not hloom's."""
+    """Returns the options of XLA that the program has set for this compile, by name, without
+    hloom's."""
     overrides: list[tuple[str, Any]] = compile_options.env_option_overrides
     return {name: str(value) for name, value in overrides if name != OPTION}
 
 
 def partitions_and_replicas(compile_options: Any) -> tuple[int, int]:
-    """How many partitions and replicas a program is compiled for."""
+    """Returns the numbers of partitions and replicas that a program is compiled for."""
     build = compile_options.executable_build_options
     return int(build.num_partitions), int(build.num_replicas)
 
 
 def compile_options_for(devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """JAX's compile options for a module with one partition on each of these devices.
+    """Returns JAX's compile options for a module with one partition on each of these devices.
 
     Args:
-      devices: of one backend.
-      options: by name, XLA's and "hloom".
+      devices: those of one backend.
+      options: options by name, XLA's and "hloom".
     """
     import numpy as np
     from jax._src import compiler
@@ -77,10 +79,10 @@ def compile_options_for(devices: Sequence[Any], options: Mapping[str, Any]) -> A
 
 
 def profiled(compile_options: Any) -> str | None:
-    """What profiles the program, so that XLA uses no CUDA graphs for now; None where nothing does.
+    """Returns the profiler that keeps XLA from using CUDA graphs for now; None without one.
 
-    AutoPGLE compiles twice: JAX has XLA form no graphs the first time. While a trace is taken, XLA
-    runs what it captured kernel by kernel.
+    AutoPGLE compiles twice: the first time JAX lets XLA form no graphs. While a trace is recorded,
+    XLA runs captured work kernel by kernel.
     """
     from jax._src import config, profiler
 

@@ -1,10 +1,10 @@
-"""What XLA tells where it refuses a program that does not fit the device.
+"""Parses XLA's error for a program that does not fit the device.
 
 XLA:TPU checks a program's memory while it compiles, and raises RESOURCE_EXHAUSTED with a text. The
-memory that it names is of arguments, results and temporaries together, as in the figures of an
-executable: of a program that a v5e refuses it is within 4 % of the peak that a v6e has, which
-tests/targets/test_tpu_refusals.py compares. It has three digits or four, so that it is exact
-to 10 MiB or so.
+memory in the text is that of arguments, results and temporaries together, as in the figures of an
+executable: for a program that a v5e refuses it is within 4 % of the peak on a v6e, which
+tests/targets/test_tpu_refusals.py compares. It has three or four digits, so that it is exact to
+about 10 MiB.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _WORDINGS = (
     re.compile(
         rf"memory required for HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)"
     ),
-    # Where buffers are assigned, and in older ones of libtpu. Other spaces, as vmem, are no matter
-    # of how much a program keeps.
+    # The error of buffer assignment, also in older versions of libtpu. Other memory spaces, e.g.
+    # vmem, do not depend on how much a program keeps.
     re.compile(rf"\bUsed {_SIZE} of {_SIZE} hbm\b"),
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -34,8 +34,8 @@ class OutOfMemory:
     """A refused program.
 
     Attributes:
-      used_bytes: what a step would take of one device; always more than the limit.
-      limit_bytes: what the compiler allows.
+      used_bytes: the memory that a step would take on one device; always more than the limit.
+      limit_bytes: the memory that the compiler allows.
     """
 
     used_bytes: int
@@ -43,7 +43,7 @@ class OutOfMemory:
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    """What an error of a compile tells of memory; None where it is another error or tells none."""
+    """Returns the memory figures in a compile error; None where the error has none."""
     text = str(error)
     if not isinstance(error, jax.errors.JaxRuntimeError) or _STATUS not in text:
         return None
@@ -52,7 +52,7 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
         return None
     used, used_unit, limit, limit_unit = match.groups()
     limit_bytes = _bytes(limit, limit_unit)
-    # The two may be the same where they are rounded.
+    # Rounding may make the two equal.
     return OutOfMemory(max(_bytes(used, used_unit), limit_bytes + 1), limit_bytes)
 
 

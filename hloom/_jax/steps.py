@@ -1,4 +1,4 @@
-"""Each run of a program, as hloom sees it while it watches a thread."""
+"""Intercepts each run of a program while hloom watches a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hloom._jax.hook import MARK
 
 
 class Program(Protocol):
-    """JAX's `ExecuteReplicated`: what runs an executable from Python."""
+    """JAX's `ExecuteReplicated`, which runs an executable from Python."""
 
     name: str
     xla_executable: Any
@@ -21,12 +21,13 @@ class Program(Protocol):
 
 
 def watch_programs(run: Callable[[Program, Sequence[Any], Callable[[], Any]], Any]) -> None:
-    """Has hloom see each run of a program that goes through Python.
+    """Calls `run` in place of each run of a program that goes through Python.
 
-    Every run does in a thread where `step_flag` has a value. The second and later calls do nothing.
+    In a thread where `step_flag` has a value every run goes through Python. The second and later
+    calls do nothing.
 
     Args:
-      run: called as (program, arguments, JAX's own run) in the place of JAX's own run.
+      run: called as (program, arguments, JAX's own run).
     """
     from jax._src.interpreters import pxla
 
@@ -44,7 +45,7 @@ def watch_programs(run: Callable[[Program, Sequence[Any], Callable[[], Any]], An
 
 
 def _keep_in_python(flag: Flag) -> None:
-    """Gives JAX nothing to call an executable from C++ with while `flag` has a value."""
+    """Keeps JAX from calling executables from C++ while `flag` has a value."""
     from jax._src.interpreters import pxla
 
     fastpath_data: Any = pxla.MeshExecutableFastpathData
@@ -53,18 +54,18 @@ def _keep_in_python(flag: Flag) -> None:
         __slots__ = ()
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            # JAX itself has None for what is to stay in Python.
+            # JAX itself uses None for calls that stay in Python.
             return None if flag.value is not None else fastpath_data(*args, **kwargs)
 
     pxla.MeshExecutableFastpathData = FastpathData  # type: ignore[misc]
 
 
 def module_name_of(program: Program) -> str:
-    """The name of a program's module: JAX makes "jit_step" of "jit(step)"."""
+    """Returns the name of a program's module: JAX turns "jit(step)" into "jit_step"."""
     return re.sub(r"[^\w.-]", "_", program.name).rstrip("_")
 
 
 def arguments_of(program: Program, args: Sequence[Any]) -> list[Any]:
-    """Those of the arguments that the module takes, in its order; tokens of effects left out."""
+    """Returns the arguments that the module takes, in its order, without tokens of effects."""
     kept = [each for index, each in enumerate(args) if index in program.kept_var_idx]
     return [*kept, *program.mut.in_mut] if program.mut else kept

@@ -1,1 +1,1 @@
-"""The way of a module through a compile: passes, lowering, XLA, attempts of measured passes."""
+"""The compile of one module: passes, lowering, XLA, attempts of measured passes."""

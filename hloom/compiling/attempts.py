@@ -1,4 +1,4 @@
-"""The attempts of a measured pass, each measured by a compile."""
+"""The attempt loop of a measured pass: each plan is compiled, and XLA's figures measure it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_LIMIT = 2**62
 
 
 class Attempts:
-    """The attempts of one program, of which the best is kept.
+    """Compiles one plan after the other for a program and keeps the best executable.
 
     Attributes:
       best: the executable to use; None as long as XLA refused all.
@@ -57,10 +57,10 @@ class Attempts:
         self._tried: set[bytes] = set()
 
     def run(self) -> Complaint | None:
-        """Makes attempts as long as the pass wants more; gives what the best fails to hold.
+        """Makes attempts as long as the pass wants more; returns what the best one fails to meet.
 
-        Nothing is said where XLA compiled none. Raises PassError where a step fails; what was the
-        best until then still is.
+        Returns None where XLA compiled none. Raises PassError where a step fails; the best attempt
+        so far stays the best.
         """
         try:
             return self._run()
@@ -76,7 +76,8 @@ class Attempts:
         progress: feedback.Progress[Any] = feedback.Progress()
         for progress in feedback.attempts(driver, target, self._measure):
             if progress.newest_is_best and isinstance(self._newest, Compiled):
-                # What was the best until now is dropped, and the memory that it holds with it.
+                # The previous best is dropped, which frees the device memory that its executable
+                # holds.
                 self.best, self.best_index = self._newest, progress.best
                 self.error = self.refused = None
             self._newest = None
@@ -86,7 +87,7 @@ class Attempts:
         return driver.complaint(progress.attempts, self.best_index, target, lambda: readable(best))
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
-        """Compiles the plan that follows; None where it was compiled, or nobody can measure it."""
+        """Compiles the next plan; None where it was compiled already or cannot be measured."""
         if earlier:
             self._newest = self._compile_next(earlier)
         if self._newest is None:
@@ -102,7 +103,7 @@ class Attempts:
         figures = self._agreed(_figures_of(newest, run))
         attempt = None if figures is None else Attempt(run.record, *figures)
         if attempt is not None and attempt.is_refused and len(self.all) == self.best_index:
-            # Another process has no executable of it.
+            # XLA refused the plan in another process, so that no executable exists there.
             self.best = self.best_index = None
         prediction = run.record.prediction
         self.all.append(
@@ -139,7 +140,8 @@ class Attempts:
     def _agreed(
         self, mine: tuple[int, int, int | None] | None
     ) -> tuple[int, int, int | None] | None:
-        """The largest figures that any process has; refused where it was in one of them."""
+        """Returns the largest figures of all processes; refused if XLA refused the plan in any of
+        them."""
         if mine is None:
             return None
         step, temp, limit = mine
@@ -149,7 +151,7 @@ class Attempts:
 
 
 def refusals(attempts: Sequence[CompileAttempt]) -> str:
-    """What XLA refused, where it refused every attempt: what each takes, and what is allowed."""
+    """States, where XLA refused every attempt, the memory that each takes and the limit."""
     taken = ", ".join(size(each.step_bytes or 0) for each in attempts)
     limit = min(each.limit_bytes or 0 for each in attempts)
     plans = (
@@ -161,10 +163,11 @@ def refusals(attempts: Sequence[CompileAttempt]) -> str:
 
 
 def _figures_of(newest: Compiled | Refused, run: PassRun) -> tuple[int, int, int | None] | None:
-    """Bytes of a step, of its temporaries, and of the limit that refused it; None where not known.
+    """Returns the bytes of a step, of its temporaries, and of the limit that it exceeds; None where
+    unknown.
 
-    An error of XLA does not tell what of a step is temporaries: arguments and results are as the
-    plan's prediction has them.
+    XLA's error does not say how much of a step is temporaries: the sizes of arguments and results
+    are taken from the plan's prediction.
     """
     if isinstance(newest, Refused):
         assert run.record is not None

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send each other: as predicted, and by XLA."""
+"""The bytes that the devices of a compiled program exchange: predicted, and by XLA."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hloom.xla.scheduled import collectives_table, sent_by_xla
 def sent_of(
     module: ir.Module, target: Target, executable: Any, step_bytes: int | None
 ) -> Sent | None:
-    """What a module's devices send in a step.
+    """Returns the bytes that a module's devices exchange in one step.
 
-    None of a program for one device, of one that takes little (JAX has hundreds of them compiled),
-    and where Shardy cannot tell. Raises ValueError for that in strict mode.
+    None for a program of one device, for one that takes little memory (JAX compiles hundreds of
+    them), and where Shardy's partitioner fails; in strict mode that failure raises ValueError.
     """
     if (step_bytes or 0) < LEAST_BYTES or not has_several_devices(module):
         return None
     try:
         overview = Overview.of(module, target.speed)
     except ValueError:
-        # It is a figure to show: no program shall go without its passes for it.
+        # The figure is only shown: its failure must not keep a program from its passes.
         if is_strict():
             raise
         return None
@@ -42,7 +42,7 @@ def sent_of(
         by_xla = sent_by_xla(text)
         made = collectives_table(text)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
-        pass  # It is a figure to show, and this backend has none.
+        pass  # The figure is only shown, and this backend reports none.
     overview = replace(overview, by_xla=by_xla)
     told = overview.to_json()
     if made is not None:

@@ -1,4 +1,4 @@
-"""What a pipeline makes of one module: a candidate, or one for each plan of a measured pass."""
+"""The candidates of one module: one, or one for each plan of a measured pass."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ class ModuleCandidate:
     """One module to compile.
 
     Attributes:
-      module: what goes to XLA; the original itself where no step rewrote it.
-      changed: a step that does more than to prepare had something to do.
-      runs: what each step did, in order.
-      driven: of these, the measured pass's; None where the pipeline has none.
-      options: options of XLA, by name, that its capture regions ask for.
-      modelled: what was changed by hloom's models; None where no measured pass changed anything.
-      limit_bytes: of temporary memory, what the budget leaves by the attempts before it; None
-        where there are none, and without a budget in bytes.
-      code: the module before its marks are lowered, as bytes, where its plan may be kept; empty
+      module: the module that XLA compiles; the original itself where no step rewrote it.
+      changed: whether a step that does more than prepare changed the module.
+      runs: the result of each step, in order.
+      driven: the measured pass's entry in `runs`; None where the pipeline has none.
+      options: options of XLA, by name, that its capture regions need.
+      modelled: the change in memory and work by hloom's models; None where no measured pass changed
+        anything.
+      limit_bytes: the temporary memory that the budget leaves, by earlier attempts; None without
+        earlier attempts, and without a budget in bytes.
+      code: the module before its marks are lowered, as bytecode, where its plan may be kept; empty
         where that is the original.
     """
 
@@ -58,13 +59,14 @@ class Candidates:
     The steps before the measured pass run once; what follows runs on a clone of their result.
 
     Attributes:
-      seconds: what all of it took.
+      seconds: the time that making the candidates took.
     """
 
     def __init__(
         self, request: CompileRequest, *, seconds: float = 0.0, are_kept: bool = False
     ) -> None:
-        """``seconds`` are those that went before; ``are_kept``: each has its ``code``."""
+        """``seconds``: time spent before; ``are_kept``: whether each candidate stores its
+        ``code``."""
         self.seconds, self._are_kept = seconds, are_kept
         self._request = request
         self._driver = request.pipeline.driver(request.target.platform)
@@ -88,7 +90,7 @@ class Candidates:
             self.seconds += time.perf_counter() - start_s
 
     def readable(self, candidate: ModuleCandidate) -> ir.Module:
-        """A candidate's module in the form that the model reads: its calls inlined."""
+        """Returns a candidate's module with its calls inlined, as the memory model reads it."""
         if candidate.module is not self._request.module or self._driver is None:
             return candidate.module
         return self._as_it_is(self._driver[0])
@@ -115,7 +117,7 @@ class Candidates:
         runs = (*self._preparation.runs, *result.runs)
         changed = self._preparation.changed or result.changed
         rewritten = self._preparation.rewritten or result.rewritten
-        # Read first: lowering leaves no marks.
+        # The options are read before lowering, which removes the marks.
         platform = self._request.target.platform
         options: dict[str, str | int] = {}
         if changed:
@@ -136,7 +138,7 @@ class Candidates:
         )
 
     def of_kept(self, plan: KeptPlan) -> ModuleCandidate:
-        """The candidate that a kept plan is. Raises PassError where lowering fails."""
+        """Returns the candidate of a kept plan. Raises PassError where lowering fails."""
         module = self._request.module if plan.module is None else plan.module
         if plan.module is not None:
             _lower(module, self._request.placement)
@@ -149,13 +151,13 @@ class Candidates:
         return temp_limit(budget, attempts, self._request.target)
 
     def _is_given(self, stop: int) -> bool:
-        """Whether the measured pass is given the program as it is, but for its form."""
+        """Whether the measured pass starts from the original program, apart from its form."""
         steps = self._request.pipeline.steps()[:stop]
         made = zip(steps, self._preparation.runs, strict=True)
         return all(run.empty or step.preparation for step, run in made)
 
     def _as_it_is(self, stop: int) -> ir.Module:
-        """The program as it is, in the form that the model reads: its calls inlined."""
+        """Returns the original program with its calls inlined, as the memory model reads it."""
         assert self._prepared is not None
         if self._is_given(stop):
             return self._prepared

@@ -1,6 +1,6 @@
-"""The way of a program through hloom: passes, lowering, XLA, and what becomes of failures.
+"""Compiles one program: passes, lowering, XLA, attempts, and the handling of failures.
 
-A measured pass plans again from what a compile gave: `hloom/compiling/attempts.py`.
+A measured pass plans again from XLA's figures of a compile: `hloom/compiling/attempts.py`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _log = logging.getLogger("hloom.kept")
 def compile_program(request: CompileRequest) -> CompileResult:
     """Runs the pipeline on a clone of the module and compiles the result.
 
-    A measured pass plans again from what the compile gave; the best of its attempts is the
-    result. Where no pass has anything to do, or one fails outside strict mode, compiles the module
-    itself. Raises PassError in strict mode, and whatever JAX's compile raises on the original;
-    where the request falls back on nothing, PassError or RefusedError.
+    A measured pass plans again from XLA's figures; the best of its attempts is the result. Where no
+    pass has anything to do, or one fails outside strict mode, compiles the module itself. Raises
+    PassError in strict mode, and whatever JAX's compile raises on the original; where the request
+    falls back on nothing, PassError or RefusedError.
 
-    A plan that an earlier process has kept is used instead, and nothing planned.
+    Where an earlier process has kept a plan, that plan is used and nothing is planned.
     """
     start_s = time.perf_counter()
     entry = request.kept()
@@ -66,7 +66,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
         used = first
     else:
         attempts = Attempts(request, driver[1], candidates, compiler, first)
-        # What is not the best any more shall free what it holds on the device.
+        # Attempts that were not chosen must free their device memory.
         del first
         used = _best_of(attempts, driver[1].name, request, compiler, failures)
     for run in () if used.candidate is None else used.candidate.runs:
@@ -83,9 +83,10 @@ def compile_program(request: CompileRequest) -> CompileResult:
 
 
 def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> CompileResult | None:
-    """The result by the plan of an earlier process; None where there is none, or it is of no use.
+    """Compiles the plan that an earlier process has kept; None where none exists or it is of no
+    use.
 
-    Among several processes all of them use it, or none.
+    Of several processes, either all use it or none does.
     """
     plan = _read_kept(entry, request)
     if plan is None:
@@ -96,7 +97,8 @@ def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> Co
         pass_s = time.perf_counter() - start_s
         compiled = compiler.compile(candidate)
     except Exception as error:
-        # The device may have less room than then; planning anew finds out.
+        # The device may have less free memory than when the plan was made; planning again finds
+        # out.
         _log.info("the kept plan of %s is not used: %s", request.name, reason_of(error))
         return None
     for name, complaint in plan.told.complaints:
@@ -152,12 +154,12 @@ def _read_kept(entry: kept.Entry, request: CompileRequest) -> kept.KeptPlan | No
     try:
         most, negative = request.agreement.largest((digest, -digest))
     except AgreementError:
-        return None  # planning says what is wrong
+        return None  # planning again reports the error
     return plan if most == -negative else None
 
 
 def _keep(entry: kept.Entry, used: Compiled, failures: Failures, record: CompileRecord) -> None:
-    """Keeps what was planned, for later processes; nothing where a step failed."""
+    """Keeps the plan for later processes, unless a step failed."""
     candidate = used.candidate
     if candidate is None or failures.fell_back or failures.stopped:
         return
@@ -174,7 +176,7 @@ def _compile_first(
 ) -> Compiled | Refused:
     """The first candidate's executable; the original's where a step fails outside strict mode.
 
-    A program that does not fit the device is the first attempt of a measured pass as well.
+    A program that does not fit the device is also the first attempt of a measured pass.
     """
     try:
         candidate = candidates.make()
@@ -205,7 +207,8 @@ def _best_of(
     compiler: Compiler,
     failures: Failures,
 ) -> Compiled:
-    """The best of a measured pass's attempts; the original where XLA refuses all of them."""
+    """Returns the best of a measured pass's attempts; the original where XLA refuses all of
+    them."""
     failure: PassError | None = None
     try:
         complaint = attempts.run()
@@ -238,7 +241,7 @@ def _best_of(
 
 
 def _agreed(target: Target, agreement: Agreement) -> Target:
-    """The target with the least memory that any of the processes has, so that all plan alike."""
+    """Returns the target with the least memory of all processes, so that all plan alike."""
     if target.memory_bytes is None or target.usable_bytes is None:
         return target
     least = (-target.memory_bytes, -target.usable_bytes)
@@ -301,11 +304,12 @@ def _record(
 def _allowed_bytes(
     request: CompileRequest, whole_temp_bytes: int | None, figures: MemoryFigures
 ) -> int | None:
-    """What the budget of the measured pass allows a step.
+    """Returns the bytes that the budget of the measured pass allows a step.
 
     Args:
-      whole_temp_bytes: XLA's temporaries of the program as it is, of which a share is.
-      figures: XLA's of what is used.
+      whole_temp_bytes: XLA's temporaries of the original program, to which a budget in percent
+        refers.
+      figures: XLA's memory figures of the executable that is used.
     """
     driver = request.pipeline.driver(request.target.platform)
     budget = None if driver is None else getattr(driver[1], "budget", None)

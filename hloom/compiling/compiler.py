@@ -1,4 +1,4 @@
-"""Asks XLA for the candidates of one program, and counts what that takes."""
+"""Compiles the candidates of one program by XLA, and counts compiles and seconds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Compiled:
     """An executable.
 
     Attributes:
-      executable: JAX's.
-      candidate: what it was made of; None where a step failed and it is the original's.
-      figures: XLA's, of its memory.
+      executable: JAX's executable.
+      candidate: the candidate that it was compiled from; None where a step failed and the original
+        was compiled.
+      figures: XLA's figures of its memory.
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off.
-      captured: what of it runs in CUDA graphs; None where no pass cares.
+      captured: the part of it that runs in CUDA graphs; None where no pass captures any.
     """
 
     executable: Any
@@ -38,12 +39,12 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Refused:
-    """A candidate that XLA refuses for what it takes of the device.
+    """A candidate that XLA refuses because it takes too much device memory.
 
     Attributes:
-      candidate: what was refused.
-      memory: what it would take, and what is allowed.
-      error: XLA's own.
+      candidate: the candidate that XLA refused.
+      memory: the bytes that it would take, and the limit.
+      error: XLA's error.
       compile_s: seconds until it was raised.
     """
 
@@ -57,8 +58,8 @@ class Compiler:
     """Compiles the candidates of one program.
 
     Attributes:
-      compiles: how often XLA, or the cache, was asked.
-      seconds: how long that took.
+      compiles: the number of compiles, those that the cache served included.
+      seconds: the time that they took.
     """
 
     def __init__(self, request: CompileRequest) -> None:
@@ -71,11 +72,12 @@ class Compiler:
 
     @property
     def cache_hit(self) -> bool | None:
-        """Whether the persistent cache served every compile that came to its end."""
+        """Whether the persistent cache served every compile that ended without an error."""
         return None if None in self._cache_hits else all(self._cache_hits)
 
     def attempt(self, candidate: ModuleCandidate) -> Compiled | Refused:
-        """As `compile`, but that the program does not fit the device is a result as well."""
+        """Compiles as `compile` does, but returns `Refused` where the program does not fit the
+        device."""
         before_s = self.seconds
         try:
             return self.compile(candidate)

@@ -1,9 +1,9 @@
-"""Makes the processes that run one program decide alike.
+"""Makes the processes that run one program take the same decisions.
 
-Each process compiles the program for itself, and what it compiles must be the same everywhere, or
-their collectives would not meet. So where a decision rests on a figure that a process reads off
-its own device or compile, all of them use the largest. They tell each other through the
-key-value store of `jax.distributed`.
+Each process compiles the program for itself, and all must compile the same module, or their
+collectives would not match. So where a decision rests on a figure of the process's own device or
+compile, all processes use the largest figure. They exchange figures through the key-value store of
+`jax.distributed`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Store(Protocol):
         """Stores a value."""
 
     def get(self, key: str, timeout_s: float) -> str | None:
-        """The value, as soon as there is one; None where there was none in time."""
+        """Waits for the value of a key and returns it; None where none was stored in time."""
 
     def delete(self, key: str) -> None:
-        """Forgets a value."""
+        """Deletes a value."""
 
 
 class AgreementError(RuntimeError):
-    """Other processes did not tell their figures in time; the text says which."""
+    """Other processes did not send their figures in time; the text says which."""
 
 
 class Agreement:
-    """What the processes of one compile of one program agree on.
+    """Lets the processes that compile one program agree on figures.
 
-    With fewer than two processes nothing is asked, and every process has its own figures.
+    With fewer than two processes nothing is exchanged, and the process's own figures count.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Agreement:
             self._program = f"hloom/{digest}"
 
     def largest(self, figures: Sequence[int]) -> tuple[int, ...]:
-        """The largest of each figure over the processes; all of them call this alike.
+        """Returns the largest of each figure over the processes; all of them must call this alike.
 
-        Raises AgreementError where one of them did not in time, or where there is no way to ask.
+        Raises AgreementError where a process did not call it in time, or no store is available.
         """
         if len(self._processes) < 2:
             return tuple(figures)
@@ -91,7 +91,8 @@ class Agreement:
         }
         missing = [str(process) for process, text in told.items() if text is None]
         if missing:
-            # Who is late shall find nobody either, rather than decide another way than we do.
+            # A late process must not find our figure and decide otherwise than we do: it is
+            # deleted.
             self._store.delete(f"{name}/{self._me}")
             with _lock:
                 _rounds[member] -= 1

@@ -12,14 +12,14 @@ from hloom.policy import first_time, is_strict, warn
 
 
 class Failures:
-    """The failures of one program.
+    """Collects the failures of one program, and raises or warns.
 
     Attributes:
       fell_back: why the original was compiled in spite of the pipeline; None where it was not.
-      complaint: what the spec asks for and the program does not have.
-      complaints: the same, each after the pass that has it.
-      stopped: a step failed, and what is used is what there was before.
-      dump_dir: where the program was written with what failed.
+      complaint: the part of the spec that the program does not meet.
+      complaints: all complaints, each with the pass that has it.
+      stopped: whether a step failed after an attempt that is used instead.
+      dump_dir: the folder that the failing program was written to.
     """
 
     def __init__(self, request: CompileRequest) -> None:
@@ -37,12 +37,12 @@ class Failures:
         self._tell(failure, "compiled as it was", repeat)
 
     def stop_trying(self, failure: PassError) -> None:
-        """Raises `failure` or warns, once, that an attempt before it is used."""
+        """Raises `failure` or warns, once, that an earlier attempt is used."""
         self.complaint, self.stopped = str(failure), True
         self._tell(failure, "compiled as the best plan before has it", "")
 
     def give_up(self, failure: PassError) -> None:
-        """Warns, once, of what was tried for a program that XLA refuses in any case."""
+        """Warns, once, which attempts were made for a program that XLA refuses in any form."""
         request = self._request
         if not first_time(f"{request.name}: {failure}"):
             return
@@ -51,7 +51,7 @@ class Failures:
         warn(f"hloom: {failure}. XLA refuses '{request.name}' as it was, too.{seen}")
 
     def complain(self, pass_name: str, complaint: Complaint) -> None:
-        """In strict mode raises the complaint of a pass; otherwise warns of it, once."""
+        """Raises the complaint of a pass in strict mode; otherwise warns of it, once."""
         name, text = self._request.name, complaint.text
         if is_strict() and self._request.falls_back:
             raise PassError(pass_name, "hold", f"'{name}': {text}")
@@ -60,7 +60,7 @@ class Failures:
         if not self._request.falls_back:
             return
         topic = complaint.topic
-        # Whoever tries another spec is told again what it leaves undone.
+        # Another spec gets its own warning.
         if first_time(f"{self._request.pipeline}: {topic or f'{name}: {pass_name}: {text}'}"):
             what, *more = text.splitlines()
             # With its options: Python itself shows one text of one line once.
@@ -73,7 +73,7 @@ class Failures:
             warn("\n".join((f"{what}{others}", *more)))
 
     def advise(self, run: PassRun) -> None:
-        """Warns, once, of what is amiss with what a pass has done; never an error."""
+        """Warns, once, of a drawback of a pass's result; never raises."""
         text = f"hloom: pass '{run.name}': '{self._request.name}': {run.warning}"
         if self._request.falls_back and first_time(f"{self._request.pipeline}: {text}"):
             warn(text)
@@ -92,7 +92,7 @@ class Failures:
 
 
 def in_lines(pass_name: str, refusal: str) -> str:
-    """What a pass was asked for and does not do, in lines: what, why, and where the remedy is."""
+    """Formats a refusal of a pass in lines: the request, the reason, and the remedy."""
     what, _, why = refusal.partition("; ")
     lines = [f"{what.removesuffix('.')}."]
     if why:

@@ -1,4 +1,4 @@
-"""Compiles with the options that passes ask for, and checks what came of capture regions."""
+"""Compiles with the options that passes need, and checks which capture regions became graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class XlaOptions:
 
     Attributes:
       given: options of XLA from its compiler options or from XLA_FLAGS, by name. They win.
-      profiled: what profiles it and switches graphs off meanwhile, for people; None for nothing.
+      profiled: the profiler that switches graphs off while it runs, as text for the user; None
+        where none runs.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -39,9 +40,10 @@ class XlaOptions:
 def compile_captured(
     compile_: CompileFunction, module: ir.Module, wanted: Options, theirs: XlaOptions
 ) -> tuple[Any, Captured | None]:
-    """The executable, and what of it runs in graphs; None where no region asks for any option.
+    """Returns the executable, and its part that runs in graphs; None where no region needs an
+    option.
 
-    An option that the program has set is left as it is, and one that this XLA does not know is left
+    An option that the program has set is not changed, and one that this XLA does not know is left
     out; both are noted. Raises what `compile_` raises otherwise.
     """
     if not wanted:
@@ -74,7 +76,7 @@ def _compile(
     more: Options,
     notes: list[str],
 ) -> Any:
-    """The executable, without those ``options`` that XLA refuses; they are taken out, and noted."""
+    """Compiles without those ``options`` that XLA refuses; they are removed, and noted."""
     while True:
         try:
             return compile_(module, {**options, **more})
@@ -92,7 +94,8 @@ def _log_all(notes: list[str]) -> None:
 
 
 def _beside(wanted: Options, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """The wanted options that go beside what the program has set, and notes on the others."""
+    """Returns the wanted options that do not conflict with the program's, and notes on the
+    others."""
     options: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in wanted.items():
@@ -107,7 +110,7 @@ def _beside(wanted: Options, given: Mapping[str, str]) -> tuple[dict[str, Any], 
 
 
 def _refused(error: Exception, options: Mapping[str, Any]) -> str | None:
-    """Which of the options an error says is not known; None where it says something else."""
+    """Returns the option that an error calls unknown; None for another error."""
     match = _UNKNOWN.search(str(error))
     name = next(filter(None, match.groups())) if match else None
     return name if name in options else None

@@ -1,8 +1,8 @@
-"""Changes by the passes, by hloom's models of memory and of work.
+"""The effect of the passes on memory and work, by hloom's models.
 
-XLA tells what the program takes that it compiled. What it would have taken without the passes is
-known where an attempt compiled it so; elsewhere the model gives the proportion, for a program that
-it is right about.
+XLA reports the memory of the program that it compiled. The memory without the passes is known where
+an attempt compiled the original; elsewhere the memory model gives the ratio, if its prediction of
+the compiled program was right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ steps of 12 packages (2026-11-23; `benchmarks/results/log_figures.md` has those 
 
 @dataclass(frozen=True)
 class ModelledProgram:
-    """A program by the models.
+    """The memory and work of a program by the models.
 
     Attributes:
       temp_bytes: temporary memory at the peak, on one device.
@@ -48,14 +48,14 @@ class ModelledProgram:
     def of(
         cls, module: ir.Module, target: Target, temp_bytes: int | None = None
     ) -> ModelledProgram | None:
-        """The program of a module whose calls are inlined; None where it cannot be modelled.
+        """Models a module whose calls are inlined; None where it cannot be modelled.
 
-        `temp_bytes` is the figure of the memory model where that is known already.
+        `temp_bytes` is the memory model's figure where it is known already.
         """
         try:
             main = walk.entry_function(module).regions[0].blocks[0]
             sizes = TensorSizes()
-            # A view of a composite has the name of the composite, not of the operation.
+            # A view of a composite has the composite's name, not the operation's.
             flops = sum(all_flops(view.operation, sizes) for view in main.operations)
             if temp_bytes is None:
                 temp_bytes = predict(module, rules=memory_rules(target)).temp_bytes
@@ -63,7 +63,7 @@ class ModelledProgram:
         except walk.NoEntryError:
             return None
         except Exception:
-            # It is a figure to show: no program shall go without its passes for it.
+            # The figure is only shown: its failure must not keep a program from its passes.
             if is_strict():
                 raise
             return None
@@ -71,16 +71,16 @@ class ModelledProgram:
 
 @dataclass(frozen=True)
 class ModelledChange:
-    """A program as it is, before any pass, and after the last measured pass."""
+    """The models' figures before any pass, and after the last measured pass."""
 
     before: ModelledProgram
     after: ModelledProgram
 
     def temp_bytes_before(self, temp_bytes: int) -> int | None:
-        """Temporaries of the program as it is, where XLA says `temp_bytes` after the passes.
+        """Estimates the original program's temporaries, given XLA's `temp_bytes` after the passes.
 
-        None where the model is wrong about what XLA compiled, so that nothing speaks for what it
-        says of the rest, and where the passes changed less than the model's error.
+        None where the model's prediction of the compiled program is wrong, and where the passes
+        changed less than the model's error.
         """
         was, is_ = self.before.temp_bytes, self.after.temp_bytes
         if not is_ or abs(is_ - temp_bytes) > _TRUSTED * temp_bytes:
@@ -91,9 +91,9 @@ class ModelledChange:
 
     @property
     def added_work(self) -> float | None:
-        """FLOPs that are done once more, as a share of the program's; None where it has none.
+        """Returns the recomputed FLOPs as a share of the program's; None where it has no FLOPs.
 
-        Negative where less is done, as where a checkpoint's work is no longer done again.
+        Negative where the passes remove work, e.g. the recomputation of a checkpoint.
         """
         if not self.before.flops:
             return None
@@ -101,7 +101,7 @@ class ModelledChange:
 
 
 class ChangeObserver(Observer):
-    """Models the program as it is and after the measured passes, where these do anything.
+    """Models the original program and that after the measured passes, where these change anything.
 
     Args:
       driver: the index of the pass that decides on attempts.
@@ -109,7 +109,8 @@ class ChangeObserver(Observer):
       target: what the program is compiled for.
 
     Attributes:
-      change: None until then, and where the program cannot be modelled.
+      change: the modelled change; None before the last pass, and where the program cannot be
+        modelled.
     """
 
     def __init__(self, driver: int, last: int, target: Target) -> None:
@@ -121,15 +122,16 @@ class ChangeObserver(Observer):
         self._before: ModelledProgram | None = None
 
     def set_origin(self, make: Callable[[], ir.Module], *, is_given: bool) -> None:
-        """Tells how to get the program as it is, its calls inlined; and whether the driver is given
-        clones of that, or of what other passes made of it."""
+        """Sets the function that returns the original program with its calls inlined, and whether
+        the driver gets clones of that or of other passes' result."""
         self._origin, self._is_given = make, is_given
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Does nothing: the program as it is is known."""
+        """Does nothing: the original program is known."""
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        """Models what became of it, with the figures that the plan of a single one has already."""
+        """Models the pass's result, with the figures that the plan of a single measured pass has
+        already."""
         if isinstance(step, MeasuredPass):
             self._acts[index] = not plan.empty
         if index != self._last:

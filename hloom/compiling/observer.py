@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class CompileObserver:
-    """Watches the compile of one program; this one does nothing. It must not edit any module."""
+    """Watches the compile of one program. The base class does nothing; no observer may edit a
+    module."""
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Called before the step with this index, which counts from 0, plans."""
@@ -29,7 +30,7 @@ class CompileObserver:
         """Called after the step, its result verified; see `hloom.passes.framework.pipeline`."""
 
     def candidate(self) -> None:
-        """Called where a candidate begins: what was seen before the first belongs to each."""
+        """Called where a candidate begins: events before the first candidate belong to each."""
 
     def lowered(self, index: int, module: ir.Module) -> None:
         """Called where lowering replaced marks, as the step with this index."""
@@ -40,29 +41,31 @@ class CompileObserver:
         """Called before a plan of a measured pass is compiled.
 
         Args:
-          number: which attempt it is; the first is 1.
-          most: how many there may be.
-          record: of the plan, with what it predicts.
-          limit_bytes: of temporary memory, what the budget leaves by the attempts before; None
-            before the first, and without a budget in bytes.
+          number: the number of the attempt; the first is 1.
+          most: the largest number of attempts.
+          record: the record of the plan, with its prediction.
+          limit_bytes: the temporary memory that the budget leaves, by earlier attempts; None before
+            the first, and without a budget in bytes.
         """
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
-        """Called with XLA's figures of an attempt, of this process; not where XLA refused it."""
+        """Called with XLA's figures of an attempt in this process, unless XLA refused it."""
 
     def refused(self, number: int, memory: OutOfMemory) -> None:
-        """Called in its place where XLA refused an attempt for what it takes of the device."""
+        """Called in place of `attempted` where XLA refused an attempt because of its device
+        memory."""
 
     def settled(self) -> None:
-        """Called when no attempt follows, before anybody is warned of what the best one lacks."""
+        """Called when no attempt follows, before any warning about the best one."""
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
-        """Called with what the user is warned of; gives the folder that shows more of it."""
+        """Called with the failure that the user is warned of; returns the folder with its
+        details."""
 
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> Path | None:
-        """Called at the end, also where the original was compiled; gives the dump's folder."""
+        """Called at the end, also where the original was compiled; returns the dump's folder."""
 
     def close(self) -> None:
         """Called at the very end, also where the compile raised."""
@@ -109,13 +112,13 @@ class Observers(CompileObserver):
             each.settled()
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
-        """As that of one; the folder is the first that one gives."""
+        """Calls `failed` of each; returns the first folder that one of them returns."""
         return next(filter(None, [o.failed(pipeline, target, failure) for o in self._all]), None)
 
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> Path | None:
-        """As that of one; later ones find in the record the folder that an earlier one gave."""
+        """Calls `compiled` of each; later observers find an earlier one's folder in the record."""
         for each in self._all:
             folder = each.compiled(pipeline, target, record, executable)
             record = dataclasses.replace(record, dump_dir=record.dump_dir or folder)

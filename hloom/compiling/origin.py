@@ -1,4 +1,4 @@
-"""A program as JAX hands it over to be compiled."""
+"""A program as JAX passes it to its compile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """A program and what it is to be compiled for.
+    """A program and the devices and options that it is compiled for.
 
     Attributes:
       module: the program.
-      backend: JAX's.
+      backend: JAX's backend.
       devices: an array of the devices that it is for.
       options: JAX's compile options.
     """
@@ -40,7 +40,8 @@ class Origin:
 def module_name(module: ir.Module) -> str:
     """The module's name, e.g. "jit_step"; "module" where it has none.
 
-    JAX calls every module of `jax.pmap` alike: it is "pmap_step" here, by the user's function.
+    JAX gives every module of `jax.pmap` the same name: here it is named by the user's function,
+    e.g. "pmap_step".
     """
     from hloom._jax.modules import pmapped_function
 

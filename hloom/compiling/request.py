@@ -26,16 +26,17 @@ class CompileRequest:
 
     Attributes:
       module: the program, which is never edited.
-      pipeline: what is done to clones of it.
-      target: what the passes plan for.
+      pipeline: the passes, which run on clones of it.
+      target: the device that the passes plan for.
       placement: where the lowered program runs.
       compile: JAX's own compile of a module: its cache, then XLA.
-      agreement: the processes that compile the program and have to decide alike.
+      agreement: the processes that compile the program and must take the same decisions.
       xla_options: options of XLA that the program has set for itself.
-      observer: what watches.
-      kept: finds where the plan is kept for later processes; None where it is not.
-      falls_back: where a step fails outside strict mode, there is one warning and the original is
-        compiled. If False, whatever fails is raised, and a complaint is in the record alone.
+      observer: the observer of the compile.
+      kept: finds the cache entry that keeps the plan for later processes; None where plans are not
+        kept.
+      falls_back: if True, a step that fails outside strict mode gives one warning, and the original
+        is compiled. If False, every failure is raised, and a complaint is only recorded.
     """
 
     module: ir.Module
@@ -57,7 +58,7 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An executable of JAX, XLA's figures of its memory, and how it came to be."""
+    """An executable of JAX, XLA's figures of its memory, and the record of its compile."""
 
     executable: Any
     figures: MemoryFigures
@@ -65,10 +66,10 @@ class CompileResult:
 
 
 class RefusedError(Exception):
-    """XLA refuses a module, and says why in the cause; raised where nothing falls back.
+    """XLA refuses a module, for the reason in the cause; raised where `falls_back` is off.
 
     Attributes:
-      changed: it is what the passes made; False for the program itself.
+      changed: whether the module is the passes' result; False for the original.
     """
 
     def __init__(self, *, changed: bool) -> None:

@@ -19,9 +19,9 @@ class EntryValue:
 
     Attributes:
       name: as JAX gives it, e.g. "state['w']"; "argument 3" or "result 3" where it gives none.
-      sharding: as text; None where the module has none.
-      donated: the program may write over the argument.
-      memory_kind: where it lies, e.g. "pinned_host"; None for the device's own memory.
+      sharding: its sharding as text; None where the module has none.
+      donated: whether the program may write over the argument.
+      memory_kind: the memory that holds it, e.g. "pinned_host"; None for the device's own.
     """
 
     name: str
@@ -32,7 +32,7 @@ class EntryValue:
 
 
 def main_of(module: ir.Module) -> Any:
-    """The function that JAX calls; None where there is none."""
+    """Returns the function that JAX calls; None where the module has none."""
     for view in module.body.operations:
         op = view.operation
         if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
@@ -41,7 +41,7 @@ def main_of(module: ir.Module) -> Any:
 
 
 def entry_values(main: Any) -> tuple[list[EntryValue], list[EntryValue]]:
-    """The arguments and the results of the function that JAX calls, in order."""
+    """Returns the arguments and the results of the function that JAX calls, in order."""
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     given = [operation_name(each.location) for each in main.regions[0].blocks[0].arguments]
     results = _attributes(main, "res_attrs", len(type_.results))

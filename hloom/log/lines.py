@@ -1,4 +1,4 @@
-"""Says lines: through `logging` where the program uses it, else on stderr or in the notebook."""
+"""Prints lines: through `logging` where the program uses it, else on stderr or in the notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGGER = "hloom"
 
 
 class Outlet(enum.Enum):
-    """The place that lines go to."""
+    """The place that lines are printed to."""
 
     NOWHERE = enum.auto()
     LOGGING = enum.auto()
@@ -27,10 +27,10 @@ class Outlet(enum.Enum):
 
 
 def outlet() -> Outlet:
-    """The place that lines go to, here and now.
+    """Returns the place that lines are printed to now.
 
-    A program that has handlers decides by them and by their levels, and hloom adds none of its own:
-    no line is there twice. `HLOOM_LOG=on` shows what the levels would drop.
+    Where the program has handlers, these and their levels decide, and hloom adds none of its own:
+    no line is printed twice. `HLOOM_LOG=on` shows lines that the levels would drop.
     """
     level, logger = log_level(), logging.getLogger(LOGGER)
     if level is LogLevel.OFF:
@@ -38,7 +38,7 @@ def outlet() -> Outlet:
     if level is not LogLevel.ON or logger.isEnabledFor(logging.INFO):
         if logger.hasHandlers():
             return Outlet.LOGGING
-        # Without handlers the root's level says nothing: it is WARNING where nobody has set it.
+        # Without handlers the root's level has no meaning: WARNING is its default.
         wanted = max(logger.level, logger.manager.disable + 1)
         if logger.disabled or wanted > logging.INFO:
             return Outlet.NOWHERE
@@ -46,9 +46,10 @@ def outlet() -> Outlet:
 
 
 def prefixed(line: str) -> str:
-    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone.
+    """Returns the line as it is printed: after hloom's name, to be found in a long log, and as
+    plain text.
 
-    Of a process that `multiprocessing` has started it has the name: workers share a terminal.
+    In a process of `multiprocessing` the line has the process's name: workers share a terminal.
     """
     from multiprocessing import current_process, parent_process
 
@@ -58,25 +59,25 @@ def prefixed(line: str) -> str:
 
 
 def emit(line: str) -> None:
-    """Says a line, from any thread."""
+    """Prints a line, from any thread."""
     text, where = prefixed(line), outlet()
     if where is Outlet.LOGGING:
         logging.getLogger(LOGGER).info("%s", text)
     elif where is Outlet.NOTEBOOK:
         notebook.Output().show(text)
     elif where is Outlet.STDERR:
-        # Where nobody reads any more, nobody misses it.
+        # A closed stream has no reader to miss the line.
         with suppress(OSError, ValueError):
             if not terminal.board.print(text):
                 _print(text)
 
 
 def emit_written(folder: Path, name: str = "") -> None:
-    """Says that a dump was written, with its folder as one types it where the program runs.
+    """Prints that a dump was written, with its folder relative to the working directory.
 
     Args:
-      folder: of the dump.
-      name: of the program that it has; empty for a step's.
+      folder: the dump's folder.
+      name: the dumped program's name; empty for a step's dump.
     """
     with suppress(OSError, ValueError):
         folder = folder.relative_to(Path.cwd())

@@ -20,7 +20,7 @@ class Output:
         self._handle: Any = None
 
     def show(self, text: str) -> None:
-        """Puts `text` in the place of what the output shows."""
+        """Replaces the output's text by `text`."""
         from IPython.display import display
 
         bundle = {"text/plain": text}

@@ -1,4 +1,4 @@
-"""Tells of one program while it is compiled: where its attempts are, and what came of it."""
+"""Logs one program while it is compiled: the progress of its attempts, and the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _P = ParamSpec("_P")
 
 
 def _harmless(say: Callable[_P, None]) -> Callable[_P, None]:
-    """The same function, which never raises: no compile fails because of what is said of it."""
+    """Wraps a function so that it never raises: a failure of the log must not fail a compile."""
 
     @functools.wraps(say)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -50,15 +50,15 @@ def _harmless(say: Callable[_P, None]) -> Callable[_P, None]:
 
 
 class ProgramLog(CompileObserver):
-    """Tells of a program whose memory, as a prediction or XLA has it, is worth a line.
+    """Logs a program whose memory, predicted or by XLA, is large enough for a line.
 
-    On a terminal the attempts are a live line, in a notebook one output, which ends as the
-    program's line, and elsewhere a line each.
+    Attempts are shown as one live line on a terminal and one output in a notebook, both replaced by
+    the program's line at the end, and elsewhere as a line each.
 
     Args:
-      name: of the program.
-      process: the number of this process, where there are several.
-      asked: the passes were asked for of this program alone, by its jit.
+      name: the program's name.
+      process: the number of this process, if several exist.
+      asked: whether the spec is this program's own, set by its jit.
     """
 
     def __init__(self, name: str, process: int | None = None, *, asked: bool = False) -> None:
@@ -80,8 +80,8 @@ class ProgramLog(CompileObserver):
     def attempt(
         self, number: int, most: int, record: PlanRecord | None, limit_bytes: int | None = None
     ) -> None:
-        # A plan that predicts nothing, or that none can follow, is the only one: what comes of it
-        # is in the program's line.
+        # A plan without a prediction, or without a successor, is the only attempt: its result is in
+        # the program's line.
         if record is None or record.prediction is None or record.is_final:
             return
         if record.prediction.step_bytes < min_bytes():
@@ -144,7 +144,7 @@ class ProgramLog(CompileObserver):
         board.drop(self)
 
     def _tell_sent(self, record: CompileRecord) -> None:
-        """Tells what the devices send each other, once of what is compiled again and again."""
+        """Logs the bytes between devices, once for a program that is compiled repeatedly."""
         if record.sent is None or not record.sent.summary or not has_weight(record):
             return
         line = f"{self._name}: {record.sent.summary}"
@@ -162,7 +162,7 @@ class ProgramLog(CompileObserver):
             self._output.show(prefixed(line))
 
     def _show(self, line: str) -> bool:
-        """Shows a line in the place of the last one; False where lines follow each other."""
+        """Shows a line in place of the last one; False where lines are only appended."""
         where = outlet()
         if where is Outlet.NOTEBOOK:
             self._output = self._output or Output()
@@ -175,8 +175,8 @@ class ProgramLog(CompileObserver):
 
 
 def _is_step(module: ir.Module) -> bool:
-    """Whether a program has a product or a backward pass, which a model's set-up, that draws and
-    fills, has not."""
+    """Whether a program has a matrix product or a backward pass, unlike a model's set-up, which
+    only draws and fills arrays."""
     from hloom.passes.analysis.autodiff import is_backward
     from hloom.passes.ir import walk
     from hloom.passes.ir.ops import facts_of
@@ -191,7 +191,7 @@ a few times what it draws."""
 
 
 def _computes_much(record: CompileRecord) -> bool:
-    """Whether a program takes far more than what it is given and gives."""
+    """Whether a program takes far more memory than its arguments and results."""
     temp, step = record.temp_bytes, record.step_bytes
     return temp is not None and step is not None and temp > _MANY_TIMES * (step - temp)
 
@@ -199,9 +199,9 @@ def _computes_much(record: CompileRecord) -> bool:
 def _is_reported(pipeline: Pipeline, record: CompileRecord, *, is_step: bool) -> bool:
     """Whether the log has a line for a program.
 
-    One that is as it was is where memory was to be saved and it is a step, or computes much, or
-    was asked for itself, or where something is wrong, or where all programs are asked for; of
-    several that are called alike, as JAX's own are, the first is.
+    An unchanged program has one where memory was to be saved and it is a step, computes much, or
+    has its own spec; where something is wrong; or where `HLOOM_LOG` requests all programs. Of
+    several with the same name, as JAX's own programs, the first has one.
     """
     if not has_weight(record):
         return False

@@ -1,4 +1,4 @@
-"""The variables of the log: whether hloom says anything, and of which programs."""
+"""The variables of the log: whether hloom logs, and which programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_MIN_BYTES = 2**20
 
 
 class LogLevel(enum.Enum):
-    """The level of the log, as `HLOOM_LOG` has it."""
+    """The level of the log, the value of `HLOOM_LOG`."""
 
     OFF = "off"
     """Nothing but warnings."""
@@ -36,7 +36,7 @@ _SPELLINGS = {"0": "off", "false": "off", "no": "off", "1": "on", "true": "on", 
 
 
 def log_level() -> LogLevel:
-    """The level that `HLOOM_LOG` asks for; of an unknown value it warns once."""
+    """Returns the level that `HLOOM_LOG` sets; warns once about an unknown value."""
     found = _level()
     if found is None:
         _warn_once(level_problem())
@@ -44,7 +44,7 @@ def log_level() -> LogLevel:
 
 
 def level_problem() -> str:
-    """What is wrong with the value of `HLOOM_LOG`; empty where nothing is."""
+    """Returns what is wrong with the value of `HLOOM_LOG`; empty if it is valid."""
     if _level() is not None:
         return ""
     return (
@@ -68,16 +68,16 @@ def _warn_once(problem: str) -> None:
 
 
 def has_weight(record: CompileRecord) -> bool:
-    """Whether a program takes so much memory that there is something to say of it.
+    """Whether a program takes enough memory to be logged.
 
-    Of one that is as it was, its temporaries count: no pass saves anything else.
+    For an unchanged program the temporaries count: passes save nothing else.
     """
     of_it = record.step_bytes if record.changed else record.temp_bytes
     return (of_it or 0) >= min_bytes()
 
 
 def min_bytes() -> int:
-    """The size that `HLOOM_LOG_MIN_SIZE` asks for; of a value that is no size it warns once."""
+    """Returns the size that `HLOOM_LOG_MIN_SIZE` sets; warns once about an invalid value."""
     try:
         return _min_bytes()
     except SpellingError:
@@ -86,7 +86,7 @@ def min_bytes() -> int:
 
 
 def min_size_problem() -> str:
-    """What is wrong with the value of `HLOOM_LOG_MIN_SIZE`; empty where nothing is."""
+    """Returns what is wrong with the value of `HLOOM_LOG_MIN_SIZE`; empty if it is valid."""
     try:
         _min_bytes()
     except SpellingError as hint:

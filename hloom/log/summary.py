@@ -1,4 +1,4 @@
-"""A table of what became of the programs of a process, on request."""
+"""Prints a table of the compiled programs of a process, on request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hloom.show import units
 
 
 def print_summary(file: TextIO | None = None) -> None:
-    """Prints a table of the programs that hloom took part in: memory, attempts, time, failures.
+    """Prints a table of the programs that hloom compiled: memory, attempts, time, failures.
 
-    At most of the newest 1024. Programs that take less than `HLOOM_LOG_MIN_SIZE` are one row
-    together. `HLOOM_LOG=summary` prints it at the end of the program.
+    The table has the newest 1024 programs. Those that take less than `HLOOM_LOG_MIN_SIZE` share one
+    row. `HLOOM_LOG=summary` prints it at the end of the program.
 
     Args:
-      file: where to; stderr if None.
+      file: the stream to print to; stderr if None.
     """
     from rich.table import Table
 
@@ -51,7 +51,7 @@ def print_summary(file: TextIO | None = None) -> None:
 
 @functools.cache
 def print_at_exit() -> None:
-    """Has the table printed at the end of the program."""
+    """Registers the table to be printed at the end of the program."""
     atexit.register(_print_quietly)
 
 

@@ -1,4 +1,4 @@
-"""Shows on a terminal, as a live line, where the attempts of programs are."""
+"""Shows the progress of attempts on a terminal, as live lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def is_interactive() -> bool:
-    """Whether stderr is a terminal that a person looks at, and that nothing else draws on.
+    """Whether stderr is an interactive terminal that nothing else draws on.
 
-    A stream in the place of the process's own is somebody's: a bar of rich, a capture, a log. A
-    process that another one has started, and one in the background, leave the terminal alone.
+    A replaced `sys.stderr` belongs to other code: a bar of rich, a capture, a log. A child process
+    and one in the background do not draw on the terminal.
     """
     stream: Any = sys.stderr
     own: Any = sys.__stderr__
@@ -36,22 +36,23 @@ def is_interactive() -> bool:
 
 
 def progress_bars() -> Any:
-    """The class of tqdm's bars, where the program has loaded it; None elsewhere."""
+    """Returns the class of tqdm's bars where the program has loaded it; None elsewhere."""
     return getattr(sys.modules.get("tqdm"), "tqdm", None)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A line, and when what it tells began."""
+    """A line, and the start time of the work that it shows."""
 
     text: str
     start_s: float
 
 
 class Board:
-    """The compiles under way, a line each, at the bottom of the terminal; gone when it ends.
+    """Shows the running compiles, a line each, at the bottom of the terminal, and removes them at
+    the end.
 
-    Of all threads together: a terminal has one bottom.
+    All threads share one board: a terminal has one bottom.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Board:
         self._console: Console | None = None
 
     def show(self, owner: object, text: str) -> None:
-        """Shows a line of an owner in the place of its last one, and how long it is there."""
+        """Shows a line of an owner in place of its last one, with the seconds since then."""
         with self._lock, suppress(OSError, ValueError):
             self._rows[owner] = _Row(text, time.monotonic())
             if self._live is None:
@@ -70,7 +71,7 @@ class Board:
                 self._live.refresh()
 
     def drop(self, owner: object) -> None:
-        """Takes an owner's line away; with the last one the terminal is as it was."""
+        """Removes an owner's line; removing the last one restores the terminal."""
         with self._lock:
             if self._rows.pop(owner, None) is None or self._live is None:
                 return
@@ -82,7 +83,7 @@ class Board:
             self._live = None
 
     def print(self, text: str) -> bool:
-        """Prints a line above what is live; False where nothing is."""
+        """Prints a line above the live lines; False where none is live."""
         with self._lock:
             if self._live is None:
                 return False
@@ -97,7 +98,7 @@ class Board:
             console=self._console,
             get_renderable=self._render,
             transient=True,
-            # What the program prints goes where it sends it.
+            # The program's own output is not redirected.
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -122,7 +123,7 @@ def _console() -> Console:
     from hloom.show.terminal import PlainConsole
 
     class _SteadyConsole(PlainConsole):
-        """The cursor stays visible: however the process ends, nobody has to bring it back."""
+        """A console that never hides the cursor, so that a killed process leaves it visible."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False

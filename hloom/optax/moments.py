@@ -27,9 +27,9 @@ class MomentsState(NamedTuple):
     """The state of an optimizer with stored moments.
 
     Attributes:
-      step: how many updates were made; the bits that round follow from it.
+      step: the number of updates so far, which determines the random bits of the rounding.
       inner: the wrapped optimizer's own state, its moments stored.
-      scales: what each tensor of 8 bits is to be multiplied with, a power of two, in the order of
+      scales: the factor of each tensor of 8 bits, a power of two, in the order of
         `jax.tree.leaves(inner)`; empty for bfloat16.
     """
 
@@ -47,15 +47,15 @@ class _Moment(NamedTuple):
 def with_moments(
     optimizer: optax.GradientTransformation, dtype: Any
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimizer with its moments stored in `dtype`, its arithmetic in float32.
+    """Returns the optimizer with its moments stored in `dtype` and its arithmetic in float32.
 
-    Stored are all leaves of its state that have a value for each parameter (Adam's `mu` and `nu`,
-    the trace of momentum, Adafactor's `v_row`), but sums of gradients and copies of parameters.
-    Each update makes float32 of them, of gradients and of parameters, runs the optimizer, and
-    rounds stochastically what it gives. A state that is donated has its memory used for the next.
+    Moments are all leaves of its state that have a value for each parameter (Adam's `mu` and `nu`,
+    the trace of momentum, Adafactor's `v_row`), except sums of gradients and copies of parameters.
+    Each update converts them, gradients and parameters to float32, runs the optimizer, and rounds
+    the new moments stochastically. The memory of a donated state is used for the next.
 
     Args:
-      optimizer: any, without a type of its own for moments, such as `mu_dtype`.
+      optimizer: any optimizer that sets no type of its own for moments, such as `mu_dtype`.
       dtype: bfloat16, float8_e4m3fn or float8_e5m2. Types of 8 bits have a scale for each tensor,
         and a tensor without negative values keeps what is not zero from becoming zero: a second
         moment of 0 under a first one would make an update of any size.
@@ -92,9 +92,9 @@ def with_moments(
 
 
 def to_float32(state: MomentsState) -> Tree:
-    """The wrapped optimizer's own state, as it would be without hloom, in float32.
+    """Returns the wrapped optimizer's own state, as it would be without hloom, in float32.
 
-    It is what a checkpoint for a training without `with_moments` holds.
+    Such a state is in the checkpoint of a training without `with_moments`.
     """
     scales = iter(state.scales)
 
@@ -108,12 +108,13 @@ def to_float32(state: MomentsState) -> Tree:
 
 
 def from_float32(state: Tree, *, like: MomentsState, step: Any) -> MomentsState:
-    """The state that stores a wrapped optimizer's own state, as of a checkpoint in float32.
+    """Returns the state that stores a wrapped optimizer's own state, e.g. from a checkpoint in
+    float32.
 
     Args:
-      state: what the optimizer without `with_moments` has for a state.
+      state: the state of the optimizer without `with_moments`.
       like: a state of the same optimizer, or its shapes: `jax.eval_shape(optimizer.init, params)`.
-      step: how many updates were made until then.
+      step: the number of updates so far.
 
     Raises ValueError where the two are of different optimizers or parameters.
     """
@@ -130,7 +131,7 @@ def from_float32(state: Tree, *, like: MomentsState, step: Any) -> MomentsState:
 
 
 def _chosen(marked: Tree) -> Tree:
-    """The state with the marks of what is no moment taken off."""
+    """Returns the state without marks on leaves that are no moments."""
 
     def choose(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, _Moment):
@@ -152,7 +153,7 @@ def _chosen(marked: Tree) -> Tree:
 
 
 def _stored(marked: Tree, dtype: Any, step: jax.Array) -> MomentsState:
-    """The state with what is marked rounded, each tensor by its number among them."""
+    """Returns the state with marked leaves rounded, each with random bits of its own number."""
     leaves, structure = jax.tree.flatten(marked, is_leaf=_is_marked)
     scales: list[jax.Array] = []
     moments = [number for number, leaf in enumerate(leaves) if _is_marked(leaf)]
@@ -168,11 +169,11 @@ def _stored(marked: Tree, dtype: Any, step: jax.Array) -> MomentsState:
 
 
 def _scaled(values: jax.Array, dtype: Any, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A tensor in 8 bits, and its scale."""
+    """Returns a tensor in 8 bits, and its scale."""
     finfo = ml_dtypes.finfo(dtype)
     finite = jnp.where(jnp.isfinite(values), values, 0)
     largest = jnp.max(jnp.abs(finite), initial=0)
-    # A power of two: to scale rounds nothing.
+    # The scale is a power of two, so that scaling does not round.
     _, exponent = jnp.frexp(largest / np.float32(finfo.max))
     scale = jnp.ldexp(jnp.float32(1), jnp.clip(exponent, -126, 127))
     found = rounded(values / scale, dtype, bits)
@@ -186,7 +187,7 @@ def _is_marked(leaf: Any) -> bool:
 
 
 def _in_float32(tree: Tree) -> Tree:
-    """What is floating point and narrower, in float32."""
+    """Converts narrower floating-point leaves to float32."""
 
     def widened(leaf: Any) -> Any:
         narrow = (

@@ -1,4 +1,4 @@
-"""Stochastic rounding of float32, by bits that follow from a step and a position alone.
+"""Rounds float32 stochastically, with bits that depend on a step and a position alone.
 
 A value between two neighbours is rounded up with the probability of its distance from the lower
 one, so that its expectation is the value itself. Nearest rounding would leave an average as it is
@@ -21,15 +21,15 @@ _LOW_BITS = 16
 
 
 def random_bits(shape: tuple[int, ...], *, step: jax.Array, tensor: int) -> jax.Array:
-    """32 random bits for each element, as uint32.
+    """Returns 32 random bits for each element, as uint32.
 
     They are a function of the step, of the tensor's number and of the element's position in the
     whole array: the same in each process and however the array is sharded over devices. Within
     `shard_map` positions are those in the shard. Elements that are a multiple of 2**32 apart have
     the same bits.
 
-    Integer arithmetic alone, which XLA does inside of the kernel that updates the moment: JAX's own
-    generators take some 60 operations an element, or a kernel of their own.
+    The function is integer arithmetic alone, which XLA fuses into the kernel that updates the
+    moment: JAX's own generators take some 60 operations an element, or a kernel of their own.
     """
     key = _mixed(jnp.asarray(step).astype("uint32") + np.uint32(tensor * _GOLDEN % 2**32))
     second_key = _mixed(key + np.uint32(_GOLDEN))
@@ -52,10 +52,11 @@ def _mixed(word: jax.Array) -> jax.Array:
 
 
 def rounded(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array:
-    """A float32 array rounded stochastically to bfloat16 or a type of 8 bits.
+    """Rounds a float32 array stochastically to bfloat16 or a type of 8 bits.
 
-    What the type has exactly stays as it is; NaN and infinities stay what the type has of them. A
-    finite value is never rounded to an infinity: beyond the largest value it is that value.
+    Values that the type represents exactly do not change; NaN and infinities become the type's own.
+    A finite value is never rounded to an infinity: beyond the largest finite value it becomes that
+    value.
     """
     if jnp.dtype(dtype) == jnp.bfloat16:
         word = lax.bitcast_convert_type(x, jnp.uint32) + (bits >> np.uint32(_LOW_BITS))
@@ -77,6 +78,6 @@ def _rounded_by_distance(x: jax.Array, dtype: Any, bits: jax.Array) -> jax.Array
     distance = jnp.maximum(
         power * np.float32(2.0**-finfo.nmant), np.float32(finfo.smallest_subnormal)
     )
-    # 16 bits: so many fit beside those of the quotient, and what is exact stays exact.
+    # 16 random bits fit beside those of the quotient, and exact values stay exact.
     share = (bits >> np.uint32(_LOW_BITS)).astype("float32") * np.float32(2.0**-16)
     return jnp.sign(x) * jnp.floor(jnp.abs(x) / distance + share) * distance

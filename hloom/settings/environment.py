@@ -1,4 +1,4 @@
-"""The environment variables of hloom: all of them, and a word on those that it does not know."""
+"""The environment variables of hloom, and a warning about unknown ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _PREFIXES = ("HLOOM_", "JAX_HLOOM_")
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """Those names that look like variables of hloom, and are none, sorted."""
+    """Returns the names that look like variables of hloom and are none, sorted."""
     ours = (name for name in names if name.startswith(_PREFIXES) or name == "HLOOM")
     return sorted(set(ours) - VARIABLES - _OTHERS)
 
 
 def check() -> None:
-    """Warns, once, of variables in the environment that hloom does not know, and their values."""
+    """Warns, once, of unknown variables of hloom in the environment, with their values."""
     check_variable()
     found = unknown(os.environ)
     if found and first_time(f"unknown variables: {found}"):

@@ -1,4 +1,4 @@
-"""Patterns of module names, as a shell has them: "jit_train*,jit_loss"."""
+"""Shell patterns of module names: "jit_train*,jit_loss"."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 
 def words(value: str | Iterable[str]) -> tuple[str, ...]:
-    """The words of a list with commas, or of several strings."""
+    """Returns the words of a comma-separated list, or of several strings."""
     found = value.split(",") if isinstance(value, str) else value
     return tuple(word.strip() for word in found)
 

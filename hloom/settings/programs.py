@@ -1,4 +1,5 @@
-"""Choice of the programs that the flag's passes run on: by name, by size where they save memory."""
+"""Selects the programs that the flag's passes run on: by name, and by size for passes that save
+memory."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ DEFAULT_MIN_BYTES = 2**20
 
 
 def chosen(pipeline: Pipeline, origin: Origin, modules: object, min_size: object) -> Pipeline:
-    """The part of the flag's pipeline that runs on a program; nothing on one of another name.
+    """Returns the part of the flag's pipeline that runs on a program; an empty one where the name
+    does not match.
 
     Args:
-      pipeline: the flag's.
+      pipeline: the flag's pipeline.
       origin: the program.
       modules: the value of `jax_hloom_modules`.
       min_size: the value of `jax_hloom_min_size`.
@@ -51,7 +53,7 @@ def chosen(pipeline: Pipeline, origin: Origin, modules: object, min_size: object
 
 
 def parse_modules(value: object, *, source: str) -> tuple[str, ...]:
-    """Patterns of module names; none where the value is not set. Raises SpecError."""
+    """Returns patterns of module names; none where the value is not set. Raises SpecError."""
     if value is None or value == "":
         return ()
     if not isinstance(value, str):
@@ -63,7 +65,7 @@ def parse_modules(value: object, *, source: str) -> tuple[str, ...]:
 
 
 def parse_min_size(value: object, *, source: str) -> int:
-    """A size in bytes; the default where the value is not set. Raises SpecError."""
+    """Returns a size in bytes; the default where the value is not set. Raises SpecError."""
     if value is None or value == "":
         return DEFAULT_MIN_BYTES
     if type(value) is int and value >= 0:
@@ -84,8 +86,8 @@ class _Seen:
     """The programs that were compiled under some patterns.
 
     Attributes:
-      names: those that no pattern matches, the newest last.
-      matched: whether one of them had a name that a pattern matches.
+      names: the names that no pattern matches, the newest last.
+      matched: whether a pattern matched any program's name.
     """
 
     names: dict[str, None] = field(default_factory=dict)
@@ -111,7 +113,7 @@ def _remind_at_exit() -> None:
 
 
 def remind() -> None:
-    """Says on stderr, a line each, which patterns no program of the process had a name for."""
+    """Prints on stderr, a line each, the patterns that matched no program of the process."""
     for wanted, seen in _seen.items():
         if not seen.matched:
             told = ", ".join(list(seen.names)[-_TOLD:])

@@ -1,4 +1,4 @@
-"""Settings of all of hloom's pictures: matplotlib and its settings, the colours, quiet axes."""
+"""The settings of all of hloom's pictures: matplotlib's own, the colours, plain axes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class PictureError(RuntimeError):
 
 @contextmanager
 def figures(what_needs: str, **settings: object) -> Iterator[Any]:
-    """matplotlib's Figure, with hloom's settings and these for as long as one is drawn.
+    """Gives matplotlib's Figure, with hloom's settings and `settings` inside the block.
 
     Args:
       what_needs: the beginning of the error's text, e.g. "plots need".
-      settings: of matplotlib, by name.
+      settings: matplotlib's settings, by name.
 
     Raises PictureError without matplotlib.
     """
@@ -41,16 +41,16 @@ def figures(what_needs: str, **settings: object) -> Iterator[Any]:
         raise PictureError(
             f"{what_needs} {error.name}, which is not installed: pip install 'hloom[report]'"
         ) from error
-    # Names may have a "$" in them, and are no formulas.
+    # Names may contain a "$" and must not be read as formulas.
     ours = {"svg.hashsalt": "hloom", "font.size": 9.5, "text.parse_math": False}
     with mpl.rc_context({**ours, **settings}):
         yield Figure
 
 
 def plain_axes(axes: Any, colors: Mapping[str, str]) -> None:
-    """Leaves no more of matplotlib's frame than the ground and quiet lines across.
+    """Removes matplotlib's frame except the baseline and light horizontal lines.
 
-    Of the colours, as "#rrggbb", it takes "line" and "muted".
+    It uses the colours "line" and "muted", as "#rrggbb".
     """
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")

@@ -1,6 +1,6 @@
-"""Printing for people: what comes from a file or a module is text and nothing else.
+"""Prints to the terminal: text from a file or a module is printed as plain text.
 
-Neither control characters in it reach the terminal nor is any of it taken for rich's markup.
+Control characters in it never reach the terminal, and none of it is read as rich's markup.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from hloom.show.visible import visible
 
 
 class PlainConsole(Console):
-    """A console of rich on which strings are text: no markup, no emoji codes, no control codes."""
+    """A console of rich that prints strings as text: no markup, no emoji codes, no control
+    codes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich's; hidden characters are made visible before widths are counted."""
+        """Renders a string as rich does, with hidden characters made visible before widths are
+        counted."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As rich's; what it does not render from strings is made visible at the end.
+        """Renders as rich does; hidden characters that did not come from strings are made visible
+        at the end.
 
-        Lines that are not for a terminal have no blanks at their ends.
+        Lines that do not go to a terminal have no blanks at their ends.
         """
         segments = super().render(renderable, options)
         for segment in segments if self.is_terminal else _without_blanks(segments):
@@ -49,20 +52,20 @@ class PlainConsole(Console):
     def say(self, sentence: str, indent: str = "") -> None:
         """Prints a sentence: on a terminal in lines of whole words, elsewhere as one line.
 
-        What is longer than a line, as a path to copy, stays whole. `indent` is of the lines after
-        the first.
+        A word longer than a line, e.g. a path to copy, stays whole. `indent` is that of the lines
+        after the first.
         """
         text = visible(sentence)
         self.print(folded(text, self.width, indent) if self.is_terminal else text, soft_wrap=True)
 
     def show(self, table: Table) -> None:
-        """Prints a table for 80 columns: a narrower terminal breaks its lines and loses nothing."""
+        """Prints a table in 80 columns: a narrower terminal wraps its lines and loses nothing."""
         console = PlainConsole(file=self.file, width=max(self.width, _NARROWEST), soft_wrap=True)
         console.print(table)
 
 
 def _without_blanks(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Segments without the blanks before each new line, which fill a line's width."""
+    """Yields segments without the blanks that fill a line's width."""
     blanks: list[Segment] = []
     for whole in segments:
         for segment in _lines(whole):
@@ -82,7 +85,7 @@ def _without_blanks(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def _lines(segment: Segment) -> Iterator[Segment]:
-    """A segment in pieces: what is in a line, and the ends of lines."""
+    """Splits a segment into the parts of lines and the line ends."""
     if segment.control or "\n" not in segment.text:
         yield segment
         return
@@ -94,7 +97,7 @@ _NARROWEST = 80
 
 
 class Breakable:
-    """A path, a name or a source line, which is broken behind its separators where it must be."""
+    """A path, a name or a source line, which wraps after its separators where it must."""
 
     def __init__(self, text: str, style: str = "") -> None:
         self._text, self._style = visible(text), style
@@ -118,7 +121,7 @@ _SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])
 
 
 def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> list[str]:
-    """The text as lines of at most a width, if its parts are no longer."""
+    """Returns the text as lines of at most `width`, unless a part is longer."""
     lines: list[str] = []
     for piece in separators[0].split(text) if separators else [text]:
         if lines and cell_len(lines[-1] + piece.rstrip()) <= width:
@@ -131,7 +134,8 @@ def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> lis
 
 
 def folded(text: str, width: int, indent: str = "") -> str:
-    """The text in lines of at most a width, where its words are no longer; its own lines stay."""
+    """Returns the text in lines of at most `width`, unless a word is longer; its own line breaks
+    stay."""
     lines = (
         textwrap.wrap(
             line,
@@ -148,9 +152,9 @@ def folded(text: str, width: int, indent: str = "") -> str:
 
 
 def complain(program: str, error: object) -> int:
-    """Tells an error on stderr, as "PROGRAM: error: …"; gives the exit status, 1.
+    """Prints an error on stderr, as "PROGRAM: error: …"; returns the exit status, 1.
 
-    On a terminal in lines of whole words; elsewhere, where it may be searched, in one.
+    On a terminal the text wraps between words; elsewhere it is one line, which can be searched.
     """
     text = f"{program}: error: {visible(str(error))}"
     stream = sys.stderr

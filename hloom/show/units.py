@@ -1,4 +1,4 @@
-"""Formats sizes, times, types and changes for people."""
+"""Formats sizes, times, types and changes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hloom.passes.framework.text import size as size
 
 
 def sizes(before_bytes: float, after_bytes: float) -> str:
-    """Two sizes, e.g. "24.3 → 12.6 MiB", "1.20 GiB → 310 MiB"."""
+    """Formats two sizes, e.g. "24.3 → 12.6 MiB", "1.20 GiB → 310 MiB"."""
     before, after = size(before_bytes), size(after_bytes)
     number, _, unit = before.partition(" ")
     return f"{number if after.endswith(f' {unit}') else before} → {after}"
 
 
 def of_limit(used_bytes: float, limit_bytes: float) -> str:
-    """A size and what is allowed, e.g. "1.55 of 63.3 GiB", "310 MiB of 1.20 GiB"."""
+    """Formats a size and its limit, e.g. "1.55 of 63.3 GiB", "310 MiB of 1.20 GiB"."""
     used, limit = size(used_bytes), size(limit_bytes)
     number, _, unit = used.partition(" ")
     return f"{number if limit.endswith(f' {unit}') else used} of {limit}"
 
 
 def refused(used_bytes: float, limit_bytes: float) -> str:
-    """The refusal of a program, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
+    """Formats the refusal of a program, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
     return f"refused: {size(used_bytes)} of {size(limit_bytes)}"
 
 
 def change(before: float, after: float) -> str:
-    """A change in percent with its sign, e.g. "-73 %"; empty where there is none to tell."""
+    """Formats a change in percent with its sign, e.g. "-73 %"; empty where it is undefined."""
     percent = (after - before) / before * 100 if before else 0.0
     if abs(percent) < 0.05:
         return ""

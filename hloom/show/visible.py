@@ -1,4 +1,4 @@
-"""Text of unknown origin as a terminal may be given it."""
+"""Makes text of unknown origin safe for a terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with control characters written out, e.g. ESC as "\\x1b"; lines and tabs stay.
+    """Returns the text with control characters written out, e.g. ESC as "\\x1b"; lines and tabs
+    stay.
 
-    So a name in somebody's file can neither steer the reader's terminal nor reorder a line.
+    So a name in a file can neither control the reader's terminal nor reorder a line.
     """
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def in_columns(text: str) -> str:
-    """The text with one replacement character for each control character: columns stay."""
+    """Returns the text with one replacement character for each control character: columns stay."""
     return _HIDDEN.sub("\ufffd", text)

@@ -1,9 +1,9 @@
-"""The devices that hloom can plan and compile for without having one.
+"""The devices that hloom can plan and compile for on a machine without them.
 
-Each `<name>.toml` here has the figures that hloom's passes plan with. How XLA is told of the device
-depends on its platform: of a GPU by the `<name>.txtpb` beside it, a `GpuTargetConfigProto` in text
-form, as `jax.experimental.topologies.get_topology_desc(target_config=…)` takes it; of a TPU by the
-name of a topology, which the figures give.
+Each `<name>.toml` here has the figures that hloom's passes plan with. XLA's description of the
+device depends on its platform: for a GPU the `<name>.txtpb` beside it, a `GpuTargetConfigProto` in
+text form, as `jax.experimental.topologies.get_topology_desc(target_config=…)` takes it; for a TPU
+the name of a topology, which the figures give.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIX, _FIGURES = ".txtpb", ".toml"
 
 
 def names() -> tuple[str, ...]:
-    """Every target known by name, sorted: "cpu", and one for each file of figures here."""
+    """Returns every target known by name, sorted: "cpu", and one for each file of figures here."""
     described = (
         entry.name.removesuffix(_FIGURES)
         for entry in resources.files(__name__).iterdir()
@@ -39,7 +39,7 @@ def names() -> tuple[str, ...]:
 
 
 def described_platform(name: str) -> str:
-    """The platform of a known device, by JAX's name, e.g. "cuda" of "h100_sxm".
+    """Returns the platform of a known device, by JAX's name, e.g. "cuda" for "h100_sxm".
 
     Raises TargetError where the name is unknown.
     """
@@ -47,7 +47,7 @@ def described_platform(name: str) -> str:
 
 
 def text(name: str) -> str:
-    """The description of a known GPU, for XLA.
+    """Returns XLA's description of a known GPU.
 
     Raises TargetError where the name is unknown, and for "cpu" and TPUs, which have none.
     """
@@ -59,9 +59,10 @@ def text(name: str) -> str:
 
 
 def topology(name: str, devices: int) -> str:
-    """The smallest topology of a known TPU with that many devices, by XLA's name: "v5p:2x2x1".
+    """Returns the smallest topology of a known TPU with that many devices, by XLA's name:
+    "v5p:2x2x1".
 
-    Raises TargetError where the name is unknown or of no TPU, and where none has that many.
+    Raises TargetError where the name is unknown or of no TPU, and where no topology has that many.
     """
     known = [] if name == "cpu" else _figures(name).get("topologies", [])
     if not known:
@@ -80,7 +81,7 @@ def _devices_of(topology_name: str) -> int:
 
 
 def chip_config(name: str) -> str | None:
-    """How XLA is to see the chips of a known TPU, e.g. "megacore"; None for its default.
+    """Returns XLA's configuration of a known TPU's chips, e.g. "megacore"; None for the default.
 
     Raises TargetError where the name is unknown.
     """
@@ -89,7 +90,7 @@ def chip_config(name: str) -> str | None:
 
 
 def source(name: str) -> str:
-    """The first lines of a known target's file: what the figures are and who published them.
+    """Returns the first lines of a known target's file: the figures' meaning and their source.
 
     Raises TargetError where the name is unknown; empty for "cpu".
     """
@@ -102,7 +103,7 @@ def source(name: str) -> str:
 
 
 def limit_reason(target: Target) -> str:
-    """Why a step may take what it may of a target's device, in a sentence; empty where unknown."""
+    """Returns the reason for a target's memory limit, in a sentence; empty where unknown."""
     memory, usable = target.memory_bytes, target.usable_bytes
     if memory is None or usable is None:
         return ""
@@ -128,7 +129,7 @@ def limit_reason(target: Target) -> str:
 
 
 def device_kinds(name: str) -> tuple[str, ...]:
-    """What JAX calls the kind of a known device, e.g. "NVIDIA H100 80GB HBM3", by any version.
+    """Returns JAX's names of a known device's kind, of all versions, e.g. "NVIDIA H100 80GB HBM3".
 
     Raises TargetError where the name is unknown, and for "cpu".
     """
@@ -138,10 +139,10 @@ def device_kinds(name: str) -> tuple[str, ...]:
 
 
 def load(name_or_path: str) -> Target:
-    """The target of that name, or the one described by the file at that path.
+    """Returns the target of that name, or the one that the file at that path describes.
 
-    A path is told from a name by a "/" or the ending ".txtpb" or ".toml"; of the two files that
-    describe a target, either may be named.
+    A text with a "/" or the ending ".txtpb" or ".toml" is a path; of the two files that describe a
+    target, either may be named.
 
     Raises TargetError where the name is unknown, or where the figures cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Descriptions of devices that are here, in the form of the files of this folder."""
+"""Describes devices of this machine in the form of the files of this folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Description:
     """The files that describe a device.
 
     Attributes:
-      name: of the target.
-      figures: the file of TOML that hloom plans with.
-      text: what XLA is told of a GPU; None of other devices.
+      name: the target's name.
+      figures: the text of the TOML file that hloom plans with.
+      text: XLA's description of a GPU; None for other devices.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Description:
 
 
 def description_of(platform: str, facts: DeviceFacts, text: str | None) -> Description:
-    """The description of a device.
+    """Returns the description of a device.
 
     Args:
       platform: its platform, by JAX's name.
-      facts: what JAX tells of it.
-      text: what XLA is told of it, of a GPU.
+      facts: the facts that JAX reports about it.
+      text: XLA's description of it, for a GPU.
 
     Raises TargetError for a CPU, which needs none, and where its memory is not known.
     """

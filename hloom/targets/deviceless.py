@@ -1,7 +1,8 @@
-"""Compiling for a device of this folder on a machine that has none.
+"""Compiles for a device of this folder on a machine that has none.
 
-XLA then runs the real passes of that device, scheduling and buffer assignment; its memory figures
-are exact and the same on every machine. Lower the function with arguments placed by `placement`:
+XLA runs the real passes of that device, scheduling and buffer assignment included; its memory
+figures are exact and the same on every machine. Lower the function with arguments placed by
+`placement`:
 
     prepare()
     argument = jax.ShapeDtypeStruct((8, 8), "float32", sharding=placement("h100_sxm"))
@@ -26,11 +27,11 @@ _DRIVER = Path("/dev/nvidiactl")
 _TPU_DEVICES = (Path("/dev/accel0"), Path("/dev/vfio/0"))
 
 WITHOUT_TPU = {
-    # Neither a machine of Google's cloud nor a driver is asked what TPU there is.
+    # libtpu must not query the cloud's metadata server or a driver for a TPU.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5p-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    # Else a second process that has loaded libtpu would fail: it takes the TPU for itself.
+    # Otherwise a second process that loads libtpu would fail: libtpu claims the TPU for itself.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 """What libtpu wants to know where there is no TPU; any type does for every topology."""
@@ -43,9 +44,9 @@ class MissingCompilerError(RuntimeError):
 def prepare() -> None:
     """Lets JAX's plugins start on a machine without their devices. Call it before JAX is used.
 
-    The CUDA plugin looks for a driver and libtpu for a TPU, and JAX gives up without, unless it is
-    told to run on something else. So on a machine with neither, where the program did not choose
-    its platforms itself, this chooses the CPU; anywhere else it does nothing.
+    The CUDA plugin looks for a driver and libtpu for a TPU, and JAX fails without them unless
+    another platform is chosen. So on a machine with neither, where the program did not choose its
+    platforms itself, this chooses the CPU; anywhere else it does nothing.
     """
     chosen = jax.config.jax_platforms  # type: ignore[attr-defined] # made when JAX is imported
     if not chosen and not _DRIVER.exists() and not _has_tpu():
@@ -53,7 +54,8 @@ def prepare() -> None:
 
 
 def placement(target: str) -> jax.sharding.NamedSharding:
-    """A sharding that puts a whole array on one device of the target, e.g. "h100_sxm" or "v5p".
+    """Returns a sharding that places a whole array on one device of the target, e.g. "h100_sxm" or
+    "v5p".
 
     Raises hloom.targets.TargetError where the target is unknown, and MissingCompilerError where
     JAX's plugin for it is not installed or did not start.
@@ -62,7 +64,7 @@ def placement(target: str) -> jax.sharding.NamedSharding:
 
 
 def mesh(target: str, devices: int) -> jax.sharding.Mesh:
-    """That many devices of the target as a mesh of one axis, "device".
+    """Returns a mesh of that many devices of the target, with one axis, "device".
 
     GPUs are in one machine; TPUs are the first of the smallest slice that has so many.
 

@@ -24,11 +24,12 @@ _CGROUP_LIMITS = (
 
 
 def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
-    """The target of a program for these devices, at least one; where they differ, the smallest.
+    """Returns the target of a program for these devices, at least one; if they differ, the
+    smallest.
 
     Args:
       platform: their platform, as `hloom._jax.devices.platform_of` names it.
-      facts: what JAX tells of each device.
+      facts: the facts that JAX reports about each device.
     """
     first = facts[0]
     keeps_barriers = jax_devices.keeps_barriers(platform)
@@ -51,12 +52,12 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
     limits = [limit for each in facts if (limit := each.limit_bytes) is not None]
     if not limits:
         return target
-    # The allocator has taken its share off already.
+    # The allocator's limit already excludes what it does not give out.
     return dataclasses.replace(target, memory_bytes=min(limits), usable_bytes=min(limits))
 
 
 def with_options(target: Target, options: Mapping[str, str]) -> Target:
-    """The target of a program that has set options of XLA, by name, for itself."""
+    """Returns the target of a program that has set options of XLA, by name."""
     pipelined = set(target.pipelined)
     for name, value in options.items():
         found = _PIPELINES.fullmatch(name)
@@ -79,10 +80,10 @@ _OFF = frozenset({"false", "0", "collective_pipelining_mode_off"})
 
 
 def placement_of(target: Target, devices: Any, *, process: int) -> Placement:
-    """Where the partitions of a program run.
+    """Returns the devices that the partitions of a program run on.
 
     Args:
-      target: what it runs on.
+      target: the target of the program.
       devices: JAX's devices, by partition.
       process: the index of this process.
     """
@@ -104,7 +105,7 @@ def _speed(facts: DeviceFacts) -> Speed:
 
 @functools.cache
 def _described(platform: str, kind: str) -> Target | None:
-    """The description in this folder of that kind of device; None where there is none."""
+    """Returns this folder's description of that kind of device; None where it has none."""
     for name in targets.names():
         if name != "cpu" and kind in targets.device_kinds(name):
             target = targets.load(name)
@@ -115,7 +116,7 @@ def _described(platform: str, kind: str) -> Target | None:
 
 @functools.cache
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container where that is less."""
+    """Returns the memory of this machine, or of the container if that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in _CGROUP_LIMITS:
         try:

@@ -1,4 +1,4 @@
-"""The figures of a target: a file of TOML, read and checked."""
+"""Reads and checks the figures of a target, a TOML file."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ _TPU_KERNEL_S = 3.5e-7
 
 
 def gpu_percent() -> float:
-    """The share of a GPU's memory that JAX's allocator gives out, by its variables, in percent."""
+    """Returns the share of a GPU's memory that JAX's allocator gives out, by its environment
+    variables, in percent."""
     text = next(filter(None, map(os.environ.get, _FRACTIONS)), "")
     try:
         share = 100 * float(text)
@@ -114,13 +115,13 @@ def gpu_percent() -> float:
 
 
 def usable_bytes(memory_bytes: int, platform: str = "cpu") -> int:
-    """What a program may take of a device of which nothing but its memory is known."""
+    """Returns the bytes that a program may take of a device of which only the memory is known."""
     percent = USABLE_PERCENT if platform in ("cpu", "tpu") else gpu_percent()
     return int(memory_bytes * percent) // 100
 
 
 def read(file: Traversable) -> dict[str, Any]:
-    """The figures in a file. Raises TargetError where there are not those of a target."""
+    """Reads the figures in a file. Raises TargetError where they do not describe a target."""
     try:
         figures = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -140,13 +141,13 @@ def read(file: Traversable) -> dict[str, Any]:
 
 
 def device_kinds(figures: dict[str, Any]) -> tuple[str, ...]:
-    """What JAX calls that kind of device; several names where its versions differ."""
+    """Returns JAX's names of that kind of device; several where its versions differ."""
     kinds = figures["device_kind"]
     return (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
 
 def target_of(name: str, figures: dict[str, Any]) -> Target:
-    """The target with these figures."""
+    """Returns the target with these figures."""
     memory_bytes = figures["memory_bytes"]
     capability = figures.get("compute_capability")
     return Target(

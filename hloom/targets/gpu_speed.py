@@ -14,8 +14,9 @@ class _Core:
     Attributes:
       lanes: float32 lanes of the vector units; each does a multiply and an add a cycle.
       matrix_flops: FLOPs of the matrix units by bits of an element; float32 means TF32.
-      clock_hz: the boost clock of the data-centre part, where the device does not tell.
-      bytes_per_s: its share of the memory's bandwidth on that part, where the device does not tell.
+      clock_hz: the boost clock of the data-centre part, used where the device reports none.
+      bytes_per_s: its share of the memory's bandwidth on that part, used where the device reports
+        none.
     """
 
     lanes: int
@@ -54,10 +55,10 @@ def of_gpu(
     clock_hz: float | None = None,
     bytes_per_s: float | None = None,
 ) -> Speed:
-    """The speed of a GPU of so many cores.
+    """Returns the speed of a GPU with `core_count` cores.
 
-    A capability that is not known counts as the newest known one before it. Figures that are not
-    given are those of the data-centre part of that capability.
+    An unknown capability counts as the newest known one before it. Missing figures are those of the
+    data-centre part of that capability.
     """
     known = [capability for capability in sorted(_CORES) if capability <= compute_capability]
     core = _CORES[known[-1] if known else min(_CORES)]

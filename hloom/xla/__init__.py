@@ -1,1 +1,1 @@
-"""Pure readers of what XLA made of a module: its HLO, its buffers, its live ranges, its thunks."""
+"""Pure readers of XLA's output for a module: its HLO, buffers, live ranges, thunks."""

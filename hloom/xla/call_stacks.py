@@ -1,4 +1,4 @@
-"""The call stacks in the text of an HLO module: where in the user's program it was written."""
+"""The call stacks in the text of an HLO module: the user's line of each instruction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CallStacks:
         self._known: dict[int, SourceLine] = {}
 
     def source(self, metadata: str) -> SourceLine:
-        """Where an instruction was written, given its text."""
+        """Returns the user's line that an instruction comes from, given its metadata's text."""
         if file := _FILE.search(metadata):
             line = f"{file[1]}:{file[2]}" if file[2] else file[1]
             return SourceLine.of([Frame(line, file[1])])
@@ -43,7 +43,7 @@ class CallStacks:
         return self._known[number]
 
     def _stack(self, number: int) -> Iterator[Frame]:
-        """The calls that lead to a frame, the innermost first."""
+        """Yields the call stack of a frame, the innermost frame first."""
         while number in self._calls:
             place, caller = self._calls[number]
             if int(place) in self._places:
@@ -51,7 +51,7 @@ class CallStacks:
                 name = _name(self._files, file)
                 yield Frame(f"{name}:{line}", name, _name(self._functions, function))
             # XLA prints the caller's number plus 1, its own where there is none. Callers stand
-            # before what they call: a damaged text leads round no circle.
+            # before what they call: a damaged text causes no endless loop.
             number = int(caller) - 1 if caller and int(caller) <= number else 0
 
 

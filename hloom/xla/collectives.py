@@ -1,4 +1,4 @@
-"""The collectives of a compiled program by XLA's text: how many, of how much, in which loops.
+"""The collectives of a compiled program by XLA's text: their number, bytes and loops.
 
 Bytes are those of one device.
 """
@@ -29,12 +29,12 @@ _DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Collectives:
-    """What one run of a program does.
+    """The collectives that one run of a program executes.
 
     Attributes:
       outside: collectives that are in no loop.
-      inside: those in loops, as often as they run.
-      outside_bytes, inside_bytes: of what they give.
+      inside: collectives in loops, each counted as often as it runs.
+      outside_bytes, inside_bytes: the bytes of their results.
     """
 
     outside: int = 0
@@ -44,7 +44,7 @@ class Collectives:
 
 
 def collectives(text: str) -> Collectives:
-    """The collectives of a module in XLA's text."""
+    """Counts the collectives of a module in XLA's text."""
     counts = [0, 0]
     bytes_ = [0, 0]
     for each in collectives_of(text):
@@ -54,7 +54,7 @@ def collectives(text: str) -> Collectives:
 
 
 def collectives_by_kind(text: str) -> dict[str, int]:
-    """By XLA's name of a kind, how often one run of a module does such a collective."""
+    """Counts the collectives of one run of a module, by XLA's name of the kind."""
     counts: Counter[str] = Counter()
     for each in collectives_of(text):
         counts[each.kind] += each.runs
@@ -62,7 +62,8 @@ def collectives_by_kind(text: str) -> dict[str, int]:
 
 
 def sent_bytes_by_kind(text: str) -> dict[str, int]:
-    """By XLA's name of a kind, what each device sends in one run of a module."""
+    """Returns the bytes that each device sends in one run of a module, by XLA's name of the
+    kind."""
     sent: Counter[str] = Counter()
     for each in collectives_of(text):
         sent[each.kind] += each.runs * sent_bytes(each.kind, each.result_bytes, each.devices)
@@ -71,7 +72,7 @@ def sent_bytes_by_kind(text: str) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective, how often it runs, and how many devices are a group."""
+    """A collective, its number of runs, and the size of its replica group."""
 
     kind: str
     result_bytes: int
@@ -81,7 +82,8 @@ class Collective:
 
 
 def collectives_of(text: str) -> Iterator[Collective]:
-    """Each collective of a module in XLA's text: once outside of loops, and once in them."""
+    """Yields each collective of a module in XLA's text: once for its runs outside of loops, and
+    once for those inside."""
     module = HloModule(text)
     for name, runs in module.runs(in_kernels=True).items():
         for one in module.of_computation(name):
@@ -93,35 +95,35 @@ def collectives_of(text: str) -> Iterator[Collective]:
 
 
 def exchange_of(one: HloInstruction, module: HloModule) -> tuple[str, int, int]:
-    """A collective's kind, the bytes that it gives, and how many devices exchange."""
+    """Returns a collective's kind, the bytes of its result, and the size of its replica group."""
     kind, size_bytes = kind_of(one), _result_bytes(one)
     devices = _group_devices(one) or math.prod(map(int, _DEVICES.findall(module.header)))
     if kind == "all-reduce" and one.computation.startswith("all-reduce-scatter"):
-        # XLA:TPU's fusion of a sum and a slice: devices take their part of what it gives.
+        # XLA:TPU fuses an all-reduce and a slice: each device takes its part of the result.
         return "reduce-scatter", size_bytes // devices, devices
     return kind, size_bytes, devices
 
 
 def kind_of(one: HloInstruction) -> str:
-    """XLA's name of a collective, or of one that only starts; empty for other instructions."""
+    """Returns the kind of a collective or of its start; empty for other instructions."""
     kind = one.opcode.removesuffix("-start")
     return kind if kind in KINDS else ""
 
 
 def _result_bytes(one: HloInstruction) -> int:
-    """Of a collective's result. What has only started gives a tuple of its operands and its
-    results; a sum, by the oldest JAX, its results alone."""
+    """Returns the bytes of a collective's result. A start returns a tuple of its operands and
+    results; with the oldest JAX, the start of an all-reduce returns its results alone."""
     arrays = one.arrays
     has_operands = kind_of(one) != "all-reduce" or one.type.startswith("((")
     if one.opcode.endswith("-start") and has_operands and len(arrays) > 1:
-        # Behind both there may be counters of one word.
+        # Counters of one word may follow operands and results.
         arrays = tuple(each for each in arrays if each != Array("u32", ()))
         arrays = arrays[len(arrays) // 2 :]
     return sum(each.bytes for each in arrays)
 
 
 def _group_devices(one: HloInstruction) -> int:
-    """How many devices exchange with each other; 0 where the text does not tell."""
+    """Returns the size of the replica group; 0 where the text does not give it."""
     line = one.attributes
     if listed := _LISTED.search(line):
         return listed[1].count(",") + 1

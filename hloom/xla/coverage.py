@@ -15,11 +15,11 @@ class LeftOut:
     """One thunk that no graph holds.
 
     Attributes:
-      kind: XLA's name of its kind, e.g. "kCustomCall".
-      instruction: the HLO instruction it was made of.
-      operation: JAX's name of the operation; empty where the instruction does not tell.
+      kind: XLA's name of the thunk's kind, e.g. "kCustomCall".
+      instruction: the HLO instruction that it comes from.
+      operation: JAX's name of the operation; empty where the instruction has none.
       line: "file:line" of the user's own program; empty where not known.
-      reason: why, for people.
+      reason: why it is in no graph, as text for the user.
       library: "file:line" in an installed package that `line` calls; empty where there is none.
     """
 
@@ -33,15 +33,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What of an executable is captured.
+    """The part of an executable that runs in CUDA graphs.
 
     Attributes:
-      thunks: how many there are: kernels, copies, collectives, custom calls, loops; those inside
-        loops once.
-      captured: how many of them stand in a graph.
-      graphs: how many graphs there are; one inside a loop that is not captured is launched each
-        time round.
-      left_out: the others, in the order they run.
+      thunks: the number of thunks: kernels, copies, collectives, custom calls, loops; those inside
+        loops count once.
+      captured: the number of thunks in a graph.
+      graphs: the number of graphs; one inside a loop that is not captured is launched in each
+        iteration.
+      left_out: the thunks that are in no graph, in execution order.
     """
 
     thunks: int
@@ -51,7 +51,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Captured of all, from 0 to 1; 1 where there is nothing to run."""
+        """Returns the captured share of all thunks, from 0 to 1; 1 without thunks."""
         return self.captured / self.thunks if self.thunks else 1.0
 
     def __str__(self) -> str:
@@ -64,8 +64,8 @@ def coverage(sequence: list[Thunk], names: dict[int, str], hlo: HloModule) -> Co
 
     Args:
       sequence: the thunks after XLA formed graphs.
-      names: their instructions, by number.
-      hlo: the module they were made of.
+      names: the thunks' instructions, by number.
+      hlo: the module that they come from.
     """
     graphs = captured = 0
     for inside, thunk in _with_place(sequence):
@@ -78,7 +78,7 @@ def coverage(sequence: list[Thunk], names: dict[int, str], hlo: HloModule) -> Co
 
 
 def _with_place(thunks: list[Thunk], *, inside: bool = False) -> Iterator[tuple[bool, Thunk]]:
-    """Every thunk, and whether it stands inside a graph."""
+    """Yields every thunk, and whether it is inside a graph."""
     for thunk in thunks:
         yield inside, thunk
         yield from _with_place(thunk.children, inside=inside or thunk.kind == GRAPH)
@@ -116,14 +116,16 @@ class _LeftOuts:
         """Why the start of something asynchronous is left out, for its end."""
 
     def of(self, thunks: list[Thunk], *, around: str = "") -> Iterator[LeftOut]:
-        """Those among some thunks and inside them; `around` is the reason of what they are in."""
+        """Yields the left-out thunks among and inside `thunks`; `around` is the reason of the
+        enclosing thunk."""
         for thunk in thunks:
             if thunk.kind == GRAPH:
                 continue
             reason = around or self._reason(thunk)
             if thunk.counts:
                 yield self._left_out(thunk, reason)
-            # What is in a loop or a list has reasons of its own; what is in other thunks, theirs.
+            # Thunks in a loop or a list have reasons of their own; thunks in others take the outer
+            # one's.
             has_own = not thunk.counts or thunk.kind in _BRANCHING
             yield from self.of(thunk.children, around="" if has_own else reason)
 
@@ -144,7 +146,7 @@ class _LeftOuts:
         return "too few beside each other for a graph"
 
     def _own_reason(self, thunk: Thunk) -> str | None:
-        """Why a thunk like this one can be in no graph; None where it could."""
+        """Returns why a thunk like this one can be in no graph; None where it could be in one."""
         if thunk.kind in _ASYNC:
             return self._reason_of_asynchronous(thunk)
         if thunk.kind in _COLLECTIVES:
@@ -166,7 +168,7 @@ class _LeftOuts:
         return self._pairs.setdefault(pair, reason) if pair else reason
 
     def _reason_of_branching(self, thunk: Thunk) -> str:
-        """Names what keeps a loop or a branch out: the first thing in it that cannot go in."""
+        """Names the first thunk in a loop or branch that keeps it out of a graph."""
         for inside, inner in _with_place(thunk.children):
             if inside:
                 continue

@@ -1,9 +1,9 @@
 """Reads the text of an HLO module: its computations, their instructions, and how often each runs.
 
-All that reads XLA's text reads it by `HloModule`. The text is that of `HloModule::ToString`, of a
-module before or after optimization; that of a scheduled module has each computation's instructions
-in the order of the schedule. A text that is damaged, or of another version, has instructions with
-empty fields, or none; nothing here raises.
+Every reader of XLA's text uses `HloModule`. The text is that of `HloModule::ToString`, of a module
+before or after optimization; that of a scheduled module has each computation's instructions in the
+order of the schedule. A text that is damaged, or of another version, gives instructions with empty
+fields, or none; nothing here raises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CONTROL_FLOW = frozenset({"async-start", "call", "conditional", "while"})
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """The type of an array: XLA's name of its element type, e.g. "bf16", and its sizes."""
+    """The type of an array: XLA's name of its element type, e.g. "bf16", and its shape."""
 
     element: str
     shape: tuple[int, ...]
@@ -56,14 +56,14 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Its bytes; none of a token, which is no data."""
+        """Returns the array's bytes; 0 for a token."""
         bits = _BITS.match(self.element)
         size = int(bits[1]) if bits else 8 * (self.element == "pred")
         return self.elements * size // 8
 
 
 def arrays_in(type_: str) -> tuple[Array, ...]:
-    """The arrays in the text of a type, tuples flattened."""
+    """Returns the arrays in the text of a type, tuples flattened."""
     return tuple(
         Array(element, tuple(map(int, filter(None, shape.split(",")))))
         for element, shape in _ARRAY.findall(type_)
@@ -72,15 +72,15 @@ def arrays_in(type_: str) -> tuple[Array, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class HloInstruction:
-    """One instruction of an HLO module; what its text lacks is empty.
+    """One instruction of an HLO module; fields that its text lacks are empty.
 
     Attributes:
       name: unique in its computation, and in an optimized module.
-      computation: the name of the computation that it stands in.
+      computation: the name of the computation that contains it.
       type: the text of its result's type, with layouts.
       opcode: e.g. "fusion".
       arguments: the text between its brackets.
-      attributes: the text behind these.
+      attributes: the text after the arguments.
     """
 
     name: str = ""
@@ -93,7 +93,7 @@ class HloInstruction:
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:
-        """The names of its operands; of a parameter its number."""
+        """Returns the names of the operands; for a parameter its number."""
         if "%" in self.arguments:
             return tuple(_NAMED.findall(self.arguments))
         words = map(_LAST_WORD.search, self.arguments.split(","))
@@ -101,52 +101,53 @@ class HloInstruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of its result; several of a tuple."""
+        """Returns the arrays of the result; several for a tuple."""
         return arrays_in(self.type)
 
     @property
     def array(self) -> Array:
-        """The array that is its result; an empty one where that is a tuple."""
+        """Returns the array of the result; an empty one for a tuple."""
         is_tuple = self.type.startswith("(") or not self.arrays
         return Array("", ()) if is_tuple else self.arrays[0]
 
     @property
     def memory_space(self) -> int:
-        """The memory that its result lies in; 0 is the device's ordinary memory."""
+        """Returns the memory space of the result; 0 is the device's ordinary memory."""
         return int(_first(_MEMORY, self.type) or 0)
 
     @property
     def called(self) -> tuple[str, ...]:
-        """The names of the computations that it calls; of a loop its body."""
+        """Returns the names of the computations that it calls; for a loop its body."""
         several = (_NAMED.findall(each) for each in _SEVERAL.findall(self.attributes))
         single = [name for _, name in _CALLED.findall(self.attributes)]
         return (*single, *(name for names in several for name in names))
 
     @property
     def calls(self) -> str:
-        """The name of the computation that a fusion or a call calls, or of a loop's body."""
+        """Returns the name of the computation that a fusion or call calls, or of a loop's body."""
         is_one = self.opcode in ("call", "fusion", "while")
         return next(iter(self.called), "") if is_one else ""
 
     @property
     def index(self) -> int | None:
-        """Which element of a tuple it takes; None where it takes none."""
+        """Returns the index of the tuple element that it takes; None where it takes none."""
         found = _first(_INDEX, self.attributes)
         return int(found) if found else None
 
     @property
     def operation(self) -> str:
-        """JAX's name of the operation that it was made of, e.g. "jit(step)/jvp()/dot_general"."""
+        """Returns JAX's name of the operation that it comes from, e.g.
+        "jit(step)/jvp()/dot_general"."""
         return _ESCAPED.sub(r"\1", _first(_OP_NAME, self.attributes))
 
     @property
     def source(self) -> SourceLine:
-        """Where in the user's program it was written."""
+        """Returns the user's line that it comes from."""
         return SourceLine() if self.stacks is None else self.stacks.source(self.attributes)
 
     @property
     def target(self) -> str:
-        """What a custom call calls."""
+        """Returns the target of a custom call."""
         return _first(_TARGET, self.attributes)
 
     @property
@@ -156,14 +157,15 @@ class HloInstruction:
 
     @property
     def known_trips(self) -> int | None:
-        """How often a loop's body runs where XLA says so."""
+        """Returns a loop's trip count where XLA's text has it."""
         known = _first(_TRIPS, self.attributes)
         return int(known) if known else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """How often a run of a program gets to a computation: outside of loops, and in them."""
+    """The number of times that a run of a program enters a computation: outside of loops, and in
+    them."""
 
     outside: int = 0
     inside: int = 0
@@ -178,7 +180,7 @@ class HloModule:
 
     Attributes:
       header: its first line.
-      entry: the name of the computation that a run begins with; empty where there is none.
+      entry: the name of the entry computation; empty where the text has none.
     """
 
     def __init__(self, text: str) -> None:
@@ -205,13 +207,12 @@ class HloModule:
 
     @property
     def computations(self) -> tuple[str, ...]:
-        """The names of the computations, in their order in the text: callers behind what they
-        call."""
+        """Returns the names of the computations in the text's order: callees before callers."""
         return tuple(self._rests)
 
     def get(self, name: str, computation: str | None = None) -> HloInstruction:
-        """The instruction of that name, in a computation if that is given; else, and where it has
-        none, in any. An empty one where there is none."""
+        """Returns the instruction of that name, first looked up in `computation` if that is given,
+        then in all. An empty one where none exists."""
         where = computation
         if where is None or name not in self._rests.get(where, ()):
             where = self._computation_of.get(name)
@@ -223,27 +224,28 @@ class HloModule:
         return self._read[key]
 
     def operand(self, one: HloInstruction, number: int) -> HloInstruction:
-        """An operand of an instruction; an empty one where it has none of that number."""
+        """Returns an operand of an instruction; an empty one where it has none of that number."""
         name = one.operands[number] if number < len(one.operands) else ""
         return self.get(name, one.computation)
 
     def of_computation(self, name: str) -> Iterator[HloInstruction]:
-        """The instructions of the computation of that name, in their order."""
+        """Yields the instructions of the computation of that name, in order."""
         return (self.get(each, name) for each in self._rests.get(name, ()))
 
     def root(self, computation: str) -> HloInstruction:
-        """The result of a computation; an empty one where there is none."""
+        """Returns the root instruction of a computation; an empty one where it has none."""
         last = next(reversed(self._rests.get(computation, {})), "")
         return self.get(self._roots.get(computation, last), computation)
 
     def caller(self, one: HloInstruction) -> HloInstruction:
-        """An instruction that calls the computation which one stands in; an empty one of none."""
+        """Returns an instruction that calls the computation containing `one`; an empty one if none
+        does."""
         where, name = self._callers.get(one.computation, ("", ""))
         return self.get(name, where) if name else HloInstruction()
 
     def trips(self, loop: HloInstruction) -> int:
-        """How often a loop's body runs: known, or else what its condition compares with; 1 where
-        neither is, and of an instruction that is no loop."""
+        """Returns a loop's trip count: the known one, else the constant that its condition compares
+        with; 1 where neither exists, and for other instructions."""
         if loop.opcode != "while":
             return 1
         if loop.known_trips is not None:
@@ -256,10 +258,10 @@ class HloModule:
         return bounds[0] if len(bounds) == 1 else 1
 
     def runs(self, *, in_kernels: bool = False) -> Mapping[str, Runs]:
-        """How often a run of the program gets to each computation; callers first.
+        """Counts how often a run of the program enters each computation; callers first.
 
-        Each branch of a conditional counts as often as that runs. Computations that work on single
-        elements, as the sum of a reduction, are left out; those of fusions, too, unless
+        Each branch of a conditional counts as often as the conditional runs. Computations on single
+        elements, e.g. the sum of a reduction, are left out; so are those of fusions, unless
         ``in_kernels``.
         """
         found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -276,8 +278,8 @@ class HloModule:
         return {name: Runs(*found[name]) for name in order}
 
     def _callers_first(self, in_kernels: bool) -> list[str]:
-        """What a run gets to. A damaged text in which computations call each other in a circle has
-        each once."""
+        """Returns the computations that a run enters. In a damaged text with a cycle of calls each
+        appears once."""
         done: list[str] = []
         seen: set[str] = set()
         waiting = [(self.entry, False)] if self.entry else []
@@ -293,7 +295,7 @@ class HloModule:
         return done[::-1]
 
     def _calling(self, name: str, in_kernels: bool) -> Iterator[tuple[HloInstruction, str]]:
-        """The instructions that run other computations, with each of these."""
+        """Yields the instructions that run other computations, with each of those."""
         for one in self.of_computation(name):
             is_kernel = one.opcode.startswith("fusion")
             if one.opcode in _CONTROL_FLOW or (is_kernel and in_kernels):
@@ -303,7 +305,7 @@ class HloModule:
 
     @functools.cached_property
     def _callers(self) -> dict[str, tuple[str, str]]:
-        """By computation, where the last instruction stands that calls it, and its name."""
+        """Maps a computation to the last instruction that calls it: its computation and name."""
         return {
             called: (computation, name)
             for computation, rests in self._rests.items()
@@ -328,7 +330,8 @@ class HloModule:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket ends that opens before ``start``; the end of the text where it does not."""
+    """Returns the position of the bracket that closes the one before ``start``; the end of the text
+    without one."""
     depth = 1
     for bracket in _BRACKET.finditer(text, start):
         depth += 1 if bracket[0] == "(" else -1

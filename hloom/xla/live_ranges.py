@@ -1,7 +1,8 @@
 """Live ranges of the values of a compiled program, for `xla/live_ranges.json`.
 
-XLA writes them as text when it compiles with `xla_dump_to`: its buffer assignment says where each
-value lies and how large it is, its live ranges say when. The module's text says what made it.
+XLA writes them as text when it compiles with `xla_dump_to`: the buffer assignment has the place and
+size of each value, the live ranges have the times. The module's text has the instruction that
+computes it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HOST_COLOR = 5
 
 
 def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
-    """Live ranges, as values that `json.dumps` takes.
+    """Returns the live ranges as values that `json.dumps` takes.
 
     Args:
       assignment: XLA's `*buffer-assignment.txt`.
@@ -35,20 +36,21 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
       module: the optimised module as text.
 
     Returns:
-      instructions: how many the schedule has; times count them.
-      peak_bytes: the most temporary memory in use at once.
-      peak_at: when.
+      instructions: the number of instructions in the schedule; times are indices into it.
+      peak_bytes: the peak of the temporary memory in use.
+      peak_at: the time of the peak.
       temp_bytes: the temporary memory that XLA allocates.
-      at_peak: indices of the values in use then, largest first.
+      at_peak: indices of the values in use at the peak, largest first.
       values: name, operation, line, type, bytes, start, end (included) and kind of each value; of
-        very many the largest. Line is the user's own; where known also "library", the line in an
-        installed package that it calls, and "function", what the user's line stands in. Of what a
-        loop stacks operation and line are of the value that it stores, and "stacked" is how often;
-        "copy_of" is the type that XLA has widened to the value's own.
-      values_left_out: how many are not listed.
+        very many values the largest. Line is the user's own; where known also "library", the line
+        in an installed package that it calls, and "function", the function that contains the user's
+        line. For a loop's stack, operation and line are of the value that the loop stores, and
+        "stacked" is the number of stored values; "copy_of" is the type that XLA has widened to the
+        value's own.
+      values_left_out: the number of values that are not listed.
       curve: pairs of a time and the temporary memory in use from then on.
 
-    Raises ValueError where a text is not what XLA writes, or the two are of different modules.
+    Raises ValueError where a text cannot be parsed, or the two are of different modules.
     """
     count = len(re.findall(r"^    \d+:\S+$", ranges, re.MULTILINE))
     found = _RANGE.findall(ranges)
@@ -108,7 +110,7 @@ _LAYOUT = re.compile(r"\{[^}]*\}|/\*.*?\*/")
 def _read_values(
     text: str, ranges: dict[tuple[str, str], tuple[int, int]]
 ) -> tuple[dict[int, tuple[int, str]], list[HloValue]]:
-    """Size and kind of each allocation, and the values in them."""
+    """Returns the size and kind of each allocation, and the values in them."""
     allocations: dict[int, tuple[int, str]] = {}
     values: list[HloValue] = []
     number = 0
@@ -137,7 +139,7 @@ def _read_values(
 
 
 def _kind(rest: str) -> str:
-    """The kind of an allocation, of what its line says behind the size."""
+    """Returns the kind of an allocation, from the text after the size in its line."""
     color = _COLOR.search(rest)
     if color and int(color[1]) == _HOST_COLOR:
         return _HOST
@@ -151,7 +153,7 @@ def _kind(rest: str) -> str:
 
 
 def _temp_curve(values: Iterable[HloValue], count: int) -> np.ndarray:
-    """By time, the bytes of temporary memory that some value lies in."""
+    """Returns the temporary memory in use at each time, in bytes."""
     curve = np.zeros(count, np.int64)
     by_allocation: dict[int, list[HloValue]] = defaultdict(list)
     for value in values:
@@ -163,7 +165,7 @@ def _temp_curve(values: Iterable[HloValue], count: int) -> np.ndarray:
 
 
 def _in_use(values: list[HloValue], count: int) -> np.ndarray:
-    """By time, the bytes of one allocation in use; several values may lie in the same ones."""
+    """Returns the bytes of one allocation in use at each time; values may share bytes."""
     edges = {edge for v in values for edge in (v.offset, v.offset + v.bytes)}
     borders = np.array(sorted(edges), np.int64)
     lengths = np.diff(borders)
@@ -171,7 +173,7 @@ def _in_use(values: list[HloValue], count: int) -> np.ndarray:
     change = np.zeros(count + 1, np.int64)
     steps = [(value.start, 1, value) for value in values]
     steps += [(value.end + 1, -1, value) for value in values]
-    # At one time first what begins: memory that is handed over stays in use.
+    # At equal times starts come before ends: memory that is passed on stays in use.
     for time, step, value in sorted(steps, key=lambda entry: (entry[0], -entry[1])):
         first, last = np.searchsorted(borders, (value.offset, value.offset + value.bytes))
         part = users[first:last]
@@ -182,13 +184,14 @@ def _in_use(values: list[HloValue], count: int) -> np.ndarray:
 
 
 def _temps_at(values: list[HloValue], time: int) -> list[int]:
-    """Which values the temporary memory at a time consists of, each byte once, largest first."""
+    """Returns the values that fill the temporary memory at a time, each byte once, largest
+    first."""
     there = [
         (number, value)
         for number, value in enumerate(values)
         if value.kind == TEMP and value.start <= time <= value.end
     ]
-    # Of two in the same place, the one that has just begun.
+    # Of two values in the same place, the one that starts at this time counts.
     there.sort(key=lambda entry: (-entry[1].bytes, -entry[1].start, entry[1].instruction))
     taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
     found: list[int] = []

@@ -1,6 +1,6 @@
-"""Where the values of a compiled program come from: the operation, and the line that wrote it.
+"""The origins of a compiled program's values: the operation and the user's line.
 
-A loop's stack is told by what makes the value that it stores, not by the loop.
+The origin of a loop's stack is the operation that computes the stored value, not the loop.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from hloom.xla.hlo import HloInstruction, HloModule
 
 @dataclass(frozen=True)
 class HloValue:
-    """A value, where it lies and how long.
+    """A value with its place in memory and its live range.
 
     Attributes:
       instruction: the name of the instruction that defines it.
       index: where in that instruction's result, as "{0}"; empty for the whole result.
       type: e.g. "f32[8,8]".
-      allocation: the number of the allocation that it lies in.
-      kind: of the allocation. A donated argument lies in an output's.
-      offset, bytes: its place in the allocation.
+      allocation: the number of the allocation that holds it.
+      kind: the allocation's kind. A donated argument is in an output's allocation.
+      offset, bytes: its offset in the allocation and its size.
       start, end: the first and the last instruction of its live range, both included.
     """
 
@@ -38,18 +38,18 @@ class HloValue:
 
     @property
     def place(self) -> int | None:
-        """Which element of a tuple it is; None for what is no element of one."""
+        """Returns its index as a tuple element; None where it is none."""
         first = self.index.strip("{}").partition(",")[0]
         return int(first) if first else None
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What makes a value.
+    """The operation that computes a value.
 
     Attributes:
-      made_by: the instruction with the operation and the line.
-      stacked: how many of its results a loop stacks in the value; 1 where none does.
+      made_by: the instruction whose metadata has the operation and the line.
+      stacked: the number of its results that a loop stacks in the value; 1 where none does.
       copy_of: the narrower type that XLA has converted the value from; empty where it has not.
     """
 
@@ -79,10 +79,10 @@ _CONVERTED_BY_USERS = "convert_element_type"
 
 
 class Origins:
-    """Finds the instruction that says most of where a value comes from.
+    """Finds the instruction with the best metadata on where a value comes from.
 
-    XLA's own instructions, and some that it has fused, have no source line: then one that writes to
-    the same memory may, one inside the fusion, or one that makes an operand.
+    XLA's own instructions, and some fused ones, have no source line; then an instruction that
+    writes to the same memory, one inside the fusion, or one that computes an operand is used.
     """
 
     def __init__(self, values: Iterable[HloValue], instructions: HloModule) -> None:
@@ -93,7 +93,7 @@ class Origins:
         for value in sorted(values, key=lambda value: (value.start, value.end)):
             place = value.allocation, value.offset
             before = last.get(place)
-            # Memory that is handed on is in use without a gap.
+            # Memory that one value passes on to the next is in use without a gap.
             follows = before is not None and value.start <= before.end
             run = self._runs[before] if before is not None and follows else []
             run.insert(0, value)
@@ -101,7 +101,7 @@ class Origins:
             last[place] = value
 
     def of(self, value: HloValue) -> Origin:
-        """The origin of a value."""
+        """Returns the origin of a value."""
         own = self._instructions.get(value.instruction)
         if own.opcode == "parameter" and not value.start:
             return Origin(own)
@@ -128,7 +128,8 @@ class Origins:
         yield own
 
     def _followed(self, one: HloInstruction, index: int | None) -> Origin:
-        """The instruction that computes the value, seen through whatever hands it on."""
+        """Returns the instruction that computes the value, seen through those that only pass it
+        on."""
         origin, sliced = Origin(one), False
         handed_on: HloInstruction | None = None
         done: set[tuple[str, int | None]] = set()
@@ -136,7 +137,7 @@ class Origins:
             done.add((one.name, index))
             if one.opcode in ("call", "fusion", "while"):
                 before, one = one, self._instructions.root(one.calls)
-                # A fusion of one operation has the metadata, what is in it may have none.
+                # A fusion of one operation has metadata where its inner instructions may have none.
                 if before.opcode != "while" and one.opcode not in _FOLLOWED:
                     one = one if one.source.line else before
                     break
@@ -161,12 +162,13 @@ class Origins:
             else:
                 break
         if handed_on is not None and (origin.stacked == 1 or not one.source.line):
-            # Only of what a loop has stacked is it known that the loop does this, and no user.
+            # Only for a stack is it certain that the loop stores the value, and not the user's
+            # program.
             return Origin(handed_on)
         return replace(origin, made_by=one, stacked=1 if sliced else origin.stacked)
 
     def _given(self, one: HloInstruction, index: int | None) -> tuple[HloInstruction, int | None]:
-        """What a parameter stands for: an operand of the call, or what a loop's body returned."""
+        """Returns the value of a parameter: an operand of the call, or the loop body's result."""
         caller = self._instructions.caller(one)
         if caller.opcode == "while":
             if caller.operands and self._is_invariant(caller, one, index):
@@ -180,7 +182,7 @@ class Origins:
     def _is_invariant(
         self, loop: HloInstruction, parameter: HloInstruction, index: int | None
     ) -> bool:
-        """Whether a loop's body returns an element of its parameter as it was given."""
+        """Whether a loop's body returns an element of its parameter unchanged."""
         returned = self._instructions.root(loop.calls)
         if index is None or returned.opcode != "tuple" or index >= len(returned.operands):
             return False
@@ -202,7 +204,7 @@ _FOLLOWED = frozenset(
 
 
 def _hands_on(one: HloInstruction) -> bool:
-    """Whether the value may be the operand's, for people."""
+    """Whether the instruction only passes its operand on, as a reader would see it."""
     if one.opcode == "convert":
         return split_name(one.operation)[1] != _CONVERTED_BY_USERS
     if one.opcode == "dynamic-slice":
@@ -211,5 +213,5 @@ def _hands_on(one: HloInstruction) -> bool:
 
 
 def _is_wider(element: str, operand: str) -> bool:
-    """Whether a conversion is of those that XLA adds where it computes 16 bits in 32."""
+    """Whether a conversion is one that XLA adds to compute 16-bit values in 32 bits."""
     return element == "f32" and operand in ("bf16", "f16")

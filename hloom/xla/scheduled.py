@@ -1,8 +1,8 @@
-"""The collectives in XLA's schedule of a compiled program: which kernel each is, where its result
-lies, and how many matrix products run beside it.
+"""The collectives in XLA's schedule of a compiled program: the kernel of each, its result's memory
+space, and the number of matrix products that run beside it.
 
-What is asynchronous has a start and a done in the text, in the order of the schedule. Bytes are
-those of one device.
+An asynchronous collective has a start and a done in the text, in the order of the schedule. Bytes
+are those of one device.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ScheduledCollective:
 
     Attributes:
       kind: XLA's name of it, e.g. "all-gather".
-      bytes: of what it gives.
-      devices: of a group.
-      runs: how often a run of the program does it.
-      is_asynchronous: other work may run beside it.
+      bytes: the bytes of its result.
+      devices: the size of its replica group.
+      runs: the number of times that one run of the program executes it.
+      is_asynchronous: whether other work may run beside it.
       products: matrix products between its start and its end.
-      kernel: "NCCL", "one-shot" or "two-shot"; empty where the text does not tell.
-      memory: the memory space of its result; 0 for ordinary device memory. Others hold buffers that
-        are registered with NCCL, or symmetric: at the same place on all devices.
+      kernel: "NCCL", "one-shot" or "two-shot"; empty where the text does not name it.
+      memory: the memory space of its result; 0 for ordinary device memory. Other spaces hold
+        buffers that are registered with NCCL, or symmetric: at the same address on all devices.
       source: the line of the user's program.
     """
 
@@ -59,7 +59,7 @@ class ScheduledCollective:
 
 
 def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
-    """The collectives of a module in XLA's text, those of a computation in its schedule's order."""
+    """Yields the collectives of a module in XLA's text, in each computation in scheduled order."""
     module = HloModule(text)
     for name, runs in module.runs(in_kernels=True).items():
         instructions = list(module.of_computation(name))
@@ -81,7 +81,7 @@ def scheduled_collectives(text: str) -> Iterator[ScheduledCollective]:
 
 
 def sent_by_xla(text: str) -> SentByXla:
-    """What each device sends in one run of a module, by kind and by line."""
+    """Returns the bytes that each device sends in one run of a module, by kind and by line."""
     by_line: Counter[str] = Counter()
     gathered: Counter[str] = Counter()
     by_kind: Counter[str] = Counter()
@@ -96,7 +96,8 @@ def sent_by_xla(text: str) -> SentByXla:
 
 
 def collectives_table(text: str) -> Table | None:
-    """What XLA made of a module's exchanges, those alike in a row; None without any."""
+    """Returns a table of the collectives that XLA compiled, equal ones in one row; None without
+    any."""
     alike: dict[tuple[object, ...], list[ScheduledCollective]] = {}
     for each in scheduled_collectives(text):
         key = (each.source.line, each.kind, each.bytes, each.kernel, each.memory)
@@ -142,7 +143,7 @@ def is_product(one: HloInstruction) -> bool:
 
 
 def _end(instructions: list[HloInstruction], start: int) -> int:
-    """Where what starts in a computation's instruction is done; there where it never is."""
+    """Returns the index of the done of a start instruction; ``start`` itself without one."""
     name = instructions[start].name
     for number in range(start + 1, len(instructions)):
         one = instructions[number]

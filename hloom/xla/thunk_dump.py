@@ -1,8 +1,8 @@
 """Has XLA write the thunk sequence of one compile, and reads it.
 
-There is no other way to it: an executable does not tell its thunks. What XLA writes are a few MiB
-(295 files and 3 MiB for a GPT of 4 layers), for 5 % of the time of the compile, on one core of the
-machine these were measured on (2026-11-21). The options for it are no part of JAX's cache key.
+No other way exists: an executable does not expose its thunks. XLA writes a few MiB (295 files and 3
+MiB for a GPT of 4 layers), for 5 % of the time of the compile, on one core of the machine these
+were measured on (2026-11-21). The options for it are not part of JAX's cache key.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _HLO = "*gpu_after_optimizations.txt"
 
 
 class ThunkDump:
-    """What XLA writes about one compile.
+    """The files that XLA writes about one compile.
 
     Attributes:
-      options: compile options that have it written.
+      options: compile options that make XLA write them.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, str | int | bool]) -> None:
@@ -38,22 +38,22 @@ class ThunkDump:
         self._before = set(_sequences(folder))
 
     def read(self) -> Coverage | None:
-        """What was captured; None where XLA has written nothing, for a cache served the compile.
+        """Returns the coverage; None where XLA wrote nothing because a cache served the compile.
 
-        Raises ValueError where what it wrote is not understood.
+        Raises ValueError where XLA's text cannot be parsed.
         """
         new = [file for file in _sequences(self._folder) if file not in self._before]
-        # The step itself; others are programs that autotuning tried.
+        # The largest file is the step; others are programs that autotuning tried.
         return read_sequence(max(new, key=_size)) if new else None
 
 
 @contextmanager
 def thunk_dump(given: Mapping[str, str]) -> Iterator[ThunkDump]:
-    """A place for XLA to write to, deleted at the end of the block.
+    """Opens a folder for XLA to write to, deleted at the end of the block.
 
     Args:
-      given: the options of XLA that the user has set; where they have XLA write already, it goes on
-        writing there, and what is new there is read.
+      given: the options of XLA that the user has set; where they make XLA write already, it goes on
+        writing there, and the new files are read.
     """
     if given.get(DUMP_TO, "") not in ("", "-"):
         yield ThunkDump(Path(given[DUMP_TO]), {})
@@ -63,9 +63,9 @@ def thunk_dump(given: Mapping[str, str]) -> Iterator[ThunkDump]:
 
 
 def read_sequence(file: Path) -> Coverage:
-    """The coverage of a `*.thunk_sequence.txt`, with what lies beside it.
+    """Returns the coverage of a `*.thunk_sequence.txt`, with the files beside it.
 
-    Raises ValueError where it is not understood.
+    Raises ValueError where it cannot be parsed.
     """
     stem = file.name.removesuffix(_SEQUENCE)
     with_graphs = file.with_name(stem + _SEQUENCE_WITH_GRAPHS)
@@ -80,7 +80,7 @@ def read_sequence(file: Path) -> Coverage:
 
 
 def find_sequences(folder: Path) -> list[Path]:
-    """The thunk sequences that XLA wrote into a folder, in the order of their modules' numbers."""
+    """Returns the thunk sequences that XLA wrote into a folder, ordered by module number."""
     return sorted(_sequences(folder))
 
 
@@ -93,5 +93,5 @@ def _size(file: Path) -> int:
 
 
 def _text(file: Path) -> str:
-    # The folder may have come from anybody.
+    # The folder's content is not trusted.
     return files.read_bytes(file.parent, file.name).decode(errors="replace")

@@ -1,15 +1,15 @@
-"""Reads XLA's thunk sequences: what an executable launches, in order, and in which CUDA graphs.
+"""Reads XLA's thunk sequences: the launches of an executable, in order, and their CUDA graphs.
 
 XLA:GPU turns each kernel, copy, collective or loop into a thunk, and puts runs of thunks into
 command buffers, which become CUDA graphs. With `xla_dump_to` it writes them as text, one thunk a
-line, what is inside another indented below it:
+line, inner thunks indented below the outer one:
 
     001: kCustomKernel  [source       | next=002 (1)] loop_multiply_fusion grid: …
     002: kWhile         [prev=001 (1) | sink        ]
     condition:
         003: kCustomKernel [source | sink] loop_compare_fusion grid: …
 
-and beside it, by number, the names of the HLO instructions. Read of jaxlib 0.10.2 and 0.12.0.1.
+and beside it, by number, the names of the HLO instructions. Seen in jaxlib 0.10.2 and 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Thunk:
     """One thunk.
 
     Attributes:
-      number: its own in the executable; graphs all have 0.
+      number: its number in the executable; 0 for graphs.
       kind: e.g. "kCustomKernel".
-      label: what it is part of, in a thunk of several parts: "condition", "body", "branch_0".
-      pair: what the start and the end of something asynchronous have in common; None elsewhere.
-      children: what is inside it.
+      label: the part of the outer thunk that contains it: "condition", "body", "branch_0".
+      pair: the number that the start and the done of an asynchronous thunk share; None elsewhere.
+      children: the thunks inside it.
     """
 
     number: int
@@ -49,14 +49,14 @@ class Thunk:
 
     @property
     def counts(self) -> bool:
-        """Whether it is work of its own, and no mere list of other thunks."""
+        """Whether it does work itself and is not only a list of other thunks."""
         return self.kind not in (GRAPH, _SEQUENCE)
 
 
 def parse_sequence(text: str) -> list[Thunk]:
-    """The thunks at the top of a sequence.
+    """Returns the top-level thunks of a sequence.
 
-    Raises ValueError with the line that is not understood.
+    Raises ValueError with the line that cannot be parsed.
     """
     top: list[Thunk] = []
     open_: list[tuple[int, Thunk]] = []
@@ -75,7 +75,7 @@ def parse_sequence(text: str) -> list[Thunk]:
                 open_.pop()
             parent = open_[-1][1] if open_ else None
             siblings = top if parent is None else parent.children
-            # A label holds for what follows it inside the same thunk.
+            # A label applies to the thunks after it inside the same outer thunk.
             found.label = siblings[-1].label if siblings and not label else label
             label = ""
             siblings.append(found)
@@ -84,7 +84,8 @@ def parse_sequence(text: str) -> list[Thunk]:
 
 
 def _thunks(line: str) -> Iterator[tuple[int, Thunk]]:
-    """The thunk of a line, and the first one in it where it is a sequence; how far inside."""
+    """Yields the thunk of a line, and its first inner one if it is a sequence, with their
+    depths."""
     depth = 0
     rest = line
     while True:
@@ -100,7 +101,7 @@ def _thunks(line: str) -> Iterator[tuple[int, Thunk]]:
 
 
 def parse_names(text: str) -> dict[int, str]:
-    """The names of the HLO instructions that thunks were made of, by the thunks' numbers.
+    """Returns the names of the HLO instructions that thunks come from, by thunk number.
 
     Takes the text of `*.thunk_metadata.txt`.
     """
@@ -109,7 +110,7 @@ def parse_names(text: str) -> dict[int, str]:
 
 
 def walk(thunks: list[Thunk]) -> Iterator[Thunk]:
-    """Thunks and all that is inside them, in order."""
+    """Yields thunks and all inner ones, in order."""
     for thunk in thunks:
         yield thunk
         yield from walk(thunk.children)

@@ -1,1 +1,1 @@
-"""Collects a module's states while it is compiled, and a step's arrays while it runs."""
+"""Collects a module's states during its compile, and a step's arrays during its run."""

@@ -1,4 +1,4 @@
-"""Copies the arguments and results of a step to the host: of each array, this process's share.
+"""Copies this process's share of a step's arguments and results to the host.
 
 A share is the shards with replica 0: every value of an array that is spread over devices and
 processes is in exactly one share, so that nothing is written twice.
@@ -26,10 +26,10 @@ SHARE_OF_MEMORY = 4
 
 
 class HostBudget:
-    """The bytes of host memory that snapshots may hold that are not written yet.
+    """The host memory that snapshots may hold until they are written.
 
     Attributes:
-      held_bytes: in use.
+      held_bytes: the bytes in use.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -39,12 +39,13 @@ class HostBudget:
 
     @cached_property
     def limit_bytes(self) -> int:
-        """The bound: as given, or a quarter of what this process may use."""
+        """Returns the limit: the given one, or a quarter of the memory that this process may
+        use."""
         given = self._given_bytes
         return machine_bytes() // SHARE_OF_MEMORY if given is None else given
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes these bytes; False, and takes none, where fewer are left."""
+        """Reserves these bytes; returns False, and reserves none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
             fits = self.held_bytes + wanted_bytes <= limit_bytes
@@ -52,7 +53,7 @@ class HostBudget:
             return fits
 
     def give_back(self, taken_bytes: int) -> None:
-        """Gives back what `take` took."""
+        """Releases bytes that `take` reserved."""
         with self._lock:
             self.held_bytes -= taken_bytes
 
@@ -65,8 +66,8 @@ BUDGET = HostBudget()
 class Snapshot:
     """This process's share of some arrays, on the host, by the keys that the entries name.
 
-    Its bytes count in the budget until it is released or nobody holds it any more. Each array has
-    an entry, whether a part of it is in the share or not.
+    Its bytes count in the budget until it is released or garbage-collected. Each array has an
+    entry, whether a part of it is in the share or not.
     """
 
     entries: tuple[ArrayEntry, ...]
@@ -76,7 +77,7 @@ class Snapshot:
     _release: weakref.finalize[[int], Snapshot] | None = field(default=None, repr=False)
 
     def write(self, folder: Path) -> None:
-        """Writes the share to a new folder, which is made, and releases it.
+        """Creates a folder, writes the share to it, and releases the memory.
 
         Raises OSError where it cannot be written; the snapshot is released all the same.
         """
@@ -86,7 +87,7 @@ class Snapshot:
             self.release()
 
     def release(self) -> None:
-        """Lets go of the host memory. Once is enough, and any number of times is allowed."""
+        """Frees the host memory; later calls do nothing."""
         self.shards = {}
         if self._release is not None:
             self._release()
@@ -100,16 +101,16 @@ def snapshot(
     processes: Iterable[int] | None = None,
     budget: HostBudget = BUDGET,
 ) -> Snapshot:
-    """Copies this process's share of the values to the host, and waits until it is there.
+    """Copies this process's share of the values to the host, and waits for the copies.
 
-    Never raises: what cannot be copied is in `missing`. Over the budget nothing is copied.
+    Never raises: values that cannot be copied are in `missing`. Over the budget nothing is copied.
 
     Args:
-      names: of the values, e.g. "state['w']".
+      names: names of the values, e.g. "state['w']".
       values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers.
       what: "arguments" or "results", for the texts in `missing`.
-      processes: all that the module runs in. Of values that each of them has whole, numbers for
-        example, the first one writes the only copy. None: those of the arrays among the values.
+      processes: all processes that the module runs in. The first one writes the only copy of values
+        that each of them has whole, e.g. numbers. None: those of the arrays among the values.
     """
     try:
         copies, missing = _plan(names, values, what, processes)
@@ -118,7 +119,7 @@ def snapshot(
             return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
         taken = Snapshot((), {}, wanted_bytes, ())
         taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
-        # At exit nobody asks for memory any more.
+        # At exit no memory is requested any more.
         taken._release.atexit = False
         for copy in copies:
             copy.start()
@@ -127,7 +128,7 @@ def snapshot(
                 taken.shards |= copy.read()
             except Exception as error:
                 missing.append(_not_readable(what, copy.entry.name, error))
-        # Of an array at several places, all or none.
+        # An array that several entries share is copied for all of them or for none.
         there = (c.entry for c in copies if all(s.key in taken.shards for s in c.entry.shards))
         taken.entries, taken.missing = tuple(there), tuple(missing)
         return taken
@@ -139,7 +140,7 @@ def snapshot(
 def _plan(
     names: Sequence[str], values: Sequence[Any], what: str, among: Iterable[int] | None
 ) -> tuple[list[_Copy], list[Missing]]:
-    """The copies to make, and what cannot be copied."""
+    """Returns the copies to make, and the values that cannot be copied."""
     plain = [_without_key_type(value) for value in values]
     if among is None:
         among = [n for each in plain if isinstance(each, jax.Array) for n in _processes(each)]
@@ -154,7 +155,7 @@ def _plan(
         except Exception as error:
             missing.append(_not_readable(what, name, error))
             continue
-        # One array at several places is written once, and told of at each.
+        # An array that several entries share is written once, and named in each.
         if (same := first.setdefault(id(value), copy)) is not copy:
             copy = _Copy(replace(copy.entry, shards=same.entry.shards), {})
         copies.append(copy)
@@ -162,7 +163,7 @@ def _plan(
 
 
 def _not_readable(what: str, name: str, error: Exception) -> Missing:
-    # A computation that failed says so where its result is read, in many lines.
+    # A failed computation raises where its result is read, with a text of many lines.
     reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return Missing(f"{what}: {name}", f"it could not be read: {reason[0]}")
 
@@ -178,7 +179,7 @@ def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
 
 @dataclass
 class _Copy:
-    """This process's part of one value, to be written: an array for each shard of its entry."""
+    """This process's part of one value: an array for each shard of its entry."""
 
     entry: ArrayEntry
     parts: dict[str, Any]
@@ -187,7 +188,7 @@ class _Copy:
     def of(
         cls, index: int, name: str, value: Any, processes: tuple[int, ...], *, leads: bool
     ) -> _Copy:
-        """Plans the copy; `leads`: this process writes what all of the module's have whole."""
+        """Plans the copy; `leads`: this process writes values that all processes have whole."""
         shape = np.shape(value)
         whole = Shard(f"{index}_0", (0,) * len(shape), shape)
         sharding: str | None = None
@@ -198,7 +199,7 @@ class _Copy:
             sharding, dtype = str(value.sharding), value.dtype
             shares = value.addressable_shards
             if len(processes) > 1 and len(_processes(value)) == 1:
-                # Not placed by the user, so that each process has it whole: a number, for example.
+                # Each process has a value whole that the user did not place, e.g. a number.
                 parts = [(whole, shares[0].data)] if leads else []
             else:
                 own = [share for share in shares if share.replica_id == 0]
@@ -213,22 +214,22 @@ class _Copy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the host."""
+        """Returns the bytes on the host."""
         itemsize = jax.numpy.dtype(self.entry.dtype).itemsize
         return sum(part.size * itemsize for part in self.parts.values())
 
     def start(self) -> None:
-        """Begins the transfers, so that those of many arrays overlap."""
+        """Starts the transfers, so that those of many arrays overlap."""
         for key, part in self.parts.items():
             if isinstance(part, jax.Array):
-                # A new array over the same buffer: JAX keeps the host's copy of an array as long
-                # as the array lives, and the user's may live long.
+                # JAX keeps the host copy of an array as long as the array lives, and the user's may
+                # live long: so a new array over the same buffer is copied.
                 same = jax.make_array_from_single_device_arrays(part.shape, part.sharding, [part])
                 same.copy_to_host_async()
                 self.parts[key] = same
 
     def read(self) -> dict[str, np.ndarray]:
-        """The copies; each is the snapshot's own, for the buffer may be donated afterwards."""
+        """Returns the copies; each owns its memory, since the buffer may be donated afterwards."""
         copies = {}
         while self.parts:
             key, part = self.parts.popitem()
@@ -247,16 +248,18 @@ def _processes(array: jax.Array) -> set[int]:
 
 
 def _without_key_type(value: Any) -> Any:
-    """The uint32 data of typed PRNG keys, which is what the module takes; others as they are."""
+    """Returns the uint32 data of typed PRNG keys, which the module takes; other values
+    unchanged."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(value)
     return value
 
 
 def _as_numpy(value: Any) -> tuple[np.ndarray, np.dtype]:
-    """A value that is no JAX array yet, and the type that JAX gives it: int32 for an integer."""
+    """Returns a value that is no JAX array as NumPy's, and the type that JAX gives it: int32 for an
+    integer."""
     if getattr(value, "dtype", None) == jax.dtypes.float0:
-        # The module takes such a gradient, which has no values, as booleans.
+        # The module takes a float0 gradient, which has no values, as booleans.
         return np.zeros(np.shape(value), bool), np.dtype(bool)
     dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
     return np.asarray(value), np.dtype(dtype)

@@ -1,4 +1,4 @@
-"""The dump of a step that runs as several programs: its plan, and what a run of it did."""
+"""The dump of a step that runs as several programs: its plan, and the record of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class DividedStep:
     """The dump of one step that runs as several programs.
 
     Args:
-      name: the step's.
-      folder: where its plan was written when it was made; None where it was not.
-      live: what is kept of it for chosen steps; None where nothing is.
+      name: the step's name.
+      folder: the folder of its plan; None where the plan was not written.
+      live: the facts kept for chosen steps; None without any.
     """
 
     def __init__(self, name: str, folder: Path | None, live: LiveModule | None) -> None:
@@ -32,11 +32,11 @@ class DividedStep:
 
     @property
     def wants_run(self) -> bool:
-        """Whether a run that ends now is to be told of."""
+        """Whether a run that ends now is to be recorded."""
         return self._left > 0 or (self._live is not None and _is_step_open())
 
     def ran(self, told: Mapping[str, object]) -> None:
-        """Takes what a run of this thread did, as facts and tables, where it is wanted."""
+        """Records a run of this thread, as facts and tables, where it is wanted."""
         if self._left and self.folder is not None:
             self._left -= 1
             with guarded("writing what a step in several programs did"):

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class ProgramDump(CompileObserver):
     """The dump of one program.
 
-    A program that a pass fails on is written in any case, one that passes change where dumps were
-    asked for.
+    A program that a pass fails on is always written, a program that passes change where dumps are
+    on.
 
     Attributes:
-      given: the program's own options of XLA, and those that have XLA write what is kept.
+      given: the program's own options of XLA, and those that make XLA write the kept files.
     """
 
     def __init__(self, origin: Origin, settings: Settings | None) -> None:
@@ -69,7 +69,7 @@ class ProgramDump(CompileObserver):
 
     @property
     def _for_steps(self) -> bool:
-        """Whether the program is kept for steps to come."""
+        """Whether the program is kept for later steps."""
         return self._settings is not None and self._settings.steps is not None
 
     @property
@@ -77,7 +77,7 @@ class ProgramDump(CompileObserver):
         return self._candidates[-1] if self._candidates else self._shared
 
     def watch(self, compile_: Compile) -> Compile:
-        """The same compile, which has XLA write what is kept."""
+        """Returns the compile with XLA writing the files to keep."""
         return compile_ if self._xla is None else self._xla.watch(compile_)
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
@@ -97,7 +97,7 @@ class ProgramDump(CompileObserver):
             self._of_attempts[number] = self._xla.newest
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
-        """Writes the program; gives the folder, None where it cannot."""
+        """Writes the program; returns the folder, None where it cannot be written."""
         files = self._newest
         files.files["failure.txt"] = "".join(traceback.format_exception(failure))
         with guarded("writing the dump of a module"):
@@ -114,14 +114,14 @@ class ProgramDump(CompileObserver):
         record: CompileRecord,
         executable: Any,
     ) -> Path | None:
-        """Writes the program, or keeps it for steps to come, where that is asked for.
+        """Writes the program, or keeps it for later steps, as the settings say.
 
         `pipeline` and `target` are None where no pass ran.
         """
         if self._settings is None:
             return None
         wanted = record.changed or len(record.attempts) > 1 or self._settings.wants_unchanged
-        # A failure was written already, with what led to it.
+        # A failure was written already, with the states before it.
         if not (self._for_steps or (wanted and record.dump_dir is None)):
             return None
         keeps = "keeping a module for dumps of later steps"
@@ -133,7 +133,7 @@ class ProgramDump(CompileObserver):
         return None
 
     def divided(self, pipeline: Pipeline, target: Target, record: CompileRecord) -> DividedStep:
-        """The dump of a step that XLA does not compile: it becomes several programs."""
+        """Returns the dump of a step that is not compiled itself but becomes several programs."""
         if not self._for_steps:
             return DividedStep(record.module, self.compiled(pipeline, target, record, None), None)
         with guarded("keeping a step for dumps of later ones"):
@@ -142,7 +142,7 @@ class ProgramDump(CompileObserver):
         return DividedStep(record.module, None, None)
 
     def _used(self, record: CompileRecord) -> DumpObserver:
-        """The observer of the candidate that is used, with the other attempts."""
+        """Returns the observer of the candidate that is used, with the other attempts."""
         attempts = self._candidates[: len(record.attempts)]
         best = record.best_attempt
         used = self._newest if best is None else attempts[best]
@@ -160,7 +160,7 @@ class ProgramDump(CompileObserver):
         return used
 
     def _add_live_ranges(self, used: DumpObserver, number: int) -> None:
-        """Adds what lives when in the program as it was, which an attempt compiled."""
+        """Adds the live ranges of the original program, which an attempt compiled."""
         with guarded("reading the live ranges of the program as it was"):
             if self._xla is not None and (files := self._of_attempts.get(number)):
                 found = self._xla.live_ranges_in(files)
@@ -174,7 +174,7 @@ class ProgramDump(CompileObserver):
         record: CompileRecord,
         executable: Any,
     ) -> LiveModule:
-        """The facts about the program, with what XLA wrote of it."""
+        """Returns the facts about the program, with XLA's files."""
         files = self._used(record)
         files.add_input(self._origin.module)
         found = {} if self._xla is None else self._xla.of(executable)
@@ -185,7 +185,7 @@ class ProgramDump(CompileObserver):
         return LiveModule(facts, {**files.files, **found}, passes=passes)
 
     def _write(self, live: LiveModule, executable: Any | None) -> Path | None:
-        # Imported where something is written: most programs write nothing.
+        # Imported where something is written: most programs write no dump.
         from hloom.dumps.write.module import write_module
 
         written = write_module(live, executable, self._root)
@@ -194,7 +194,7 @@ class ProgramDump(CompileObserver):
         return written
 
     def close(self) -> None:
-        """Frees what the compile needed."""
+        """Frees the resources of the compile."""
         if self._xla is not None:
             self._xla.close()
 
@@ -202,7 +202,7 @@ class ProgramDump(CompileObserver):
 def compile_kept(
     origin: Origin, settings: Settings, compile_: Callable[[Any, Mapping[str, Any]], Any]
 ) -> Any:
-    """Compiles a program that no pass runs on, and keeps what steps to come want of it.
+    """Compiles a program that no pass runs on, and keeps the facts for later steps.
 
     Raises what `compile_` raises.
     """
@@ -258,7 +258,7 @@ def facts_of(
     added: Mapping[str, str | int | bool],
     compile_: Mapping[str, object],
 ) -> ModuleFacts:
-    """The entries of the manifest about a program.
+    """Returns the entries of the manifest about a program.
 
     `added` are compile options that hloom added, `compile_` is the manifest's "compile".
     """
@@ -287,7 +287,7 @@ def facts_of(
 
 @functools.lru_cache(maxsize=64)
 def _dumped(devices: tuple[Any, ...]) -> list[dict[str, object]]:
-    # Cached: thousands of devices are to be in memory once, not once for each module.
+    # Cached, so that a list of thousands of devices is in memory once, not once for each module.
     return [{"id": d.id, "process": d.process_index, "kind": d.device_kind} for d in devices]
 
 
@@ -299,14 +299,14 @@ def compile_entry(record: CompileRecord) -> dict[str, object]:
     )  # fmt: skip
     entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
     if not record.compiles:
-        entry["compile_s"] = None  # XLA was not asked, as of a step that `hloom.split` takes apart
+        entry["compile_s"] = None  # no compile by XLA, e.g. for a step that `hloom.split` divides
     left_out = {"plan", "rewrites", "record"}
     runs = [asdict(run) for run in record.runs]
     return entry | {"runs": [{k: run[k] for k in run.keys() - left_out} for run in runs]}
 
 
 def signature_names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the module's arguments and results, in order, as JAX gives them."""
+    """Returns JAX's names of the module's arguments and results, in order."""
     main = main_of(module)
     arguments, results = ([], []) if main is None else entry_values(main)
     return tuple(each.name for each in arguments), tuple(each.name for each in results)
@@ -315,14 +315,14 @@ def signature_names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]
 class DumpObserver:
     """Collects a module's states before and after the passes that the settings choose.
 
-    As text; where dumps wait for steps, as bytecode, which is smaller and faster to write. Without
-    settings only what is added by name.
+    States are text; where dumps wait for steps they are bytecode, which is smaller and faster to
+    write. Without settings it keeps only states added by name.
 
     Nothing is written to disk here: most modules of a process are small functions of JAX that no
     pass changes, and their folders would bury the others.
 
     Attributes:
-      files: what there is, by file name in the module's folder.
+      files: the collected files, by file name in the module's folder.
     """
 
     def __init__(
@@ -333,13 +333,13 @@ class DumpObserver:
         self._changed_since = False
 
     def fork(self) -> DumpObserver:
-        """An observer of a module that went this one's way up to here."""
+        """Returns an observer of another module that shares the states so far."""
         fork = DumpObserver(self._settings, self.files)
         fork._changed_since = self._changed_since
         return fork
 
     def include(self, other: DumpObserver, folder: str) -> None:
-        """Takes in what another one has more than this one, or has otherwise, as a folder."""
+        """Adds the files of another observer that are new or differ here, in a folder."""
         for file_name, content in other.files.items():
             if self.files.get(file_name) != content:
                 self.files[f"{folder}/{file_name}"] = content
@@ -369,11 +369,11 @@ class DumpObserver:
             self.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
 
     def add_input(self, module: ir.Module) -> None:
-        """Adds the module as JAX handed it over."""
+        """Adds the module as JAX passed it to the compile."""
         self.add_state(INPUT, module)
 
     def add_state(self, file_name: str, module: ir.Module) -> None:
-        """Adds the module as it is now."""
+        """Adds the current state of the module."""
         self._changed_since = False
         with guarded("keeping a state of a module for a dump"):
             as_text = self._settings is None or self._settings.steps is None
@@ -381,5 +381,5 @@ class DumpObserver:
 
 
 def module_text(module: ir.Module) -> str:
-    """The module as text that reads back the same, locations included."""
+    """Returns the module as text that parses back to it, locations included."""
     return str(module.operation.get_asm(enable_debug_info=True)) + "\n"

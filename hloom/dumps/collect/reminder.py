@@ -1,4 +1,4 @@
-"""Messages at the end of a program about dumps that were asked for and are not there."""
+"""Prints, at the end of a program, which requested dumps were not written."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TOLD = 5
 
 @dataclass
 class _Asked:
-    """The programs that one folder was to have when they were compiled.
+    """The compiled programs that were to be dumped to one folder.
 
     Attributes:
-      settings: what was asked for.
-      with_passes: how many programs any pass ran on.
-      left_out: how many none ran on, although the flag names some.
-      wanted: of these, the ones whose module was asked for.
+      settings: the settings of the dumps.
+      with_passes: the number of programs that any pass ran on.
+      left_out: the number of programs that no pass ran on, although the flag names passes.
+      wanted: the number of programs whose module the settings select.
     """
 
     settings: Settings
@@ -46,14 +46,14 @@ def _remind_at_exit() -> None:
 
 
 def note_waiting() -> None:
-    """Notes that a program is kept for steps to come."""
+    """Notes that a program is kept for later steps."""
     global _waiting
     _waiting = True
     _remind_at_exit()
 
 
 def note_program(settings: Settings, name: str, *, has_passes: bool, is_left_out: bool) -> None:
-    """Counts in a program that is compiled, whose dump is asked for if the passes change it."""
+    """Counts a compiled program that is dumped if the passes change it."""
     asked = _asked.setdefault(settings.to, _Asked(settings))
     asked.with_passes += has_passes
     asked.left_out += is_left_out
@@ -67,7 +67,7 @@ def note_written(folder: Path) -> None:
 
 
 def remind() -> None:
-    """Says it on stderr, a line each, where there is reason to."""
+    """Prints a line on stderr for each missing dump."""
     for line in (*_steps(), *_programs()):
         print(f"hloom: {line}", file=sys.stderr)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def step(n: int) -> AbstractContextManager[None]:
-    """Inside the block is training step `n`: `with hloom.step(n): state = train_step(state)`.
+    """Marks the block as training step `n`: `with hloom.step(n): state = train_step(state)`.
 
     Opens JAX's own `jax.profiler.StepTraceAnnotation("train", step_num=n)`. Where dumps choose the
     step (`hloom.dump`, `HLOOM_DUMP_STEPS`, or the file `steps` in the dumps' folder), the modules
@@ -27,8 +27,8 @@ def step(n: int) -> AbstractContextManager[None]:
     belongs to it. Otherwise it costs microseconds.
 
     Raises TypeError where `n` is no whole number, and at its start ValueError where the
-    environment's `HLOOM_DUMP_*` are mistaken. An exception inside goes on up, and what ran before
-    it is written.
+    environment's `HLOOM_DUMP_*` are mistaken. An exception inside propagates, and the modules that
+    ran before it are written.
     """
     try:
         number = operator.index(n)
@@ -56,7 +56,7 @@ _named: dict[int, NamedSteps] = {}
 
 
 def named() -> tuple[NamedSteps, ...]:
-    """The steps that were named while dumps of steps were asked for, by settings."""
+    """Returns the steps that were named while dumps of steps were on, by settings."""
     return tuple(_named.values())
 
 
@@ -102,12 +102,12 @@ class _Step:
 
 
 def _watch(number: int) -> StepWatch | None:
-    """Begins to watch a chosen step; None, and one warning, where it cannot."""
+    """Starts to watch a chosen step; None, and one warning, where it cannot."""
     # Imported where a step is chosen.
     from hloom.dumps.collect.tracer import StepWatch
     from hloom.policy import guarded
 
-    # All of the environment: what to dump of a step may have changed with the step.
+    # The whole environment is read: other variables may have changed with the step.
     wanted = settings.current()
     assert wanted is not None
     with guarded(f"watching step {number}"):

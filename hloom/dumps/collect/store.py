@@ -1,9 +1,9 @@
-"""The store of compiled modules, from which a step long after their compile is dumped.
+"""Stores compiled modules, so that a step long after their compile can be dumped.
 
 The modules before and between the passes are kept as bytecode on disk, the plans and the rest as
-files beside them; memory holds paths and a small manifest only. The folder on disk is the process's
-own and deleted when it ends. A process that is killed deletes nothing: the next one that needs such
-a folder deletes what those before it left.
+files beside them; memory holds paths and a small manifest only. The folder on disk belongs to the
+process and is deleted when it ends. A killed process deletes nothing: the next process that needs
+such a folder deletes those that are left over.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ModuleFacts:
     """The entries of a module's manifest that are known when it is compiled.
 
     Attributes:
-      name: the module's, e.g. "jit_step".
-      platform: e.g. "cpu", "cuda".
-      processes: those whose devices it runs on.
+      name: the module's name, e.g. "jit_step".
+      platform: the platform, e.g. "cpu", "cuda".
+      processes: the processes whose devices it runs on.
       arguments: the names of the module's arguments, in order, e.g. "state['w']".
       results: the names of its results, in order, e.g. "[0]['w']"; "result 3" where it has none.
       manifest: entries of the manifest, values that `json.dumps` takes: "spec", "passes", "target",
@@ -65,11 +65,11 @@ class LiveModule:
     """The facts about one compiled module apart from its executable.
 
     Attributes:
-      facts: what its manifest tells.
-      files: what goes into its folder, by file name there, e.g. "00-input.mlir",
-        "plan-01-cse.json", "attempt-1/02-after-remat.mlir", "xla/thunk_sequence.txt".
-      missing: what could not be kept, and why.
-      passes: those around which states were asked for when it was compiled; None for all.
+      facts: the entries of its manifest.
+      files: the files of its folder, by file name there, e.g. "00-input.mlir", "plan-01-cse.json",
+        "attempt-1/02-after-remat.mlir", "xla/thunk_sequence.txt".
+      missing: the files that could not be kept, and why.
+      passes: the passes around which states were kept at the compile; None for all.
     """
 
     facts: ModuleFacts
@@ -90,13 +90,13 @@ _COMPILED_BEFORE = Missing(
 
 @dataclass(eq=False)
 class _Entry:
-    live: LiveModule | None  # None where it was given up for newer ones
-    fingerprint: bytes | None  # another executable may come to lie at the same address
+    live: LiveModule | None  # None where it was dropped for newer ones
+    fingerprint: bytes | None  # another executable may get the same address
     size_bytes: int  # on disk
 
 
 class LiveModules:
-    """The modules of this process that are kept; over a bound the oldest ones go first."""
+    """The kept modules of this process; over a limit the oldest ones are dropped first."""
 
     def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
         self._max_modules = max_modules
@@ -105,9 +105,9 @@ class LiveModules:
         self._entries: dict[int, _Entry] = {}
 
     def keep(self, executable: Any, live: LiveModule, size_bytes: int) -> None:
-        """Keeps what is known of an executable, and gives up what is too much then."""
+        """Keeps the facts of an executable, and drops the oldest over the limit."""
         fingerprint = executables.fingerprint(executable)
-        # Freeing what is given up deletes its files: not with the lock held.
+        # Freeing a dropped module deletes its files, which must not happen with the lock held.
         with self._lock:
             given_up = [self._entries.pop(id(executable), None)]
             self._entries[id(executable)] = _Entry(live, fingerprint, size_bytes)
@@ -118,14 +118,14 @@ class LiveModules:
                 total_bytes -= oldest.size_bytes
                 given_up.append(replace(oldest))
                 oldest.live = None
-            # As many of those that were given up are known as are kept, so that all is bounded.
+            # The list of dropped modules is as long as that of the kept ones at most.
             empty = [key for key, each in self._entries.items() if each.live is None]
             for key in empty[: -self._max_modules]:
                 del self._entries[key]
         del given_up
 
     def find(self, executable: Any) -> tuple[LiveModule | None, tuple[Missing, ...]]:
-        """The module that is kept of an executable, and what is missing where none is."""
+        """Returns the kept module of an executable, and what is missing without one."""
         with self._lock:
             entry = self._entries.get(id(executable))
         if entry is None or entry.fingerprint != executables.fingerprint(executable):
@@ -140,7 +140,7 @@ class LiveModules:
         return None, (Missing(KEPT, why, remedy),)
 
     def usage(self) -> tuple[int, int]:
-        """The number of modules that are kept, and their bytes on disk."""
+        """Returns the number of kept modules, and their bytes on disk."""
         with self._lock:
             kept = self._kept()
             return len(kept), sum(entry.size_bytes for entry in kept)
@@ -157,14 +157,15 @@ _numbers = itertools.count()
 
 
 def keep(executable: Any, live: LiveModule) -> None:
-    """Keeps what is known of an executable, for the steps to come; files in it are moved."""
+    """Keeps the facts of an executable for later steps; its files are moved."""
     LIVE.keep(executable, *on_disk(live))
 
 
 def on_disk(live: LiveModule) -> tuple[LiveModule, int]:
-    """The same with its files on disk, where they stay as long as it lives, and their bytes.
+    """Returns the module with its files on disk, where they stay as long as it lives, and their
+    bytes.
 
-    Where the disk is full, or fails, has the facts alone, and warns once.
+    Where the disk is full, or fails, the result has the facts alone, with one warning.
     """
     folder: Path | None = None
     missing = live.missing
@@ -192,7 +193,7 @@ def _put(folder: Path, name: str, content: Content) -> Path:
     file = folder / name
     file.parent.mkdir(exist_ok=True)
     if isinstance(content, Path):
-        # A copy where the other one is on another disk.
+        # The file is copied where its source is on another disk.
         shutil.move(content, file)
     else:
         file.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -211,14 +212,15 @@ _folder_lock = threading.Lock()
 
 
 def process_folder() -> Path:
-    """This process's folder, made at the first call. Raises OSError where it cannot be made."""
+    """Returns this process's folder, created at the first call. Raises OSError where it cannot be
+    created."""
     with _folder_lock:
         # A forked process must not write, or delete, where its parent does.
         return _folder_of(os.getpid())
 
 
 def delete(folder: Path | None, owner: int) -> None:
-    """Deletes a folder in the one of the process `owner`; nothing in another process."""
+    """Deletes a folder of the process `owner`; does nothing in another process."""
     if folder is not None and os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -227,7 +229,7 @@ def delete(folder: Path | None, owner: int) -> None:
 def _folder_of(pid: int) -> Path:
     _delete_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-"))
-    # Locked before it has its name: nobody takes the folder for an abandoned one.
+    # Locked before it gets its name, so that no process deletes the folder as left over.
     unnamed = folder / f"{_LOCK}-unnamed"
     descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,5 @@
-"""The modules that run in a chosen step, each with its first run's arguments and results."""
+"""Records the modules that run in a chosen step, each with its first run's arguments and
+results."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ class Execution:
     """The first run of one module in a chosen step.
 
     Attributes:
-      name: the module's, e.g. "jit_step".
-      executable: XLA's; alive as long as this is held.
-      kept: what was kept of it at its compile; None where nothing was.
-      missing: what is not there and why: of a module that was not kept, of arrays not copied.
-      arguments: host copies of what it was given; None where arrays were not asked for.
-      results: host copies of what it gave; None as well where it raised.
+      name: the module's name, e.g. "jit_step".
+      executable: XLA's executable, kept alive by this reference.
+      kept: the module kept at its compile; None without one.
+      missing: the missing parts and why: of a module that was not kept, of arrays not copied.
+      arguments: host copies of its arguments; None where arrays were not requested.
+      results: host copies of its results; None also where it raised.
       error: the exception that the run raised, in one line; None where it raised none.
     """
 
@@ -50,15 +51,15 @@ class Execution:
 
 @dataclass(frozen=True, eq=False)
 class StepCapture:
-    """One chosen step of this process: for the writer.
+    """One chosen step of this process, as the writer takes it.
 
     Attributes:
       step: its number.
-      settings: what was asked for, `to` among it.
-      started: when it began, UTC.
+      settings: the settings of the dump.
+      started: the start time, UTC.
       executions: the modules that ran in it, in the order of their first runs.
-      error: the exception that ended the step, in one line; None where it came to its end.
-      missing: what the step has not as a whole, and why.
+      error: the exception that ended the step, in one line; None where none did.
+      missing: the parts that the step lacks as a whole, and why.
     """
 
     step: int
@@ -82,13 +83,13 @@ _open = threading.local()
 
 
 class StepWatch:
-    """Watches what runs in a chosen step, in the thread that opens it, from now on."""
+    """Watches the programs that run in a chosen step, in the thread that opens it, from now on."""
 
     def __init__(self, step: int, settings: Settings) -> None:
         self._step = step
         self._settings = settings
         self._started = datetime.now(UTC)
-        # By the address of its executable, which is alive as long as it is here.
+        # By the address of its executable, which this entry keeps alive.
         self._executions: dict[int, Execution] = {}
         install()
         self._flag = step_flag()("watched")
@@ -96,7 +97,8 @@ class StepWatch:
         _open.step = self
 
     def close(self, error: BaseException | None) -> StepCapture:
-        """Ends it; gives what ran. `error` is what ended the step, None where nothing did."""
+        """Ends the watch and returns what ran. `error` is the exception that ended the step, None
+        without one."""
         _open.step = None
         self._flag.__exit__(None, None, None)
         return StepCapture(
@@ -109,7 +111,7 @@ class StepWatch:
         )
 
     def note(self, name: str, live: LiveModule, key: object) -> None:
-        """Notes what ran as several programs; of several runs the last one."""
+        """Notes a step that ran as several programs; of several runs the last one counts."""
         if self._settings.wants_module(name):
             self._executions[id(key)] = Execution(name, None, live)
 
@@ -139,7 +141,8 @@ class StepWatch:
         execution = Execution(
             name, executable, kept, (*missing, *_not_asked_for(kept, self._settings))
         )
-        # Noted before it runs: the order is that of the calls, and copying may run other modules.
+        # Noted before it runs, so that modules are in the order of the calls: copying may run
+        # others.
         self._executions[id(executable)] = execution
         if self._settings.arrays:
             execution.arguments = _copy(execution, "arguments", arguments_of(program, args))
@@ -147,7 +150,7 @@ class StepWatch:
 
 
 def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing, ...]:
-    """The states that are wanted now and were not when the module was compiled."""
+    """Returns the states that are wanted now and were not when the module was compiled."""
     if kept is None or kept.passes is None:
         return ()
     wanted = {"others"} if settings.passes is None else settings.passes - kept.passes
@@ -160,14 +163,14 @@ def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing
 
 def _copy(execution: Execution, what: str, values: Sequence[Any]) -> Snapshot | None:
     """Copies arrays to the host; None, and a note of it, where it cannot be done."""
-    watched, _open.step = _open.step, None  # what copying runs is not the step's
+    watched, _open.step = _open.step, None  # programs that copying runs are not part of the step
     try:
         from hloom.dumps.collect.arrays import snapshot
 
         kept = execution.kept
         processes = None if kept is None else kept.facts.processes
         names = _names(kept, what, len(values))
-        # A guard of the program's is about its own transfers.
+        # The program's transfer guard is meant for its own transfers.
         with jax.transfer_guard("allow"):
             return snapshot(names, values, what=what, processes=processes)
     except Exception as error:
@@ -191,12 +194,12 @@ def is_open() -> bool:
 
 
 def note(name: str, live: LiveModule, key: object) -> None:
-    """Has the chosen step that is open in this thread hold what ran as several programs.
+    """Adds a step that ran as several programs to the chosen step that is open in this thread.
 
     Args:
-      name: the name of the whole.
-      live: what is known of it.
-      key: lives as long as the step, and is the same for each run of it.
+      name: the name of the divided step.
+      live: its facts.
+      key: an object that lives as long as the step, the same for each run.
     """
     step: StepWatch | None = getattr(_open, "step", None)
     if step is not None:
@@ -204,7 +207,7 @@ def note(name: str, live: LiveModule, key: object) -> None:
 
 
 def watched_as_here(work: Callable[[], _Result]) -> Callable[[], _Result]:
-    """Work for another thread, which belongs to the chosen step that is open in this one, if any.
+    """Wraps work for another thread so that it belongs to the chosen step open in this one, if any.
 
     This thread has to wait for it.
     """
@@ -224,7 +227,7 @@ def watched_as_here(work: Callable[[], _Result]) -> Callable[[], _Result]:
 
 
 def install() -> None:
-    """Has hloom see, from now on, the runs of programs in chosen steps."""
+    """Intercepts, from now on, the runs of programs in chosen steps."""
     watch_programs(_run)
 
 

@@ -1,8 +1,8 @@
-"""XLA's side of a module: its optimised HLO, memory figures, live ranges and thunk sequences.
+"""XLA's files of a module: optimised HLO, memory figures, live ranges and thunk sequences.
 
-An executable, one from the persistent cache too, tells its HLO and its memory. The rest is in files
-that XLA writes at a compile: asked for, found for one executable, kept. The options for them are
-not in JAX's cache key; where the cache serves a compile, nothing is written.
+An executable, even one from the persistent cache, gives its HLO and its memory figures. The rest is
+in files that XLA writes at a compile, by options that are not in JAX's cache key; where the cache
+serves a compile, nothing is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class XlaFiles:
     """The files that XLA writes in the compiles of one program.
 
     Attributes:
-      given: the options of XLA that the program has, these among them, by name.
+      given: all options of XLA that the program has, those for the files included, by name.
       newest: the files of the newest compile.
     """
 
@@ -60,7 +60,7 @@ class XlaFiles:
         self.given = {**given, DUMP_TO: str(self._folder)}
 
     def watch(self, compile_: Compile) -> Compile:
-        """The same compile, which has XLA write."""
+        """Returns the compile with XLA writing its files."""
 
         def watched(module: Any, options: Mapping[str, str | int | bool]) -> Any:
             before = self._listing()
@@ -80,23 +80,24 @@ class XlaFiles:
         return watched
 
     def of(self, executable: Any) -> dict[str, Content]:
-        """XLA's files on an executable, by name in the module's folder."""
+        """Returns XLA's files about an executable, by name in the module's folder."""
         new = self._new.get(id(executable), ())
         found: dict[str, Content] = {}
         for ending, name in _KEPT.items():
             if file := self._largest(new, ending):
-                # What lies in a folder of the user's stays there.
+                # Files in the user's own folder stay there.
                 found[f"xla/{name}"] = file if self._is_ours else file.read_bytes()
         return found
 
     def live_ranges_in(self, files: Sequence[Path]) -> dict[str, object] | None:
-        """The live ranges that the files of one compile tell of; None where one is missing."""
+        """Returns the live ranges by the files of one compile; None where a file is missing."""
         found = [self._largest(files, ending) for ending in _OF_LIVE_RANGES]
         texts = [file.read_text("utf-8", "replace") for file in found if file is not None]
         return live_ranges(*texts) if len(texts) == len(found) else None
 
     def _largest(self, files: Sequence[Path], ending: str) -> Path | None:
-        """Of several with an ending the step itself: others are programs that autotuning tried."""
+        """Returns the largest file with an ending, which is the step's: others are programs that
+        autotuning tried."""
         name_part = f".{self._module}."
         found = [
             file
@@ -106,7 +107,7 @@ class XlaFiles:
         return max(found, key=lambda file: file.stat().st_size, default=None)
 
     def close(self) -> None:
-        """Deletes what is not kept."""
+        """Deletes the files that are not kept."""
         if self._is_ours:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -119,7 +120,7 @@ LIVE_RANGES, THUNKS = "live ranges", "thunk sequence"
 
 
 def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
-    """Writes what XLA tells of an executable to `folder`/xla; gives what is missing.
+    """Writes XLA's facts about an executable to `folder`/xla; returns what is missing.
 
     Raises OSError where a file cannot be written.
     """
@@ -143,7 +144,7 @@ def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
 def missing_texts(
     folder: Path, facts: ModuleFacts | None, told: Collection[Missing]
 ) -> list[Missing]:
-    """The texts of XLA that a module folder lacks and `told` does not name yet.
+    """Returns the texts of XLA that a module folder lacks and `told` does not name yet.
 
     `facts` are None where nothing was kept of the module at its compile.
     """
@@ -168,7 +169,7 @@ def missing_texts(
 
 
 def write_file(file: Path, content: str | bytes) -> None:
-    """Writes a file, text as UTF-8. Raises OSError, and leaves no part of it then."""
+    """Writes a file, text as UTF-8. Raises OSError, and then leaves no partial file."""
     if isinstance(content, str):
         # Bytes that XLA took from a file name, and that are no UTF-8.
         content = content.encode("utf-8", "surrogateescape")

@@ -1,1 +1,1 @@
-"""Choice of the steps and modules that are dumped, and of the folder."""
+"""Selects the steps and modules that are dumped, and the folder."""

@@ -27,7 +27,7 @@ _log = logging.getLogger("hloom.dumps")
 
 
 class Switch:
-    """One switch file, which need not be there, as it was at the last look."""
+    """A control file, which need not exist, with its content at the last look."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -38,7 +38,7 @@ class Switch:
         self._next = False
 
     def chooses(self, step: int) -> bool:
-        """Whether the file names this step; "next" is used up then."""
+        """Whether the file names this step; a "next" in it is used up by that."""
         with self._lock:
             start_s = time.monotonic()
             if start_s >= self._next_look_s:
@@ -50,7 +50,7 @@ class Switch:
 
     def _read(self, step: int) -> None:
         try:
-            # Opened, not only looked at: a network's file system tells the truth then.
+            # A network file system reports the current state only of an opened file.
             with self._file.open("rb") as file:
                 stamp = _stamp(file.fileno())
                 content = file.read(_MAX_BYTES)
@@ -88,7 +88,7 @@ class Switch:
 
 
 def _stamp(descriptor: int) -> tuple[int, int, int]:
-    """A stamp that changes when a file is written anew."""
+    """Returns a stamp that changes whenever the file is written."""
     stat = os.fstat(descriptor)
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
@@ -97,9 +97,9 @@ _switches: dict[Path, Switch] = {}
 
 
 def chooses(settings: Settings, step: int) -> bool:
-    """Whether the settings, or the switch in their folder, choose the step."""
+    """Whether the settings, or the control file in their folder, choose the step."""
     switch = _switches.get(settings.to)
     if switch is None:
         switch = _switches.setdefault(settings.to, Switch(settings.to / FILE))
-    # The switch comes first: it is to be looked at even where the settings choose every step.
+    # The control file is read first, even where the settings choose every step.
     return switch.chooses(step) or (settings.steps is not None and step in settings.steps)

@@ -28,18 +28,18 @@ END_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Settings:
-    """The choice of dumps.
+    """The settings that select dumps.
 
     Attributes:
       to: the folder that dumps go to.
       steps: the steps that are dumped; None where every program that the passes change is dumped
         when it is compiled.
-      passes: names of the passes before and after which the module is wanted; None for after each
+      passes: names of the passes before and after which the module is dumped; None for after each
         pass that changed it.
-      modules: patterns of module names, as a shell has them; empty for all.
-      arrays: whether the arguments and results of a chosen step are wanted.
-      parts: files that the folder of each program has in addition, by name; with them programs are
-        written that no pass changes. None where that is not so.
+      modules: shell patterns of module names; empty for all.
+      arrays: whether the arguments and results of a chosen step are dumped.
+      parts: additional files in the folder of each program, by name; with them, programs that no
+        pass changes are written, too. None for no such files.
     """
 
     to: Path
@@ -51,15 +51,15 @@ class Settings:
 
     @property
     def wants_unchanged(self) -> bool:
-        """Whether programs are wanted that no pass changes."""
+        """Whether programs that no pass changes are dumped."""
         return self.steps is not None or self.parts is not None
 
     def wants_module(self, name: str) -> bool:
-        """Whether a module of this name is to be dumped."""
+        """Whether a module of this name is dumped."""
         return patterns.matches(name, self.modules)
 
     def wants_pass(self, name: str) -> bool:
-        """Whether the module is wanted after this pass, if the pass changes it."""
+        """Whether the module is dumped after this pass, if the pass changes it."""
         return self.passes is None or name in self.passes
 
 
@@ -110,11 +110,11 @@ def dump(
 
 @contextmanager
 def as_part(name: str, plan: Callable[[], Mapping[str, object]]) -> Iterator[None]:
-    """Inside, each program is dumped as one of those that a step became, where dumps are asked for.
+    """Dumps each program inside the block as one of several programs of a step, where dumps are on.
 
     Args:
       name: the pass that made several programs of a step.
-      plan: gives what it says of this one, as `Plan.to_json` does.
+      plan: returns that pass's plan for this program, as `Plan.to_json` does.
     """
     settings = current()
     if settings is None:
@@ -129,7 +129,7 @@ def as_part(name: str, plan: Callable[[], Mapping[str, object]]) -> Iterator[Non
 
 
 def current() -> Settings | None:
-    """The choice of dumps, here and now; None for nothing.
+    """Returns the settings that apply in this thread now; None without any.
 
     Raises SettingsError where the environment is mistaken.
     """
@@ -137,10 +137,11 @@ def current() -> Settings | None:
 
 
 def current_for_step() -> Settings | None:
-    """The choice of dumps of steps, here and now; None where no step can be chosen.
+    """Returns the settings for dumps of steps that apply in this thread now; None where no step can
+    be chosen.
 
-    Costs less than `current`: of the environment it looks at the folder and the steps only, and
-    at the others where these changed.
+    It costs less than `current`: it reads the environment's folder and steps, and the other
+    variables only where these changed.
 
     Raises SettingsError where the environment is mistaken.
     """
@@ -166,7 +167,7 @@ def _from_environment() -> Settings | None:
 
 
 def _parse(to: str | None, *others: str | None) -> Settings | None:
-    """The settings of the values of `VARIABLES`."""
+    """Returns the settings by the values of `VARIABLES`."""
     if to is None:
         for name, value in zip(VARIABLES[1:], others, strict=True):
             if value:
@@ -190,7 +191,7 @@ def _make(
     *,
     sources: tuple[str, str, str],
 ) -> Settings:
-    """The settings; `sources` are what errors call `steps`, `passes` and `arrays`."""
+    """Returns the settings; `sources` are the names of `steps`, `passes` and `arrays` in errors."""
     chosen = None if steps is None else Steps.of(steps, source=sources[0])
     if arrays and chosen is None:
         raise SettingsError(
@@ -199,7 +200,7 @@ def _make(
         )
     names = None if passes is None else frozenset(patterns.words(passes))
     if names is not None:
-        # Imported where passes are chosen: it brings in the MLIR bindings.
+        # Imported where passes are chosen: it loads the MLIR bindings.
         from hloom.passes.framework import registry
 
         known = registry.names()

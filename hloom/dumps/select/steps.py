@@ -1,10 +1,10 @@
-"""Choice of steps: the grammar of `HLOOM_DUMP_STEPS` and of the switch file.
+"""The grammar of steps, in `HLOOM_DUMP_STEPS` and in the control file.
 
 3,7          these
 100:200:10   as Python slices: from 100, up to and without 200, every tenth
 *            every step
 none         none for now
-next         the next one; in the switch file only
+next the next one; in the control file only
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WANTED = "a step such as 3, a slice such as 100:200:10, '*' for every step, or 
 
 
 class SettingsError(ValueError):
-    """A dump is asked for in a way that cannot be meant."""
+    """A setting of dumps is mistaken."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Steps:
     """A set of steps.
 
     Attributes:
-      numbers: some, one by one.
-      stretches: others, at the same distance from each other.
+      numbers: single steps.
+      stretches: ranges of steps.
       next: the next step, whatever its number is.
     """
 
@@ -49,13 +49,13 @@ class Steps:
         return step in self.numbers or any(step in stretch for stretch in self.stretches)
 
     def over_before(self, step: int) -> bool:
-        """Whether there are any, and all of them come before `step`."""
+        """Whether the set is not empty and all its steps come before `step`."""
         if self.next or any(each.stop > step for each in self.stretches):
             return False
         return bool(self.numbers or self.stretches) and all(each < step for each in self.numbers)
 
     def missed(self, came: Collection[int]) -> Iterator[str]:
-        """Those numbers and stretches, as a text names them, of which no step came."""
+        """Yields the numbers and ranges, as a text names them, of which no step ran."""
         yield from (str(number) for number in sorted(self.numbers - set(came)))
         for stretch in self.stretches:
             if not any(step in stretch for step in came):
@@ -65,9 +65,9 @@ class Steps:
 
     @classmethod
     def parse(cls, text: str, *, source: str, switch: bool = False) -> Steps:
-        """The steps that a text names. Raises SettingsError.
+        """Returns the steps that a text names. Raises SettingsError.
 
-        `source` is where it came from, for errors; only in the switch file "next" means something.
+        `source` names the text's origin in errors; "next" is valid in the control file only.
         """
         if text.strip() == "none":
             return cls()
@@ -87,7 +87,7 @@ class Steps:
 
     @classmethod
     def of(cls, steps: int | str | Iterable[int], *, source: str) -> Steps:
-        """The steps that a program names: one, several, a range, or a text.
+        """Returns the steps that a program names: one, several, a range, or a text.
 
         Raises SettingsError.
         """
