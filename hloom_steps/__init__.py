@@ -1,7 +1,7 @@
-"""The steps: what makes several programs of one step.
+"""The steps package: makes several programs of one training step.
 
 `split` cuts a step into its forward and its backward part, `stages` cuts it along its layers; both
-are passes, which hloom finds by the entry points `hloom.passes` as it finds anybody's. `halves` is
-`hloom.split`, functions of the two parts, and `mpmd` is `hloom.stages`, the driver of the programs.
-What the steps take of `hloom` stands in `hloom/api.py`.
+are passes, which hloom finds by the entry points `hloom.passes` like any third party's. `halves`
+implements `hloom.split`, functions of the two parts, and `mpmd` implements `hloom.stages`, the
+driver of the programs. `hloom/api.py` lists the names that the steps import from `hloom`.
 """

@@ -1,1 +1,1 @@
-"""The two halves of a step as functions: `hloom.split`."""
+"""Implements `hloom.split`: the two halves of a step as functions."""

@@ -1,4 +1,4 @@
-"""The backward functions that `hloom.split` gives."""
+"""The backward functions that `hloom.split` returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hloom_steps.halves.residuals import Residuals
 
 
 class _OfResiduals:
-    """A backward function of the residuals of `fwd` and the cotangent of its output."""
+    """A backward function, which takes the residuals of `fwd` and the cotangent of its output."""
 
     _NAME: ClassVar[str]
 
@@ -18,7 +18,7 @@ class _OfResiduals:
         self.__name__ = f"{convention.name}_{self._NAME}"
 
     def lower(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
+        """Returns the program, lowered for arrays or their `jax.ShapeDtypeStruct`s."""
         call = self._planned(residuals)
         half = call.program.backward
         cotangents = dict(enumerate(call.cotangents.checked(cotangent)))
@@ -31,7 +31,8 @@ class _OfResiduals:
         return call
 
     def _call(self, residuals: Residuals) -> PlannedCall | TracedCall:
-        """What the residuals belong to. Raises TypeError, ValueError where they are none of fwd."""
+        """Returns the call of the residuals. Raises TypeError, ValueError where they are not from
+        `fwd`."""
         if not isinstance(residuals, Residuals):
             raise TypeError(
                 f"hloom.split: {self.__name__} wants the residuals that its fwd gave, got "
@@ -52,10 +53,11 @@ class Backward(_OfResiduals):
     _NAME = "backward"
 
     def __call__(self, residuals: Residuals, cotangent: Any, *, donate: bool = False) -> Any:
-        """The gradients of a call of `fwd`, given its residuals and the cotangent of its output.
+        """Returns the gradients of a call of `fwd`, given its residuals and the cotangent of its
+        output.
 
-        With `donate` the residuals' buffers are free for the gradients, and gone afterwards; the
-        caller's arguments stay.
+        With `donate` the residuals' buffers are reused for the gradients, and deleted; the caller's
+        arguments stay.
         """
         call = self._call(residuals)
         return call.backward(residuals, call.cotangents.checked(cotangent), donate=donate)
@@ -69,10 +71,11 @@ class BackwardX(_OfResiduals):
     def __call__(
         self, residuals: Residuals, cotangent: Any, *, donate: bool = False
     ) -> tuple[tuple[Any, ...], Residuals]:
-        """The gradients of what `weights=` does not name, and what `bwd_w` needs.
+        """Returns the gradients of the arguments that `weights=` does not name, and the residuals
+        for `bwd_w`.
 
-        What `bwd_w` needs are residuals that are still read, and what this program has made for it.
-        The others may go. With `donate` their buffers are free for the results, and gone.
+        `bwd_w` needs the residuals that it still reads, and results of this program. The other
+        residuals may be freed. With `donate` their buffers are reused for the results, and deleted.
         """
         call = self._call(residuals)
         found: tuple[tuple[Any, ...], Residuals] = call.of_inputs(
@@ -81,7 +84,7 @@ class BackwardX(_OfResiduals):
         return found
 
     def eval_shape(self, residuals: Residuals, cotangent: Any) -> Any:
-        """What a call gives, with a `jax.ShapeDtypeStruct` for each array."""
+        """Returns the result of a call, with a `jax.ShapeDtypeStruct` for each array."""
         call = self._planned(residuals)
         cotangents = call.cotangents.checked(cotangent)
         return call.of_inputs_result(residuals, cotangents, call.program.backward.results)
@@ -95,14 +98,16 @@ class BackwardW:
         self.__name__ = f"{convention.name}_backward_w"
 
     def __call__(self, rest: Residuals, *, donate: bool = False) -> Any:
-        """The gradients of what `weights=` names, given what `bwd_x` gave beside its own.
+        """Returns the gradients of the arguments that `weights=` names, given the second result of
+        `bwd_x`.
 
-        With `donate` its buffers are free for the gradients, and gone; the caller's arguments stay.
+        With `donate` its buffers are reused for the gradients, and deleted; the caller's arguments
+        stay.
         """
         return self._call(rest).of_weights(rest, donate=donate)
 
     def lower(self, rest: Residuals, *, donate: bool = False) -> Any:
-        """The program, lowered for arrays, or `jax.ShapeDtypeStruct`s of such."""
+        """Returns the program, lowered for arrays or their `jax.ShapeDtypeStruct`s."""
         call = self._call(rest)
         if not isinstance(call, PlannedCall):
             raise ValueError(_NO_PROGRAM)

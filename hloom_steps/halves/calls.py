@@ -1,4 +1,4 @@
-"""A call of `fwd` and what belongs to it: what its residuals mean to the backward functions."""
+"""A call of `fwd`: connects its residuals with the backward functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hloom_steps.halves.residuals import Residuals
 
 @dataclass(frozen=True, eq=False)
 class Convention:
-    """How a step's values are given back; the owner of its residuals.
+    """The form in which a step's values are returned; the owner of its residuals.
 
     Attributes:
-      name: the function's.
-      has_aux: whether it gives auxiliary outputs.
-      is_single: whether one argument is differentiated, by its number.
-      weights: the places in ``argnums`` whose gradients a second backward function gives.
-      weights_single: whether that is one argument, by its number.
-      rest: the owner of what the first backward function hands to the second one.
+      name: the function's name.
+      has_aux: whether it returns auxiliary outputs.
+      is_single: whether ``argnums`` is one number, not a sequence.
+      weights: the places in ``argnums`` whose gradients a second backward function returns.
+      weights_single: whether ``weights`` was given as one number.
+      rest: the owner of the values that the first backward function passes to the second one.
     """
 
     name: str
@@ -36,32 +36,32 @@ class Convention:
     rest: object = field(default_factory=object)
 
     def forward(self, y: Any, residuals: Residuals, aux: Any) -> Any:
-        """What `fwd` gives."""
+        """Returns the result of `fwd`."""
         return (y, residuals, aux) if self.has_aux else (y, residuals)
 
     def backward(self, gradients: Sequence[Any]) -> Any:
-        """What `bwd` gives, of the gradients of all arguments."""
+        """Returns the result of `bwd`, given the gradients of all arguments."""
         return gradients[0] if self.is_single else tuple(gradients)
 
     def of_inputs(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        """What `bwd_x` gives of them."""
+        """Returns the gradients of `bwd_x`, given those of all arguments."""
         return tuple(each for place, each in enumerate(gradients) if place not in self.weights)
 
     def of_weights(self, gradients: Sequence[Any]) -> Any:
-        """What `bwd_w` gives, of the gradients of the weights."""
+        """Returns the result of `bwd_w`, given the gradients of the weights."""
         return gradients[0] if self.weights_single else tuple(gradients)
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedCall:
-    """The programs of a step, with the trees that they take and give.
+    """The programs of a step, with the trees of their arguments and results.
 
     Attributes:
-      convention: how values are given back.
-      cotangents: what the step gives, and so what its cotangent looks like.
+      convention: the form in which values are returned.
+      cotangents: the step's outputs, which determine the form of its cotangent.
       gradients: the trees of the gradients of each argument.
       results: the tree of outputs and auxiliary outputs.
-      outputs: their shapes.
+      outputs: the shapes of both.
       paths: the names of the arguments' leaves.
     """
 
@@ -74,7 +74,8 @@ class PlannedCall:
     paths: tuple[str, ...]
 
     def forward_result(self, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
-        """What `fwd` gives, of the step's arguments and the forward program's results."""
+        """Returns the result of `fwd`, given the step's arguments and the forward program's
+        results."""
         count = len(self.outputs)
         y, aux = jax.tree.unflatten(self.results, results[:count])
         values = dict(zip(self.program.residuals, results[count:], strict=True))
@@ -82,7 +83,7 @@ class PlannedCall:
         return self.convention.forward(y, Residuals(values, arguments, self, self.convention), aux)
 
     def inputs(self, half: Half, residuals: Residuals, cotangents: Mapping[int, Any]) -> list[Any]:
-        """What a backward program takes."""
+        """Returns the arguments of a backward program."""
         return [
             *(residuals.arguments[self.paths[number]] for number in half.reads),
             *(residuals.values[name] for name in half.residuals),
@@ -90,19 +91,19 @@ class PlannedCall:
         ]
 
     def cotangents_in(self, rest: Residuals) -> dict[int, Any]:
-        """The cotangents that the second backward program reads."""
+        """Returns the cotangents that the second backward program reads."""
         half = self.program.weights
         return {number: rest.arguments[self._cotangent(number)] for number in half.cotangents}
 
     def backward(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients."""
+        """Returns the gradients."""
         half = self.program.backward
         inputs = self.inputs(half, residuals, dict(enumerate(cotangents)))
         results = half.jitted(donate=donate)(*inputs)
         return self.convention.backward(_unflatten(self.gradients, results))
 
     def of_inputs(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients of inputs, and what is left for those of weights."""
+        """Returns the gradients of inputs, and the residuals for those of weights."""
         half = self.program.backward
         inputs = self.inputs(half, residuals, dict(enumerate(cotangents)))
         results = half.jitted(donate=donate)(*inputs)
@@ -111,7 +112,7 @@ class PlannedCall:
     def of_inputs_result(
         self, residuals: Residuals, cotangents: Sequence[Any], results: Sequence[Any]
     ) -> Any:
-        """The same, of the program's results."""
+        """Returns the result of `of_inputs`, given the program's results."""
         trees = self.convention.of_inputs(self.gradients)
         count = sum(tree.num_leaves for tree in trees)
         made = residuals.values | dict(zip(self.program.handed, results[count:], strict=True))
@@ -125,7 +126,7 @@ class PlannedCall:
         return tuple(_unflatten(trees, results[:count])), rest
 
     def of_weights(self, rest: Residuals, *, donate: bool) -> Any:
-        """The gradients of weights."""
+        """Returns the gradients of weights."""
         half = self.program.weights
         results = half.jitted(donate=donate)(*self.inputs(half, rest, self.cotangents_in(rest)))
         trees = [self.gradients[place] for place in self.convention.weights]
@@ -144,12 +145,12 @@ class TracedCall:
     tree: Any
 
     def backward(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients."""
+        """Returns the gradients."""
         del donate
         return self.convention.backward(self._gradients(residuals, cotangents))
 
     def of_inputs(self, residuals: Residuals, cotangents: Sequence[Any], *, donate: bool) -> Any:
-        """The gradients of inputs, and those of weights as what is left."""
+        """Returns the gradients of inputs, and those of weights as the rest."""
         del donate
         found, convention = self._gradients(residuals, cotangents), self.convention
         flat, tree = jax.tree.flatten([found[place] for place in convention.weights])
@@ -177,20 +178,21 @@ class TracedCall:
 
 @dataclass(frozen=True)
 class TracedRest:
-    """What is left of such a call for the gradients of weights: themselves."""
+    """The rest of a traced call for the second backward function: the gradients of weights
+    themselves."""
 
     convention: Convention
     tree: Any
 
     def of_weights(self, rest: Residuals, *, donate: bool) -> Any:
-        """The gradients of weights."""
+        """Returns the gradients of weights."""
         del donate
         found = jax.tree.unflatten(self.tree, list(rest.values.values()))
         return self.convention.of_weights(found)
 
 
 def _unflatten(trees: Iterable[Any], leaves: Iterable[Any]) -> list[Any]:
-    """Several trees, of the leaves of all."""
+    """Builds several trees from the leaves of all."""
     left = iter(leaves)
     return [
         jax.tree.unflatten(tree, [next(left) for _ in range(tree.num_leaves)]) for tree in trees
@@ -199,7 +201,7 @@ def _unflatten(trees: Iterable[Any], leaves: Iterable[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a step gives, and so what its cotangent looks like."""
+    """The outputs of a step, which determine the form of its cotangent."""
 
     name: str
     tree: Any
@@ -208,7 +210,7 @@ class Outputs:
 
     @classmethod
     def of(cls, name: str, y: Any) -> Outputs:
-        """Raises TypeError where an output has no cotangent."""
+        """Returns the outputs; raises TypeError where one has no cotangent."""
         with_paths, tree = jax.tree_util.tree_flatten_with_path(y)
         paths = tuple(jax.tree_util.keystr(path) for path, _ in with_paths)
         for path, leaf in with_paths:
@@ -223,7 +225,7 @@ class Outputs:
         return cls(name, tree, shapes, paths)
 
     def checked(self, cotangent: Any) -> list[Any]:
-        """The leaves of a cotangent. Raises TypeError, ValueError where it does not fit."""
+        """Returns the leaves of a cotangent. Raises TypeError, ValueError where it does not fit."""
         leaves, tree = jax.tree.flatten(cotangent)
         if tree != self.tree:
             raise TypeError(
@@ -237,14 +239,14 @@ class Outputs:
 
 
 def _explicit(shape: Any) -> Any:
-    """The sharding that is a part of a value's type, over explicit axes of a mesh; else None."""
+    """Returns the sharding in a value's type, over explicit axes of a mesh; else None."""
     sharding = getattr(shape, "sharding", None)
     spec = getattr(sharding, "spec", None)
     return sharding if spec is not None and any(axis is not None for axis in spec) else None
 
 
 def _checked_leaf(leaf: Any, wanted: jax.ShapeDtypeStruct, name: str) -> Any:
-    """A leaf of a cotangent; a number of Python takes the type that is wanted."""
+    """Returns a leaf of a cotangent; a Python number takes the wanted type."""
     try:
         aval = abstract(leaf)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Residuals in pinned memory of the host."""
+"""Places residuals in pinned host memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ much as one of this."""
 
 
 class HostMemoryError(ValueError):
-    """The devices cannot reach the host's memory."""
+    """The devices cannot address host memory."""
 
 
 class HostPlacement:
-    """Which residuals of some devices are in the host's memory."""
+    """Selects the residuals that are in host memory."""
 
     def __init__(self, devices: Any, least_bytes: int) -> None:
-        """Raises HostMemoryError where the devices cannot reach any.
+        """Raises HostMemoryError where the devices cannot address host memory.
 
-        Devices that are only described name no memories.
+        Devices that are only described list no memories, and are accepted.
         """
         self._devices, self._least_bytes = list(devices.flat), least_bytes
         first = self._devices[0]
@@ -39,13 +39,13 @@ class HostPlacement:
             )
 
     def takes(self, aval: Any, sharding: Any) -> bool:
-        """Whether a residual, which is split over the devices as ``sharding`` says, is large
-        enough; where that is not known it counts as whole."""
+        """Whether a residual with this sharding is large enough; with an unknown sharding it counts
+        as whole."""
         shape = aval.shape if sharding is None else sharding.shard_shape(aval.shape)
         return math.prod(shape) * np.dtype(aval.dtype).itemsize >= self._least_bytes
 
     def sharding(self, sharding: Any) -> Any:
-        """Where such a residual is; None where only the program says so."""
+        """Returns the sharding of such a residual; None where only the program has it."""
         if self._is_described:
             return None
         if sharding is None and len(self._devices) == 1:
@@ -54,14 +54,14 @@ class HostPlacement:
 
 
 def is_on_host(value: Any) -> bool:
-    """Whether an array, or what a shape describes, is in the host's pinned memory."""
+    """Whether an array, or the array of a shape, is in pinned host memory."""
     return getattr(getattr(value, "sharding", None), "memory_kind", None) == MEMORY_KIND
 
 
 def with_copies(function: Callable[..., Any], on_host: Sequence[bool]) -> Callable[..., Any]:
-    """A function that copies what it gets of the host's memory to the device, before all else.
+    """Wraps a function so that it first copies its arguments in host memory to the device.
 
-    And copies there those of its results that ``on_host`` says.
+    Results that ``on_host`` selects are copied to host memory.
     """
 
     def copying(*args: Any) -> Any:

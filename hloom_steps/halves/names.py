@@ -1,4 +1,4 @@
-"""The names of a call's arguments, for messages and tables."""
+"""Names a call's arguments, for messages and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 
 
 def parameter_names(f: Callable[..., Any], count: int) -> list[str]:
-    """The names of a function's positional arguments; "args[2]" of what has none."""
+    """Returns the names of a function's positional arguments; "args[2]" where one has none."""
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
@@ -21,7 +21,7 @@ def parameter_names(f: Callable[..., Any], count: int) -> list[str]:
 
 
 def leaf_paths(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The name of each leaf of a call's arguments, in the order of `jax.tree.leaves`."""
+    """Returns the name of each leaf of a call's arguments, in the order of `jax.tree.leaves`."""
     found = [
         f"{name}{jax.tree_util.keystr(path)}"
         for name, value in zip(parameter_names(f, len(args)), args, strict=True)

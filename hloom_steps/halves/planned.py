@@ -1,4 +1,4 @@
-"""Plans the split of a step: runs the passes, and keeps what they say, as a compile does."""
+"""Plans the split of a step: runs the passes, and records their plans, as a compile does."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def planned(
     pipelines: Sequence[Pipeline],
     asked: str = "hloom.split",
 ) -> Planned:
-    """What a pipeline makes of a module: there is a record of it, and a dump if asked for.
+    """Runs a pipeline on a module, adds its record, and writes a dump if requested.
 
-    Of several pipelines it is the one behind which least is done again, the first where they are
-    alike. Where a pass before the last one fails outside strict mode, there is one warning and only
-    the last one runs. Raises PassError where that fails.
+    Of several pipelines the one whose result recomputes least is used, the first of equal ones.
+    Where a pass before the last one fails outside strict mode, one warning is given and only the
+    last one runs. Raises PassError where the last one fails.
 
     Args:
       module: the step with its gradients, marked for the last pass; not edited.
-      pipelines: the last pass of each is the one that divides the step, as `split`.
-      asked: what the caller called, for messages.
+      pipelines: the candidates; the last pass of each divides the step, e.g. `split`.
+      asked: the name of the called function, for messages.
     """
     target = target_of(platform_of(backend), device_facts(backend, devices))
     origin = Origin(module, backend, devices, compile_options_for(list(devices.flat), {}))
@@ -66,11 +66,11 @@ def planned(
 
 @dataclass(frozen=True)
 class Planned:
-    """What a pipeline made of a step.
+    """The result of a pipeline on a step.
 
     Attributes:
-      code: a copy of the step's module behind the passes.
-      divided: its dump, which is to be told of runs.
+      code: a copy of the step's module after the passes.
+      divided: its dump, which records runs.
     """
 
     pipeline: Pipeline
@@ -82,12 +82,12 @@ class Planned:
 
     @property
     def plan(self) -> Any:
-        """The plan of the last pass."""
+        """Returns the plan of the last pass."""
         return self.result.runs[-1].plan
 
     @property
     def done_again(self) -> float:
-        """The share of the products that both programs do."""
+        """Returns the share of the products that both programs compute."""
         return float(facts_of(self.plan).get(DONE_AGAIN, 0.0))
 
 

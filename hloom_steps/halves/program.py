@@ -1,4 +1,5 @@
-"""One step, for arguments of one kind, as a forward and one or two backward programs."""
+"""Traces one step, for arguments of one kind, and reads off its forward program and one or two
+backward programs."""
 
 from __future__ import annotations
 
@@ -35,15 +36,16 @@ class SplitOutputError(ValueError):
 
 @dataclass(frozen=True)
 class Signature:
-    """What a traced step takes and gives, as leaves of trees.
+    """The arguments and results of a traced step, as leaves of trees.
 
     Attributes:
-      name: the function's.
+      name: the function's name.
       arguments: the shapes of its arguments' leaves.
-      outputs: those of its outputs, and then of its auxiliary outputs.
-      cotangents: those of the outputs' cotangents.
-      weights: the numbers of the gradients that a second backward program gives.
-      joint: the step with its gradients, of (arguments, cotangents): (outputs, gradients).
+      outputs: the shapes of its outputs, then of its auxiliary outputs.
+      cotangents: the shapes of the outputs' cotangents.
+      weights: the numbers of the gradients that a second backward program returns.
+      joint: the step with its gradients, a function from (arguments, cotangents) to (outputs,
+        gradients).
     """
 
     name: str
@@ -59,12 +61,13 @@ class Half:
     """One of the programs.
 
     Attributes:
-      run: the jitted function of the arguments, residuals and cotangents that it reads.
-      donating: the same, which frees the residuals that no later program reads.
-      reads: the numbers of the step's arguments among these, which come first.
+      run: the jitted function; its parameters are the arguments, residuals and cotangents that it
+        reads.
+      donating: the function that also donates the residuals that no later program reads.
+      reads: the numbers of the step's arguments that it reads, which come first.
       residuals: the names of the residuals, which come next.
       cotangents: the numbers of the cotangents, which come last.
-      results: the shapes of what it gives.
+      results: the shapes of its results.
     """
 
     run: Any
@@ -75,7 +78,7 @@ class Half:
     results: tuple[Any, ...]
 
     def jitted(self, *, donate: bool) -> Any:
-        """One of the two functions."""
+        """Returns one of the two functions."""
         return self.donating if donate else self.run
 
 
@@ -84,11 +87,13 @@ class SplitProgram:
     """The programs of a step.
 
     Attributes:
-      forward: gives the outputs, then the residuals.
-      later: the backward program, which gives the gradients; or that of the inputs' gradients,
-        which gives these, then what it hands on; and that of the weights' gradients.
-      residuals: by name the residuals' shapes.
-      handed: by name those of what the first backward program hands to the second one.
+      forward: the forward program, which returns the outputs, then the residuals.
+      later: the backward program, which returns the gradients; or the program of the inputs'
+        gradients, which returns these, then the values that it passes on, and the program of the
+        weights' gradients.
+      residuals: the residuals' shapes, by name.
+      handed: the shapes of the values that the first backward program passes to the second one, by
+        name.
     """
 
     forward: Half
@@ -98,21 +103,21 @@ class SplitProgram:
 
     @property
     def backward(self) -> Half:
-        """The first backward program, of one or two."""
+        """Returns the first backward program, of one or two."""
         return self.later[0]
 
     @property
     def weights(self) -> Half:
-        """That of the weights' gradients, where there are two."""
+        """Returns the program of the weights' gradients, if two exist."""
         return self.later[1]
 
     @property
     def read_again(self) -> list[int]:
-        """The numbers of the step's arguments that backward programs read."""
+        """Returns the numbers of the step's arguments that backward programs read."""
         return sorted({number for half in self.later for number in half.reads})
 
     def forward_inputs(self, leaves: Leaves) -> list[Any]:
-        """Those of a step's arguments that the forward program reads."""
+        """Returns the arguments that the forward program reads."""
         return [leaves[number] for number in self.forward.reads]
 
 
@@ -122,8 +127,9 @@ def split_program(
     """Traces a step with its gradients, runs the best of some pipelines, whose last pass is
     `split`, and reads the programs off.
 
-    With ``host_bytes`` residuals of at least so many bytes of a device are in the host's memory.
-    Raises PassError where a pass fails, HostMemoryError where the devices cannot reach any.
+    With ``host_bytes``, residuals of at least that many bytes on a device are in host memory.
+    Raises PassError where a pass fails, HostMemoryError where the devices cannot address host
+    memory.
     """
 
     joint = lowered_joint(signature)
@@ -139,9 +145,10 @@ class Joint:
     """A step with its gradients, lowered.
 
     Attributes:
-      module: of (arguments, cotangents): (outputs, gradients); the last of both are marked.
+      module: the module from (arguments, cotangents) to (outputs, gradients); cotangents and
+        gradients are marked.
       gradients: the shapes of the gradients.
-      callbacks: those of its custom calls, as `callbacks_of` has them.
+      callbacks: the callbacks of its custom calls, from `callbacks_of`.
     """
 
     module: ir.Module
@@ -152,7 +159,7 @@ class Joint:
 
 
 def lowered_joint(signature: Signature) -> Joint:
-    """Traces a step with its gradients, and marks what is a cotangent, and what a gradient."""
+    """Traces a step with its gradients, and marks cotangents and gradients."""
 
     def joint(arguments: Leaves, cotangents: Leaves) -> tuple[Leaves, Leaves]:
         return signature.joint(arguments, cotangents)
@@ -172,7 +179,7 @@ def lowered_joint(signature: Signature) -> Joint:
 
 
 def mark(module: ir.Module, of: str, numbers: Iterable[int], name: str) -> None:
-    """Puts an attribute on arguments, or results, of a module's main."""
+    """Sets an attribute on arguments, or results, of a module's main."""
     main = walk.entry_function(module)
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     count = len(type_.inputs if of == "arg_attrs" else type_.results)
@@ -188,7 +195,7 @@ def mark(module: ir.Module, of: str, numbers: Iterable[int], name: str) -> None:
 
 
 class _Reader:
-    """Reads the programs off a module that `split` has written."""
+    """Reads the programs of a module that `split` has written."""
 
     def __init__(
         self,
@@ -211,7 +218,7 @@ class _Reader:
         self._residuals = [self._residuals_of(self._function_of(call)) for call in self._calls]
 
     def program(self) -> SplitProgram:
-        """The programs."""
+        """Returns the programs."""
         signature = self._signature
         self._check_outputs()
         residuals, *others = self._residuals
@@ -229,7 +236,8 @@ class _Reader:
         return SplitProgram(forward, tuple(later), residuals, handed)
 
     def _half(self, place: int, name: str, given: Sequence[Any]) -> Half:
-        """The program that a call runs; ``given`` are the shapes of its results of the step's."""
+        """Returns the program of a call; ``given`` are the shapes of the step's results that it
+        returns."""
         call = self._calls[place]
         arguments, residuals, cotangents = self._read(call)
         crossing = list(self._residuals[place].values())
@@ -262,7 +270,8 @@ class _Reader:
         return walk.functions(self._code)[symbol]
 
     def _read(self, call: ir.Operation) -> tuple[list[int], list[str], list[int]]:
-        """What a call reads: numbers of arguments, names of residuals, numbers of cotangents."""
+        """Returns the operands of a call: numbers of arguments, names of residuals, numbers of
+        cotangents."""
         arguments: list[int] = []
         residuals: list[str] = []
         cotangents: list[int] = []
@@ -293,7 +302,7 @@ class _Reader:
                 )
 
     def _residuals_of(self, function: ir.Operation) -> dict[str, jax.ShapeDtypeStruct]:
-        """By name the shapes of what a function gives to later ones."""
+        """Returns the shapes of the values that a function passes to later ones, by name."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         found: dict[str, jax.ShapeDtypeStruct] = {}
         every = walk.readable_attributes(function).get("res_attrs")
@@ -314,7 +323,7 @@ class _Reader:
         return found
 
     def _sharding(self, placed: ir.Attribute) -> jax.sharding.NamedSharding | None:
-        """The sharding that the axes of each dimension give; None without a mesh that has them."""
+        """Returns the sharding by the axes of each dimension; None without a mesh that has them."""
         if self._mesh is None:
             return None
         dimensions = [
@@ -328,7 +337,7 @@ class _Reader:
 
 
 def _mesh_of(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Mesh | None:
-    """The mesh of devices that a step's arguments lie on; None where there is none."""
+    """Returns the mesh of the step's arguments; None where they have none."""
     for shape in shapes:
         mesh = getattr(shape.sharding, "mesh", None)
         if isinstance(mesh, jax.sharding.Mesh):
@@ -337,13 +346,13 @@ def _mesh_of(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Mesh | None
 
 
 def _one_device(shapes: Sequence[jax.ShapeDtypeStruct]) -> jax.sharding.Sharding | None:
-    """Where everything lies, if that is one device that the step's arguments name."""
+    """Returns the single-device sharding of the step's arguments; None for any other."""
     devices = {device for shape in shapes for device in getattr(shape.sharding, "device_set", ())}
     return jax.sharding.SingleDeviceSharding(devices.pop()) if len(devices) == 1 else None
 
 
 def function_alone(code: ir.Module, function: ir.Operation) -> ir.Module:
-    """A module whose main is a copy of a function, with all else that its module declares."""
+    """Returns a module whose main is a copy of a function, with all other symbols of its module."""
     with code.context, ir.Location.unknown():
         alone = ir.Module.create()
         main = function.clone(ip=False).operation

@@ -1,4 +1,4 @@
-"""What a forward program hands to its backward program: arrays with names."""
+"""The residuals between a forward program and its backward program: arrays with names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _TITLES = ("takes", "values", "type", "made by")
 
 @jax.tree_util.register_pytree_with_keys_class
 class Residuals:
-    """What `bwd` needs of a call of `fwd`: a pytree of arrays; its `repr` is a table.
+    """The residuals of a call of `fwd`, which `bwd` takes: a pytree of arrays, whose `repr` is a
+    table.
 
     Attributes:
-      values: by name the arrays that the forward program made. A name is an operation with the
+      values: the arrays that the forward program computed, by name. A name is an operation with the
         user's line, "dot_general model.py:25".
-      arguments: by name the caller's own arrays that the backward program reads. Nothing is copied.
-      program: what they belong to, for `bwd`.
+      arguments: the caller's own arrays that the backward program reads, by name. Nothing is
+        copied.
+      program: the call that they belong to, for `bwd`.
     """
 
     def __init__(
@@ -39,12 +41,12 @@ class Residuals:
         self.program, self._owner = program, owner
 
     def is_of(self, owner: object) -> bool:
-        """Whether they were made by a forward function of this `hloom.split`."""
+        """Whether a forward function of this `hloom.split` returned them."""
         return self._owner is owner
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values, of all devices together where they are sharded."""
+        """Returns the bytes of the values, summed over devices where they are sharded."""
         return sum(map(_bytes, self.values.values()))
 
     def __repr__(self) -> str:
@@ -65,7 +67,7 @@ class Residuals:
         return "\n".join([title, *(line.rstrip() for line in lines)])
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], Any]:
-        """The arrays, then what stays the same of them."""
+        """Returns the arrays with their keys, and the static structure."""
         keyed = [
             (jax.tree_util.GetAttrKey(part), list(arrays.values()))
             for part, arrays in (("values", self.values), ("arguments", self.arguments))
@@ -85,7 +87,7 @@ class Residuals:
 
 
 def _rows(values: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    """A row for the values of one line and type, the largest first."""
+    """Yields a row for the values of one line and type, the largest first."""
     counts = Counter[tuple[str, str]]()
     bytes_ = Counter[tuple[str, str]]()
     for name, value in values.items():
@@ -98,5 +100,6 @@ def _rows(values: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of an array; of fewer than 8 bits an element counts as JAX stores it, in a byte."""
+    """Returns the bytes of an array; elements of fewer than 8 bits count as a byte, as JAX stores
+    them."""
     return math.prod(value.shape) * np.dtype(value.dtype).itemsize

@@ -1,4 +1,4 @@
-"""`hloom.split`: a differentiated function as a forward and a backward function."""
+"""`hloom.split` divides a differentiated function into a forward and a backward function."""
 
 from __future__ import annotations
 
@@ -63,39 +63,42 @@ def split(
     weights: int | Sequence[int] | None = None,
     offload: bool | int | str = False,
 ) -> tuple[Forward, Backward] | tuple[Forward, BackwardX, BackwardW]:
-    """A function's value and its gradients as two programs, with the fewest bytes between them.
+    """Returns a function's value and its gradients as two programs, with the fewest bytes between
+    them.
 
-    `y, res = fwd(*args, **kwargs)` gives what `f` gives, and residuals; `bwd(res, cotangent)` gives
-    the gradients, as `jax.vjp` does. Both are compiled as `jax.jit` does, and run on the devices of
-    their arguments. The residuals are a minimum cut of the step; of the arguments the backward
-    program reads the caller's own arrays. Inside of a `jit`, `vmap` or `grad` of the caller's the
-    two are parts of that program, which has no boundary there.
+    `y, res = fwd(*args, **kwargs)` returns the output of `f`, and residuals; `bwd(res, cotangent)`
+    returns the gradients, as `jax.vjp` does. Both are compiled as `jax.jit` does, and run on the
+    devices of their arguments. The residuals are a minimum cut of the step; arguments are no
+    residuals: the backward program reads the caller's own arrays. Inside a `jit`, `vmap` or `grad`
+    of the caller the two are parts of that program, without a boundary between them.
 
     With `weights` there are two backward programs, for schedules of pipelines that run the second
     one later. Of `fwd, bwd_x, bwd_w = split(stage, argnums=(0, 1), weights=(0,))`, a stage of
     (weights, x), `(gx,), rest = bwd_x(res, cotangent)` gives the gradients of inputs, and
     `(gw,) = bwd_w(rest)` those of weights. Each product of the backward pass is in one of them.
-    `rest` has the residuals that `bwd_w` still reads, and what `bwd_x` made for it; the other
-    residuals may go after `bwd_x`.
+    `rest` has the residuals that `bwd_w` still reads, and results of `bwd_x`; the other residuals
+    may be freed after `bwd_x`.
 
     Args:
-      f: gives an array, or a tree of them, of floating-point numbers; it may have no effects.
+      f: a function that returns an array, or a tree of them, of floating-point numbers; it must
+        have no effects.
       argnums: the arguments to differentiate, one or several, by position. Gradients are a tuple
         in the same order where it is a sequence.
-      has_aux: `f` gives (output, auxiliary output), and `fwd` (y, res, aux).
-      residuals: the bytes that the residuals may take of one device, as 1600 * 2**20 or "1600MiB".
-        Matrix products are then computed again, as few as hold it. Without it no product is.
-      passes: what runs on the step before it is split, as "fit{budget=60GiB}"; by default the spec
-        of `jax_hloom`, and "remat" where that is not set; under a bound "off", where less is
-        computed again then.
-      weights: those of `argnums` whose gradients `bwd_w` gives, one or several. It gives a tuple
-        where it is a sequence, and `bwd_x` always does.
-      offload: whether residuals are in the host's pinned memory while neither program runs, those
-        of at least 1 MiB of a device, or of so many bytes as it says.
+      has_aux: whether `f` returns (output, auxiliary output), and `fwd` (y, res, aux).
+      residuals: the bytes that the residuals may take on one device, e.g. 1600 * 2**20 or
+        "1600MiB". Matrix products are then recomputed, as few as meet the limit. Without it no
+        product is recomputed.
+      passes: the passes that run on the step before the split, e.g. "fit{budget=60GiB}"; by default
+        the spec of `jax_hloom`, and "remat" where that is not set; with `residuals`, "off" where
+        that recomputes less.
+      weights: the numbers of `argnums` whose gradients `bwd_w` returns, one or several. `bwd_w`
+        returns a tuple where this is a sequence, and `bwd_x` always does.
+      offload: whether residuals are in pinned host memory while neither program runs: those of at
+        least 1 MiB on a device, or of the given number of bytes.
 
     Raises TypeError where an argument to differentiate, or an output, is not of floating-point
-    numbers; ValueError where the step cannot be split, or the bound is below what can be reached;
-    SpecError for a mistaken spec; PassError where a pass fails.
+    numbers; ValueError where the step cannot be split, or no boundary meets the limit; SpecError
+    for a mistaken spec; PassError where a pass fails.
     """
     if not callable(f):
         raise TypeError(f"hloom.split: wanted a function, got {type(f).__name__}.")
@@ -114,14 +117,14 @@ def split(
 
 
 class Forward:
-    """The forward function that `split` gives."""
+    """The forward function that `split` returns."""
 
     def __init__(self, step: _Step) -> None:
         self._step = step
         functools.update_wrapper(self, step.f, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """(y, residuals), or with auxiliary outputs (y, residuals, aux)."""
+        """Returns (y, residuals), or with auxiliary outputs (y, residuals, aux)."""
         call = _Call.of(self._step, args, kwargs)
         if is_traced(call.leaves):
             return call.traced()
@@ -131,20 +134,21 @@ class Forward:
         return planned.forward_result(call.leaves, results)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call gives, with a `jax.ShapeDtypeStruct` for each array."""
+        """Returns the result of a call, with a `jax.ShapeDtypeStruct` for each array."""
         call = _Call.of(self._step, args, kwargs)
         planned = call.planned()
         return planned.forward_result(call.shapes, planned.program.forward.results)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """The forward program, lowered for arguments, or `jax.ShapeDtypeStruct`s of such."""
+        """Returns the forward program, lowered for arguments or their `jax.ShapeDtypeStruct`s."""
         call = _Call.of(self._step, args, kwargs)
         program = call.planned().program
         return program.forward.run.lower(*program.forward_inputs(call.shapes))
 
 
 class _Step:
-    """What `split` was called with, and the programs for each kind of arguments."""
+    """The arguments of a call of `split`, and the programs for each kind of the step's
+    arguments."""
 
     def __init__(
         self,
@@ -163,7 +167,8 @@ class _Step:
         self.pipelines()
 
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """The passes that may run on the step, the split last. Raises SpecError."""
+        """Returns the pipelines that may run on the step, with the split as the last pass. Raises
+        SpecError."""
         spec, source = self.passes, "hloom.split: passes"
         if spec is None:
             spec, source = flag_value(), "JAX_HLOOM"
@@ -179,7 +184,8 @@ class _Step:
         return tuple(Pipeline((*before, Split(self.bound))) for before in found)
 
     def planned(self, call: _Call) -> PlannedCall:
-        """The programs for a call's kind of arguments. Raises what `split` says."""
+        """Returns the programs for a call's kind of arguments. Raises the errors that `split`
+        documents."""
         pipelines = self.pipelines()
         shapes = tuple(call.shapes)
         key = call.tree, shapes, tuple(map(abstract, shapes)), trace_state(), pipelines
@@ -204,7 +210,8 @@ class _Call:
 
     @classmethod
     def of(cls, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Raises TypeError where an argument cannot be differentiated, or is no array."""
+        """Flattens the arguments; raises TypeError where one cannot be differentiated, or is no
+        array."""
         for number in step.numbers:
             if not -len(args) <= number < len(args):
                 raise TypeError(
@@ -218,17 +225,17 @@ class _Call:
 
     @functools.cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The arguments to differentiate, counted from the first."""
+        """Returns the arguments to differentiate, counted from the first."""
         return tuple(number % len(self.args) for number in self.step.numbers)
 
     @functools.cached_property
     def paths(self) -> list[str]:
-        """The name of each leaf, "params['w']"."""
+        """Returns the name of each leaf, "params['w']"."""
         return leaf_paths(self.step.f, self.args, self.kwargs)
 
     @functools.cached_property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape of each leaf, and where it lies, if that is said."""
+        """Returns the shape of each leaf, with its sharding where it has one."""
         return [_shape(leaf) for leaf in self.leaves]
 
     def _check_arguments(self) -> None:
@@ -256,15 +263,15 @@ class _Call:
         return parameter_names(self.step.f, len(self.args))[number]
 
     def planned(self) -> PlannedCall:
-        """The two programs for such arguments."""
+        """Returns the programs for such arguments."""
         return self.step.planned(self)
 
     def _pullback(self, leaves: Sequence[Any]) -> tuple[Any, Any, Callable[[Any], Any]]:
-        """Output, auxiliary output and pullback, in JAX."""
+        """Returns output, auxiliary output and pullback, computed by JAX."""
         args, _ = jax.tree.unflatten(self.tree, leaves)
 
         def of_differentiated(*values: Any) -> Any:
-            # Made here: objects of Flax remember the trace that they are made in.
+            # Built here, since objects of Flax remember the trace that created them.
             args, kwargs = jax.tree.unflatten(self.tree, leaves)
             all_ = list(args)
             for number, value in zip(self.numbers, values, strict=True):
@@ -279,7 +286,7 @@ class _Call:
         return y, None, pullback
 
     def traced(self) -> Any:
-        """The call as a part of the program that is traced around it."""
+        """Runs the call as a part of the program that is being traced around it."""
         y, aux, pullback = self._pullback(self.leaves)
         convention = self.step.convention
         values, tree = jax.tree.flatten(pullback)
@@ -288,7 +295,7 @@ class _Call:
         return convention.forward(y, Residuals(kept, {}, traced, convention), aux)
 
     def plan(self, pipelines: Sequence[Pipeline]) -> PlannedCall:
-        """Traces the step, and splits it."""
+        """Traces the step and splits it."""
         found: list[Any] = []
 
         def outputs_of(leaves: Sequence[Any]) -> Any:
@@ -329,7 +336,7 @@ class _Call:
         )  # fmt: skip
 
     def _weight_gradients(self) -> list[int]:
-        """The numbers of the leaves of gradients that are of weights."""
+        """Returns the numbers of the gradients' leaves that belong to weights."""
         places = [
             place
             for place, number in enumerate(self.numbers)
@@ -340,7 +347,7 @@ class _Call:
 
 
 def _numbers(what: str, argnums: Any) -> tuple[int, ...]:
-    """Raises TypeError where they are no numbers of arguments."""
+    """Returns argument numbers as a tuple; raises TypeError where they are none."""
     found = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
         raise TypeError(
@@ -350,7 +357,7 @@ def _numbers(what: str, argnums: Any) -> tuple[int, ...]:
 
 
 def _places(weights: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """The places of weights in ``argnums``, in its order. Raises TypeError, ValueError."""
+    """Returns the places of weights in ``argnums``, in its order. Raises TypeError, ValueError."""
     named = _numbers("weights", weights)
     if not set(named) <= set(numbers):
         raise ValueError(
@@ -366,7 +373,7 @@ def _places(weights: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _host_bytes(offload: Any) -> int | None:
-    """The least bytes of a residual that goes to the host; None where none does."""
+    """Returns the least bytes of a residual in host memory; None where none is."""
     if isinstance(offload, bool):
         return LEAST_BYTES if offload else None
     return _bytes("offload", offload, "True, False, or bytes, as '256KiB'")
@@ -392,7 +399,7 @@ def _bytes(what: str, given: Any, wanted: str) -> Bytes:
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an argument, and where it lies if it must lie there."""
+    """Returns the shape of an argument, with its sharding where that is committed."""
     aval = abstract(leaf)
     sharding = getattr(leaf, "sharding", None)
     if isinstance(leaf, jax.Array) and not leaf.committed:

@@ -1,4 +1,4 @@
-"""The microbatches of a batch: what each stage gets of it, and when."""
+"""Divides a batch into microbatches, and these over the devices of a stage."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hloom_steps.mpmd.places import Place, put
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array, or the shape of one, is of random keys."""
+    """Whether an array, or a shape, has random keys."""
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a batch is divided.
+    """The division of a batch into parts.
 
     Attributes:
-      shapes: those of its leaves, by number.
-      paths: their names.
+      shapes: the shapes of its leaves, by number.
+      paths: the names of its leaves.
       rows: the length of the leading axis that they share; None where all are scalars.
-      parts: into how many parts it is divided: microbatches times devices of a stage.
+      parts: the number of parts: microbatches times devices of a stage.
     """
 
     shapes: Mapping[int, jax.ShapeDtypeStruct]
@@ -40,7 +40,8 @@ class Layout:
     def of(
         cls, leaves: Mapping[int, Any], paths: Mapping[int, str], microbatches: int, devices: int
     ) -> Layout:
-        """Raises ValueError where leaves have no common leading axis that so many parts divide."""
+        """Plans the division; raises ValueError where the leaves have no common leading axis that
+        the number of parts divides."""
         shapes = {number: abstract(leaf) for number, leaf in leaves.items()}
         lengths = {paths[number]: shape.shape[0] for number, shape in shapes.items() if shape.shape}
         parts = microbatches * devices
@@ -65,12 +66,12 @@ class Layout:
         return cls(given, dict(paths), rows, parts)
 
     def in_rows(self, number: int) -> bool:
-        """Whether a leaf has a row of each example, and is no array of random keys."""
+        """Whether a leaf has a row for each example, and is no array of random keys."""
         shape = self.shapes[number]
         return bool(shape.shape) and not is_key(shape)
 
     def part(self, number: int) -> jax.ShapeDtypeStruct:
-        """The shape of a leaf in one part."""
+        """Returns the shape of a leaf in one part."""
         shape = self.shapes[number]
         if not shape.shape:
             return shape
@@ -97,7 +98,7 @@ class Microbatches:
                 self._parts[number] = np.split(np.asarray(leaf), microbatches)
 
     def on(self, place: Place, microbatch: int, numbers: Sequence[int]) -> list[jax.Array]:
-        """Leaves of a microbatch, divided over the devices of a stage."""
+        """Returns leaves of a microbatch, divided over the devices of a stage."""
         given = [self._parts[number][microbatch] for number in numbers]
         return put(given, [place.divided] * len(given))
 
@@ -109,7 +110,7 @@ def _cut(leaf: jax.Array, count: int) -> list[jax.Array]:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _keys(keys: jax.Array, microbatches: int, devices: int) -> list[jax.Array]:
-    """The data of keys; a key for the whole batch is another one for each part of it."""
+    """Returns the data of keys; a key of the whole batch becomes a different key for each part."""
     if keys.ndim == 0 and microbatches * devices > 1:
         numbers = jnp.arange(microbatches * devices)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(keys, numbers)

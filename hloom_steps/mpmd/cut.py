@@ -1,4 +1,4 @@
-"""A loss, for a batch of one kind, as the programs of stages."""
+"""Cuts a loss, for a batch of one kind, into the programs of stages."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from hloom_steps.stages.programs import Stages
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The arguments of a loss.
+    """A loss and its arguments.
 
     Attributes:
-      f: the loss, of parameters and a batch.
+      f: the loss, a function of parameters and a batch.
       leaves: the arguments' leaves, those of parameters first.
       tree: their tree, ((params, *batch), kwargs).
       paths: the names of the leaves.
-      parameters: how many of them are parameters.
+      parameters: the number of leaves that are parameters.
     """
 
     f: Callable[..., Any]
@@ -52,7 +52,8 @@ class Call:
     def of(
         cls, f: Callable[..., Any], params: Any, batch: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call:
-        """Raises TypeError where an argument is no array, or a parameter is not differentiable."""
+        """Flattens the arguments; raises TypeError where one is no array, or a parameter is not
+        differentiable."""
         args = (params, *batch)
         leaves, tree = jax.tree.flatten((args, kwargs))
         paths = leaf_paths(f, args, kwargs)
@@ -77,7 +78,7 @@ class Call:
 
     @property
     def batch(self) -> dict[int, Any]:
-        """The leaves that are no parameters, by number."""
+        """Returns the leaves that are no parameters, by number."""
         return dict(enumerate(self.leaves[self.parameters :], self.parameters))
 
 
@@ -85,9 +86,9 @@ class Cut(NamedTuple):
     """A loss in stages.
 
     Attributes:
-      stages: what the programs are.
-      functions: each by its name as a function.
-      divided: their dump.
+      stages: the programs.
+      functions: each program as a function, by name.
+      divided: the dump of the programs.
       aux: the tree of shapes of the auxiliary output of a microbatch; None where there is none.
     """
 
@@ -98,10 +99,10 @@ class Cut(NamedTuple):
 
 
 class _Cut(StagesPass):
-    """The pass, which keeps what it planned, and tells how that is going to run."""
+    """The pass, which keeps its plan, and adds tables on how the programs will run."""
 
     def telling(self, tables: Callable[[Stages], Sequence[Table]]) -> _Cut:
-        """The same, whose plans have these tables as well."""
+        """Returns this pass with these tables added to its plans."""
         self.__dict__["more"] = tables
         return self
 
@@ -114,7 +115,7 @@ class _Cut(StagesPass):
 
     @property
     def kept(self) -> Stages:
-        """The programs of the last module that it planned."""
+        """Returns the programs of the last module that it planned."""
         plan = self.__dict__["kept"]
         assert isinstance(plan, StagesPlan)
         if plan.stages is None:
@@ -132,18 +133,18 @@ def cut(
     *,
     has_aux: bool = False,
 ) -> Cut:
-    """The programs of a loss, and each as a function.
+    """Returns the programs of a loss, and each as a function.
 
     Args:
-      call: the loss with arguments of a kind.
-      shapes: by number those of the batch's leaves, of one microbatch on one device.
-      before: the passes that run on the whole before it is cut.
+      call: the loss with its arguments.
+      shapes: the shapes of the batch's leaves, by number, for one microbatch on one device.
+      before: the passes that run on the whole step before the cut.
       stages: the pass that cuts it.
-      device: one of those that it is for.
-      tables: what is told of programs beside their plan.
-      has_aux: the loss gives (loss, auxiliary output).
+      device: one of the devices that the step runs on.
+      tables: additional tables for the plan of given programs.
+      has_aux: whether the loss returns (loss, auxiliary output).
 
-    Raises TypeError where the loss gives no number, ValueError where it cannot be cut.
+    Raises TypeError where the loss does not return a number, ValueError where it cannot be cut.
     """
     given = [abstract(leaf) for leaf in call.leaves[: call.parameters]]
     where = jax.sharding.SingleDeviceSharding(device)

@@ -29,19 +29,20 @@ class Driver:
     """The programs of a step on their devices.
 
     Attributes:
-      stages: what the programs read and give.
-      timeline: in which order they run.
-      layout: how a batch is divided.
+      stages: the programs, with the values that they read and return.
+      timeline: the order in which they run.
+      layout: the division of a batch.
       places: the devices of each stage.
-      executables: the programs of this process's stages.
-      sums: by stage the sums of gradients, of this process's stages.
-      parameters: by stage the shapes of the parameters that it holds, of all stages.
-      gradients: by stage those of them that it makes a gradient of, or a term of one.
-      values: by number the shapes of values of a microbatch on a device.
-      outputs: by number the shape of each output, and the stage that gives it.
-      terms: by stage and parameter the stages' gradients of the same slices, in their order.
-      share: what a microbatch on a device has of a loss.
-      transport: what moves values between stages.
+      executables: the compiled programs of this process's stages.
+      sums: the sums of gradients by stage, of this process's stages.
+      parameters: by stage, of all processes, the shapes of the parameters that it holds.
+      gradients: by stage, the parameters of which it computes a gradient, or a term of one.
+      values: the shapes of a microbatch's values on a device, by number.
+      outputs: the shape of each output, by number, and the stage that returns it.
+      terms: by stage and parameter, the gradients of the same slices on all stages, in the stages'
+        order.
+      share: the share that a microbatch on a device has in the loss.
+      transport: moves values between stages.
     """
 
     stages: Stages
@@ -109,7 +110,7 @@ class Driver:
                    tuple(gradients), values, outputs, terms, share, transport)  # fmt: skip
 
     def parcel(self, send: Send) -> Parcel:
-        """What a transfer of values moves."""
+        """Returns the arrays that a transfer moves, with their places."""
         source = self.places[send.task.stage]
         shapes = tuple(
             jax.ShapeDtypeStruct((source.devices, *shape.shape), shape.dtype)
@@ -125,7 +126,7 @@ class Driver:
         return Parcel(what, (source, to), (shape,), *places, is_divided=False)
 
     def prepare(self) -> None:
-        """Compiles what transfers need, so that no step waits for a compiler."""
+        """Compiles the programs of transfers, so that no step waits for a compiler."""
         for sends in self.timeline.sends.values():
             for send in sends:
                 self.transport.prepare(self.parcel(send))
@@ -137,10 +138,11 @@ class Driver:
     def run(
         self, parameters: Sequence[StageArrays], batch: Microbatches, trace: Trace
     ) -> tuple[dict[int, list[jax.Array]], list[dict[Parameter, jax.Array]]]:
-        """A step: by number the outputs of each microbatch, and by stage the gradients.
+        """Runs a step; returns the outputs of each microbatch by number, and the gradients by
+        stage.
 
-        Those of other processes' stages are not there. All is dispatched when this returns; it
-        may still be running.
+        The results of other processes' stages are left out. When this returns, all work is
+        dispatched; it may still be running.
         """
         step = _Step(self, parameters, batch, trace)
         for task in self.timeline.order:
@@ -150,11 +152,11 @@ class Driver:
     def _finished(
         self, sums: Mapping[int, Mapping[Parameter, jax.Array]], trace: Trace
     ) -> list[dict[Parameter, jax.Array]]:
-        """The gradients of a step, of sums over its microbatches."""
+        """Computes the gradients of a step from sums over its microbatches."""
         totals: list[dict[Parameter, jax.Array]] = [{} for _ in self.places]
         for stage, summed in sums.items():
             totals[stage] = self.sums[stage].totals(summed)
-        # In one order everywhere, and added in the order of stages: copies stay equal to the bit.
+        # Every process adds terms in the order of stages, so that copies stay bit-identical.
         there: dict[tuple[int, int, Parameter], jax.Array] = {
             (stage, stage, each): value
             for stage, total in enumerate(totals)
@@ -180,7 +182,7 @@ class Driver:
 
 
 class _Step:
-    """A step under way."""
+    """A running step."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class _Step:
         trace.live = [0] * len(driver.places)
 
     def do(self, task: Task) -> None:
-        """Starts a program, and sends what it makes for other stages."""
+        """Starts a program, and sends its results that other stages read."""
         driver, trace = self._driver, self._trace
         trace.tasks.append(task)
         if driver.places[task.stage].is_here:
@@ -247,7 +249,8 @@ def _terms(
     parameters: Sequence[Mapping[Parameter, jax.ShapeDtypeStruct]],
     gradients: Sequence[Mapping[Parameter, jax.ShapeDtypeStruct]],
 ) -> dict[tuple[int, Parameter], list[tuple[int, Parameter]]]:
-    """For each parameter of a stage all stages' gradients of the same slices, in their order."""
+    """Returns, for each parameter of a stage, the gradients of the same slices on all stages, in
+    the stages' order."""
     return {
         (stage, parameter): [
             (source, other)

@@ -1,4 +1,4 @@
-"""The programs of stages, compiled: one executable for each, which runs all microbatches."""
+"""Compiles the programs of stages: one executable for each, which runs all microbatches."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Function:
     """A program as a function of arrays.
 
     Attributes:
-      name: what its executable is called.
-      run: takes what the program reads, and gives what it gives.
-      arguments, results: the shapes of these.
+      name: the name of its executable.
+      run: the function of the program's arguments, which returns its results.
+      arguments, results: the shapes of both.
     """
 
     name: str
@@ -50,10 +50,11 @@ class Executable:
     leading axis of the stage's devices; parameters are whole on each.
 
     Attributes:
-      reads: what it takes, beside the sums.
-      sums: the parameters whose gradients it adds to sums, which it takes first, and frees.
-      gives: what it gives beside them.
-      compiled: of (sums, what it reads): (sums, what it gives).
+      reads: its arguments beside the sums.
+      sums: the parameters whose gradients it adds to sums. The sums are its first arguments, and
+        donated.
+      gives: its results beside the sums.
+      compiled: the function from (sums, arguments) to (sums, results).
     """
 
     reads: tuple[Parameter | Batch | Value, ...]
@@ -68,10 +69,10 @@ def compiled_program(
     """Compiles a program for the devices of its stage.
 
     Args:
-      program: what it reads and gives.
-      function: what it does.
-      place: the devices.
-      in_rows: whether a leaf of the batch is divided in rows; others have an entry each device.
+      program: the program's arguments and results.
+      function: the program as a function.
+      place: the devices of its stage.
+      in_rows: whether a leaf of the batch is divided by rows; others have one entry per device.
     """
     reads = tuple(each for each in program.reads if not isinstance(each, Cotangent))
     gradients = tuple(each.parameter for each in program.gives if isinstance(each, Gradient))
@@ -116,13 +117,13 @@ def compiled_program(
 
 
 def sum_shape(gradient: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """What a gradient is summed in: float32 where its own type is narrower."""
+    """Returns the shape of a gradient's sum, in float32 where the gradient's type is narrower."""
     narrow = jnp.issubdtype(gradient.dtype, jnp.floating) and gradient.dtype.itemsize < 4
     return jax.ShapeDtypeStruct(gradient.shape, jnp.float32 if narrow else gradient.dtype)
 
 
 def _is_whole(source: Parameter | Batch | Value, in_rows: Callable[[int], bool]) -> bool:
-    """Whether a device has no leading axis of an entry a device, which is to be taken off."""
+    """Whether an argument has no leading axis of one entry per device."""
     return isinstance(source, Parameter) or (isinstance(source, Batch) and in_rows(source.leaf))
 
 
@@ -141,14 +142,14 @@ def _placed(shape: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 class Sums:
-    """The sums of a stage's gradients: zeros before a step, gradients behind it.
+    """The sums of a stage's gradients: zeros before a step, gradients after it.
 
     Args:
-      name: what its programs' names begin with.
-      shapes: by parameter the shape of its gradient.
+      name: the prefix of its programs' names.
+      shapes: the shape of each parameter's gradient.
       place: the stage's devices.
-      share: what the sums are multiplied by: the part that a microbatch on a device has in a loss.
-      alone: the parameters whose gradient has no terms of other stages, and is one of none.
+      share: the factor of the sums: the share that a microbatch on a device has in the loss.
+      alone: the parameters whose gradient has no terms on other stages.
     """
 
     def __init__(
@@ -186,13 +187,13 @@ class Sums:
         self._combine = jax.jit(_added, static_argnums=(0, 1, 2), out_shardings=place.whole)
 
     def zeros(self) -> dict[Parameter, Any]:
-        """Sums before the first microbatch."""
+        """Returns the sums before the first microbatch."""
         return dict(zip(self._shapes, self._zeros(), strict=True))
 
     def totals(self, sums: Mapping[Parameter, Any]) -> dict[Parameter, Any]:
-        """What the stage has of the step's gradients, whole on each of its devices.
+        """Returns the stage's terms of the step's gradients, whole on each of its devices.
 
-        Frees the sums. What has terms of other stages is as wide as the sum is.
+        Frees the sums. A gradient with terms on other stages keeps the sum's type.
         """
         found = self._totals([sums[each] for each in self._shapes])
         return dict(zip(self._shapes, found, strict=True))
@@ -203,7 +204,7 @@ class Sums:
         shape: jax.ShapeDtypeStruct,
         terms: Sequence[tuple[Parameter, jax.Array]],
     ) -> jax.Array:
-        """The gradient of a parameter, of the terms of all stages that have some of it."""
+        """Computes the gradient of a parameter from the terms of all stages."""
         if parameter in self._alone:
             [(_, gradient)] = terms
             return gradient
@@ -226,7 +227,7 @@ def _added(
 
 
 def _add_overlap(total: Any, parameter: Parameter, term: Any, other: Parameter) -> Any:
-    """Adds what a term for other slices of one leaf has of a parameter's slices."""
+    """Adds the part of a term that covers a parameter's slices to its total."""
     if (parameter.start, parameter.stop) == (other.start, other.stop):
         return total + term
     first, other_first = parameter.start or 0, other.start or 0

@@ -1,4 +1,4 @@
-"""The processes that stages are in: one, or several of `jax.distributed`."""
+"""The processes that run the stages: one, or several of `jax.distributed`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _plans = itertools.count()
 
 
 class Job:
-    """What runs a step in the processes that stages are in."""
+    """Runs a step in the processes of its stages."""
 
     def __init__(self, places: Sequence[Place], transport: Transport, watch: Watch | None) -> None:
         self._places, self.transport, self._watch = places, transport, watch
 
     @classmethod
     def of(cls, places: Sequence[Place], timeout_s: float) -> Job:
-        """Raises ValueError where stages are of several processes that do not know each other, and
-        StagesError where one of them does not come."""
+        """Connects the processes of the stages. Raises ValueError where several processes do not
+        use `jax.distributed`, and StagesError where one of them does not connect."""
         processes = sorted({place.process for place in places})
         if processes == [jax.process_index()]:
             return cls(places, Local(), None)
@@ -53,7 +53,8 @@ class Job:
         return cls(places, Permute(watch), watch)
 
     def agree(self, plan: str) -> None:
-        """Raises StagesError where another process has another plan, or none in time."""
+        """Compares the plan with those of other processes; raises StagesError where one differs or
+        is late."""
         if self._watch is None:
             return
         store = ProcessStore.find()
@@ -76,13 +77,15 @@ class Job:
                 )
 
     def run(self, step: Callable[[], _Result]) -> _Result:
-        """What a step gives. Raises StagesError where other processes do not take part."""
+        """Runs a step and returns its result. Raises StagesError where other processes do not take
+        part."""
         return step() if self._watch is None else self._watch.run(step)
 
     def everywhere(
         self, what: str, array: jax.Array | None, shape: jax.ShapeDtypeStruct, stage: int
     ) -> jax.Array:
-        """An array of a stage, in all processes; None is given where it is another one's."""
+        """Copies an array of a stage to all processes; ``array`` is None where the stage is another
+        process's."""
         source = self._places[stage]
         found = array
         first: dict[int, int] = {}
@@ -101,7 +104,7 @@ class Job:
     def on_host(
         self, what: str, array: jax.Array | None, shape: jax.ShapeDtypeStruct, stage: int
     ) -> np.ndarray:
-        """An array of a stage in the host's memory of each process."""
+        """Copies an array of a stage to the host memory of each process."""
         if self._watch is None:
             assert array is not None
             return np.asarray(array)
@@ -110,7 +113,7 @@ class Job:
 
 
 def _own_host() -> str:
-    """The address of this host to others: the one from which it reaches the coordinator."""
+    """Returns this host's address for others: the one from which it reaches the coordinator."""
     there, _, port = (coordinator_address() or "127.0.0.1:1").rpartition(":")
     family = socket.AF_INET6 if ":" in there else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,10 +1,11 @@
-"""Whether the processes of a job live: each is connected to each, and sees at once who dies.
+"""Detects dead processes of a job: each process is connected to each other one, and sees at once
+which dies.
 
-Who connects says a token that is in the job's key-value store; any other is not listened to.
+A connecting process sends a token from the job's key-value store; other connections are dropped.
 
-A process that dies closes its connections, whatever it was doing, and so does the system when the
-host behind one does not answer (TCP keep-alive). Nothing has to run in a process for others to know
-that it lives: one that traces or compiles for minutes is no suspect.
+A dying process closes its connections, whatever it was doing, and the system closes them when the
+other host does not answer (TCP keep-alive). No thread has to run in a live process: one that traces
+or compiles for minutes does not look dead.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ _HELLO_S = 10.0
 
 
 class StagesError(RuntimeError):
-    """A step cannot be finished: another process is gone, or does not come."""
+    """A step cannot be finished: another process has died, or does not connect."""
 
 
 class Peers:
-    """The other processes of a job, and which of them are gone.
+    """The connections to the other processes of a job, and which of them have died.
 
-    Raises StagesError where one of them does not come.
+    Raises StagesError where one of them does not connect.
 
     Args:
-      store: where processes tell their addresses.
+      store: the key-value store in which processes publish their addresses.
       me: the number of this process.
-      processes: how many there are.
+      processes: the number of processes.
       host: the address at which others reach this process.
     """
 
@@ -62,16 +63,17 @@ class Peers:
 
     @property
     def gone(self) -> dict[int, str]:
-        """By number the processes that are gone, each with how: "has died"."""
+        """Returns the processes that have died, by number, each with the event: "has died"."""
         with self._lock:
             return dict(self._gone)
 
     def tell(self, changed: Callable[[], None]) -> None:
-        """Has something be called when a process is gone."""
+        """Registers a function that is called when a process dies."""
         self._told.append(changed)
 
     def _meet(self, store: ProcessStore, processes: int, host: str) -> None:
-        """Connects to processes of lower numbers; those of higher ones connect to this one."""
+        """Connects to the processes with lower numbers; those with higher numbers connect to this
+        one."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         with socket.create_server((host, 0)) as server:
             port = server.getsockname()[1]
@@ -143,7 +145,8 @@ class Peers:
                 with self._lock:
                     self._gone[other] = "has ended" if other in ended else "has died"
                 if other not in ended:
-                    # At once: JAX ends this process without a word of ours if 0 is gone.
+                    # Reported at once: JAX ends this process without hloom's message if process 0
+                    # dies.
                     line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
                     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
                 for changed in list(self._told):
@@ -158,7 +161,8 @@ class Peers:
 
 
 def _who(connection: socket.socket, token: bytes) -> int | None:
-    """The process that has connected; None of a stranger, who does not know the job's token."""
+    """Returns the number of the process that has connected; None where it does not know the
+    token."""
     connection.settimeout(_HELLO_S)
     try:
         said = connection.recv(len(token) + 4, socket.MSG_WAITALL)

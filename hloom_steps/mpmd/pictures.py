@@ -1,4 +1,4 @@
-"""Schedules drawn: a row a stage, time from left to right."""
+"""Draws schedules: one row per stage, time from left to right."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WIDEST = 120
 
 
 def drawn(columns: Mapping[Task, float], stages: int) -> list[str]:
-    """A row for each stage, "F0 F1    B0": each program at its column.
+    """Returns a row for each stage, "F0 F1 B0": each program at its column.
 
-    Where that is taken it stands right behind the one before it.
+    Where a column is taken, the program follows directly after the one before it.
     """
     width = max(2, *(len(task.what) for task in columns)) + 1
     most = _WIDEST // width
@@ -31,5 +31,5 @@ def drawn(columns: Mapping[Task, float], stages: int) -> list[str]:
 
 
 def planned_columns(timeline: Timeline) -> dict[Task, float]:
-    """By program its column, where programs that are equally long have one each."""
+    """Returns the column of each program, if programs of equal length take one each."""
     return {task: float(start) for task, (start, _) in timeline.spans.items()}

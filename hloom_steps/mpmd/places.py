@@ -1,4 +1,4 @@
-"""Where stages are: the devices of each, and how a microbatch and parameters lie on them."""
+"""The devices of each stage, and the shardings of microbatches and parameters on them."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ class Place:
     """The devices of a stage.
 
     Attributes:
-      mesh: of one axis.
+      mesh: the devices as a mesh of one axis.
     """
 
     mesh: Mesh
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Returns the number of devices."""
         return self.mesh.size
 
     @property
     def process(self) -> int:
-        """The process that has them."""
+        """Returns the process of the devices."""
         return int(self.mesh.devices.flat[0].process_index)
 
     @property
     def is_here(self) -> bool:
-        """Whether they are this process's."""
+        """Whether the devices are this process's."""
         return self.process == jax.process_index()
 
     @property
     def whole(self) -> NamedSharding:
-        """Each device has all of an array."""
+        """Returns the sharding of an array that each device has whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def divided(self) -> NamedSharding:
-        """Each device has a part of an array's leading axis."""
+        """Returns the sharding of an array divided along its leading axis."""
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Place:
 
 
 def places_of(meshes: Sequence[Mesh] | None, stages: int) -> tuple[Place, ...]:
-    """The places of stages, by their meshes; by default each has one device, in JAX's order.
+    """Returns the places of stages by their meshes; by default each has one device, in JAX's order.
 
     Raises ValueError where there are not enough devices, or the meshes do not fit.
     """
@@ -96,7 +96,7 @@ def _are(count: int) -> str:
 
 
 def put(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[jax.Array]:
-    """Arrays, moved in one call."""
+    """Moves arrays in one call."""
     if not arrays:
         return []
     moved: list[jax.Array] = jax.device_put(list(arrays), list(shardings))

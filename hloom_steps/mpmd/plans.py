@@ -1,4 +1,4 @@
-"""What `hloom.stages` has planned, for people."""
+"""The printable plan of `hloom.stages`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hloom_steps.stages.programs import (
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The stages of a step; its `str` is a page.
+    """The plan of a step's stages; its `str` is a page.
 
     Attributes:
-      name: the loss's.
-      schedule: its name.
-      microbatches: how many there are.
-      stages: the programs, and what crosses between them.
-      timeline: the schedule, if all programs took equally long; all processes follow its order.
-      timed: the same with the seconds that rooflines give each program.
+      name: the loss's name.
+      schedule: the schedule's name.
+      microbatches: the number of microbatches.
+      stages: the programs, and the values that cross between them.
+      timeline: the schedule with equal seconds for all programs; all processes follow its order.
+      timed: the schedule with each program's seconds by rooflines.
       places: the devices of each stage.
     """
 
@@ -47,17 +47,18 @@ class Plan:
 
     @property
     def bubble(self) -> float:
-        """The share of their time in which stages wait, if all programs took equally long."""
+        """Returns the share of time that stages wait, if all programs took equally long."""
         return self.timeline.bubble
 
     @property
     def live(self) -> tuple[int, ...]:
-        """For each stage the most microbatches that it holds residuals of."""
+        """Returns, for each stage, the most microbatches of which it holds residuals at once."""
         return self.timeline.live
 
     @property
     def held_bytes(self) -> tuple[int, ...]:
-        """For each stage the most bytes of values that a device holds beside its programs."""
+        """Returns, for each stage, the peak of bytes in values that a device holds beside its
+        programs."""
         return held_bytes(self.stages, self.timeline)
 
     def __str__(self) -> str:
@@ -101,18 +102,18 @@ class Plan:
         return _aligned(rows, left=(2, 4))
 
     def _drawn(self) -> Iterator[str]:
-        """A row a stage, a column a second of programs that take one each."""
+        """Yields one row per stage and one column per second, for programs of one second each."""
         rows = drawn(planned_columns(self.timeline), self.stages.count)
         yield from (f"{number}: {row}" for number, row in enumerate(rows))
 
 
 def schedule_table(schedule: str, stages: Stages, timeline: Timeline) -> Table:
-    """A schedule drawn, for the plan of the stages.
+    """Returns the drawing of a schedule, for the plan of the stages.
 
     Args:
-      schedule: its name.
+      schedule: the schedule's name.
       stages: the programs.
-      timeline: it, if all programs take equally long.
+      timeline: the schedule with equal seconds for all programs.
     """
     kinds = {program.kind for program in stages.programs}
     letters = ", ".join(f"{LETTERS[kind]} {kind}" for kind in Direction if kind in kinds)
@@ -128,7 +129,8 @@ def schedule_table(schedule: str, stages: Stages, timeline: Timeline) -> Table:
 def told_of(
     program: Program, stages: Stages, paths: Mapping[int, str], place: Place
 ) -> dict[str, object]:
-    """What a program is and reads and gives, as facts and tables that `json.dumps` takes."""
+    """Describes a program, its arguments and results, as facts and tables that `json.dumps`
+    takes."""
     here, readers = program.stage, stages.readers
     reads: list[tuple[Cell, ...]] = []
     for source, size_bytes in zip(program.reads, program.read_bytes, strict=True):
@@ -171,7 +173,7 @@ def _path(source: Parameter | Batch, paths: Mapping[int, str]) -> str:
 
 
 def facts_and_tables(facts: Sequence[Fact], tables: Sequence[Table]) -> dict[str, object]:
-    """As `Plan.to_json` of a pass."""
+    """Returns the form that `Plan.to_json` of a pass has."""
     return {
         "facts": [fact.to_json() for fact in facts],
         "tables": [table.to_json() for table in tables if table.rows],

@@ -1,4 +1,4 @@
-"""Schedules of pipelines as data: for each stage its tasks, in their order.
+"""Pipeline schedules as data: the tasks of each stage in order.
 
 `gpipe` runs all forward programs, then all backward ones (Huang et al. 2019, arXiv:1811.06965).
 `1f1b` alternates between them as soon as it can, so that a stage holds the residuals of few
@@ -28,7 +28,7 @@ class Task:
 
     @property
     def what(self) -> str:
-        """What it is on its stage, "F3"."""
+        """Returns its name on its stage, "F3"."""
         return f"{LETTERS[self.kind]}{self.microbatch}"
 
     def __str__(self) -> str:
@@ -40,13 +40,13 @@ Rows = tuple[tuple[Task, ...], ...]
 
 
 def rows_of(schedule: str, stages: int, microbatches: int) -> Rows:
-    """For each stage its tasks, in their order, of a schedule that `SCHEDULES` has."""
+    """Returns the tasks of each stage, in order, by a schedule of `SCHEDULES`."""
     row = SCHEDULES[schedule]
     return tuple(tuple(row(stage, stages, microbatches)) for stage in range(stages))
 
 
 def check_schedule(schedule: object) -> str:
-    """The name of a schedule. Raises ValueError where it is none."""
+    """Returns the name of a schedule. Raises ValueError where it is unknown."""
     if isinstance(schedule, str) and schedule in SCHEDULES:
         return schedule
     hint = did_you_mean(schedule, SCHEDULES) if isinstance(schedule, str) else ""
@@ -74,9 +74,10 @@ def _one_forward_one_backward(stage: int, stages: int, microbatches: int) -> lis
 
 
 def _zero_bubble(stage: int, stages: int, microbatches: int) -> list[Task]:
-    """As 1F1B; gradients of weights follow ``stage`` microbatches behind, before the next forward.
+    """Schedules as 1F1B, with gradients of weights ``stage`` microbatches later, before the next
+    forward.
 
-    So a stage holds what ``stages`` microbatches have left at most, on every stage alike.
+    So each stage holds residuals of at most ``stages`` microbatches.
     """
     found: list[Task] = []
     done = 0

@@ -1,4 +1,4 @@
-"""`hloom.stages`: a loss as several programs on several devices."""
+"""`hloom.stages` runs a loss as several programs on several devices."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def stages(
     passes: str | None = None,
     timeout_s: float = 120.0,
 ) -> StagedLoss:
-    """A loss and its gradients as several programs on several devices: a pipeline of stages.
+    """Returns a loss and its gradients as several programs on several devices: a pipeline of
+    stages.
 
     The joint program of `loss(params, *batch)` and its gradients is cut where the fewest bytes
-    cross, into stages that take about as long. Each has its own devices and parameters, a forward
+    cross, into stages of about equal time. Each stage has its own devices and parameters, a forward
     and a backward program, and is compiled by itself.
 
         step = hloom.stages(loss, stages=4, microbatches=8)
@@ -58,22 +59,25 @@ def stages(
         print(step.plan)
 
     Args:
-      loss: gives a scalar, of parameters, and of a batch whose arrays share their leading axis.
-      stages: how many there are, at least 2.
-      microbatches: into how many equal parts the batch is divided.
+      loss: a function of parameters and of a batch whose arrays share their leading axis; it
+        returns a scalar.
+      stages: the number of stages, at least 2.
+      microbatches: the number of equal parts of the batch.
       schedule: "1f1b", "gpipe", or "zero-bubble", which computes gradients of weights apart.
-      meshes: the devices of each stage, as many for each, of one process each. They divide each
-        microbatch between them. By default a stage has one device, in the order of `jax.devices()`.
-      has_aux: the loss gives (loss, auxiliary output), and the step ((loss, auxiliary output),
-        gradients), as of `jax.value_and_grad`. Each array of it has a new leading axis, of the
-        parts of the batch, in order: a microbatch on one device of a stage is a part.
-      reduction: what the loss is over the examples of a batch, their "mean" or "sum": of the parts'
-        losses it is taken again. A loss that is neither, as a mean over a mask, is not what the
-        whole batch's is; nor is one with batch statistics.
-      passes: what runs on the step before it is cut, as "one-hot"; by default the spec of
-        `jax_hloom`. `remat` plans each stage by itself behind the cut, but with "off".
-      timeout_s: where stages are of several processes, the seconds without any news after which a
-        transfer is an error that says who waits for whom.
+      meshes: the devices of each stage, as many for each stage, all of one process. They divide
+        each microbatch between them. By default a stage has one device, in the order of
+        `jax.devices()`.
+      has_aux: whether the loss returns (loss, auxiliary output), and the step ((loss, auxiliary
+        output), gradients), as `jax.value_and_grad` does. Each array of the auxiliary output has a
+        new leading axis, of the parts of the batch, in order: a microbatch on one device of a stage
+        is a part.
+      reduction: the reduction of the loss over the examples of a batch, "mean" or "sum"; it is
+        applied again to the parts' losses. The result differs from the whole batch's for any other
+        loss, e.g. a mean over a mask, or one with batch statistics.
+      passes: the passes that run on the step before the cut, e.g. "one-hot"; by default the spec of
+        `jax_hloom`. `remat` plans each stage by itself after the cut, except with "off".
+      timeout_s: with several processes, the seconds without progress after which a transfer raises
+        an error that says which process waits for which.
 
     Raises ValueError or TypeError for a mistaken argument, SpecError for a mistaken spec.
     """
@@ -107,7 +111,7 @@ class _Settings:
     timeout_s: float
 
     def before(self) -> Pipeline:
-        """The passes that run before the cut. Raises SpecError."""
+        """Returns the passes that run before the cut. Raises SpecError."""
         spec, source = self.passes, "hloom.stages: passes"
         if spec is None:
             spec, source = flag_value(), "JAX_HLOOM"
@@ -118,7 +122,7 @@ class _Settings:
 
 
 class StagedLoss:
-    """What `stages` gives: a loss that runs on several devices."""
+    """A loss that runs on several devices, the result of `stages`."""
 
     def __init__(
         self, loss: Callable[..., Any], settings: _Settings, meshes: tuple[Mesh, ...] | None
@@ -132,13 +136,13 @@ class StagedLoss:
         """What the last call has done, in the order in which it did."""
 
     def place(self, params: Any, *batch: Any, **kwargs: Any) -> Placed:
-        """Parameters on the devices of the stages that read them.
+        """Places parameters on the devices of the stages that read them.
 
-        What several stages read each of them holds. In a job of several processes each has those
-        of its own stages. The batch, or `jax.ShapeDtypeStruct`s of one, says where stages end; it
-        is needed the first time alone.
+        A parameter that several stages read is on each of them. In a job of several processes each
+        process has those of its own stages. The batch, or `jax.ShapeDtypeStruct`s of one,
+        determines where stages end; only the first call needs it.
 
-        Raises ValueError where there is no batch the first time, and what `stages` raises.
+        Raises ValueError where the first call has no batch, and what `stages` raises.
         """
         if batch or kwargs:
             planned = self._planned(Call.of(self._loss, params, batch, kwargs))
@@ -152,14 +156,13 @@ class StagedLoss:
         return planned.placed(params)
 
     def __call__(self, params: Placed, *batch: Any, **kwargs: Any) -> tuple[Any, Placed]:
-        """(loss, gradients): the gradients lie as the parameters do that `place` gave.
+        """Returns (loss, gradients); the gradients are placed as the parameters from `place`.
 
         With `has_aux` the loss is (loss, auxiliary output). In a job of several processes all call
-        this with the same batch, each with its own parameters; what the loss gives is on all of
-        them.
+        this with the same batch, each with its own parameters; all of them get the loss.
 
         Raises ValueError where parameters were not placed, or the batch cannot be divided;
-        StagesError where another process is gone, or does not come.
+        StagesError where another process has died, or does not connect.
         """
         last = self._last
         if last is None or not last.is_placed(params):
@@ -180,21 +183,22 @@ class StagedLoss:
         return planned.run(params, call.batch, self.trace)
 
     def gather(self, placed: Placed) -> Any:
-        """The tree of parameters, or gradients, of what lies on stages, in the host's memory.
+        """Returns the tree of placed parameters, or gradients, in the host's memory.
 
-        In a job of several processes all call this, and each has the whole tree.
+        In a job of several processes all call this, and each gets the whole tree.
         """
         if self._last is None or not self._last.is_placed(placed):
             raise ValueError("hloom.stages: gather wants what place, or a call, has given.")
         return self._last.gathered(placed)
 
     def check(self, params: Placed, *batch: Any, **kwargs: Any) -> float:
-        """By what share the loss in stages is off the loss of the whole batch as one program.
+        """Returns the relative error of the loss in stages against the whole batch's loss in one
+        program.
 
-        This is a test of `reduction`, for a batch that the loss, without gradients, holds on one
-        device beside all parameters. What draws from a key gives another loss in any case.
+        This is a test of `reduction`, for a batch whose loss, without gradients, fits one device
+        beside all parameters. A loss that draws from a key always differs.
 
-        Raises ValueError where it is off by more than 0.1 %, or rounding of the loss's type.
+        Raises ValueError where the error is above 0.1 % and the rounding of the loss's type.
         """
         has_aux = self._settings.has_aux
         given, _ = self(params, *batch, **kwargs)
@@ -220,7 +224,7 @@ class StagedLoss:
 
     @property
     def plan(self) -> Plan:
-        """The stages: programs, bytes, seconds, what crosses, the schedule.
+        """Returns the plan: programs, bytes, seconds, crossing values, the schedule.
 
         Raises ValueError before `place`.
         """
@@ -316,7 +320,8 @@ class _Planned:
         return f"{path}[{parameter.start}:{parameter.stop}]"
 
     def placed(self, params: Any) -> Placed:
-        """Raises ValueError where these are not of the tree and the shapes that were planned."""
+        """Places parameters; raises ValueError where their tree or shapes differ from the planned
+        ones."""
         leaves, tree = jax.tree.flatten(params)
         if tree != self._tree:
             raise ValueError(
@@ -335,7 +340,7 @@ class _Planned:
         )
 
     def is_placed(self, params: Any) -> bool:
-        """Whether parameters are what `placed` gives, or like it."""
+        """Whether parameters have the form that `placed` returns."""
         return (
             isinstance(params, tuple)
             and len(params) == len(self._names)
@@ -346,7 +351,7 @@ class _Planned:
         )
 
     def unplaced_shapes(self, params: Placed) -> Any:
-        """The tree of parameters, as shapes."""
+        """Returns the tree of parameters, as shapes."""
         for held, names, shapes in zip(params, self._names, self._driver.parameters, strict=True):
             for name, array in held.items():
                 shape = shapes[names[name]]
@@ -379,7 +384,7 @@ class _Planned:
         return found
 
     def _given(self, outputs: Mapping[int, list[jax.Array]]) -> Any:
-        """What the loss gives, of what it gives of each microbatch, in all processes."""
+        """Computes the loss's result from those of the microbatches, in all processes."""
         found: list[jax.Array] = []
         for number, whole in enumerate([self._loss, *self._stacked]):
             shape, stage = self._driver.outputs[number]
@@ -395,7 +400,7 @@ class _Planned:
         return found[0], jax.tree.unflatten(jax.tree.structure(self._aux[0]), found[1:])
 
     def gathered(self, placed: Placed) -> Any:
-        """The tree of what lies on stages."""
+        """Returns the tree of the arrays placed on stages."""
         whole: dict[int, np.ndarray] = {}
         for stage, names in enumerate(self._names):
             for name, each in names.items():
@@ -406,7 +411,7 @@ class _Planned:
                     continue
                 if each.leaf not in whole:
                     whole[each.leaf] = np.zeros(of.shape, of.dtype)
-                # What is whole came as it is from a device, and has these slices already.
+                # An array that a device has whole contains these slices already.
                 if whole[each.leaf].flags.writeable:
                     whole[each.leaf][each.start : each.stop] = array
         leaves = [jnp.asarray(whole[number]) for number in range(len(self._shapes))]

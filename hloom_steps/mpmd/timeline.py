@@ -1,7 +1,8 @@
-"""The order in which the tasks of a schedule start, what is sent when, and what is held meanwhile.
+"""Runs a schedule on a clock: the order of tasks, their transfers, and the values held meanwhile.
 
-All of it follows from what each program reads and gives: a schedule that would read a value before
-it is made, or on a stage that it was not sent to, is an error before anything runs.
+All of it follows from the values that each program reads and returns: a schedule that would read a
+value before it is computed, or on a stage that it was not sent to, is an error before anything
+runs.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class Send:
-    """Values that a task has made for another stage, which are sent at once.
+    """The results of a task that another stage reads, sent together.
 
     Attributes:
-      task: the task that has made them.
+      task: the task that computes them.
       to: the stage that reads them.
       values: their numbers, ascending.
     """
@@ -36,7 +37,7 @@ class Send:
 
     @property
     def what(self) -> str:
-        """What is sent, "F3"."""
+        """Returns the name of the sent values, "F3"."""
         return self.task.what
 
     def __str__(self) -> str:
@@ -48,11 +49,11 @@ class Timeline:
     """A schedule in time.
 
     Attributes:
-      order: the tasks as they start; all processes issue them in this order.
-      spans: of each when it starts and ends.
-      sends: what is sent after each, before the next starts.
-      last_reads: for each task the values of its microbatch that its stage needs no longer.
-      live: for each stage the most microbatches that it holds residuals of.
+      order: the tasks in the order of their starts; all processes issue them in this order.
+      spans: the start and end of each task.
+      sends: the transfers after each task, before the next one starts.
+      last_reads: for each task, the values of its microbatch that its stage does not need after it.
+      live: for each stage, the most microbatches of which it holds residuals at once.
     """
 
     order: tuple[Task, ...]
@@ -63,44 +64,44 @@ class Timeline:
 
     @property
     def end(self) -> float | Fraction:
-        """When the last task ends."""
+        """Returns the end of the last task."""
         return max(end for _, end in self.spans.values())
 
     @property
     def bubble(self) -> float:
-        """The share of the time of all stages in which they wait."""
+        """Returns the share of the stages' time that they wait."""
         busy = sum(end - start for start, end in self.spans.values())
         return float(1 - busy / (self.end * len(self.live)))
 
 
 class Programs:
-    """The programs of stages by stage and kind, and which tasks need which others."""
+    """The programs of stages by stage and kind, and the dependencies between tasks."""
 
     def __init__(self, stages: Stages) -> None:
         self.count, self._makers = stages.count, stages.makers
         self._by_task = {(each.stage, each.kind): each for each in stages.programs}
 
     def of(self, task: Task) -> Program:
-        """The program that a task runs."""
+        """Returns the program that a task runs."""
         return self._by_task[task.stage, task.kind]
 
     def tasks(self, rows: Rows) -> list[list[Task]]:
-        """The tasks of rows that there is a program for."""
+        """Returns the tasks of rows that have a program."""
         return [[task for task in row if (task.stage, task.kind) in self._by_task] for row in rows]
 
     def needs(self, task: Task) -> list[tuple[int, Task]]:
-        """The values that a task reads, each with the task that makes it."""
+        """Returns the values that a task reads, each with the task that computes it."""
         return [(number, self.maker(number, task.microbatch)) for number in self.read_by(task)]
 
     def maker(self, number: int, microbatch: int) -> Task:
-        """The task that makes a value. Raises ScheduleError where there is none."""
+        """Returns the task that computes a value. Raises ScheduleError where none does."""
         if number not in self._makers:
             raise ScheduleError(f"no program makes value {number}")
         program = self._makers[number]
         return Task(program.stage, program.kind, microbatch)
 
     def read_by(self, task: Task) -> list[int]:
-        """The numbers of the values that a task reads."""
+        """Returns the numbers of the values that a task reads."""
         reads = self.of(task).reads
         return list(dict.fromkeys(each.number for each in reads if isinstance(each, Value)))
 
@@ -110,18 +111,18 @@ def timeline_of(
 ) -> Timeline:
     """Runs a schedule on a clock.
 
-    Each stage does its own tasks in their order, each as soon as what it reads is there. Tasks that
-    could start at one time do so in the order of their stages, so that the order is the same
-    everywhere.
+    Each stage runs its own tasks in order, each as soon as its values have arrived. Tasks that
+    could start at the same time start in the order of their stages, so that the order is the same
+    in every process.
 
     Args:
-      stages: the programs; rows have tasks of kinds that are not there, which are left out.
-      rows: for each stage its tasks, in their order.
-      seconds: what a program takes; without it one second, or two where it gives gradients of
-        weights, too, which other stages have a program for.
+      stages: the programs; tasks of rows without a program are left out.
+      rows: the tasks of each stage, in order.
+      seconds: the seconds of a program; by default one, or two where it also returns gradients of
+        weights that other stages have a program for.
 
-    Raises ScheduleError where a task would wait for ever, or a value would be read that is not
-    made, or not there.
+    Raises ScheduleError where a task would wait for ever, or would read a value that was not
+    computed or not sent to its stage.
     """
     programs = Programs(stages)
     clock = _Clock(programs, programs.tasks(rows), seconds or partial(_equal, stages))
@@ -152,7 +153,7 @@ class _Clock:
         self.spans: dict[Task, tuple[float | Fraction, float | Fraction]] = {}
 
     def run(self) -> list[Task]:
-        """The tasks, by when they start."""
+        """Returns the tasks in the order of their starts."""
         order: list[Task] = []
         while any(done < len(row) for done, row in zip(self._done, self._rows, strict=True)):
             ready = [
@@ -208,14 +209,14 @@ def _sends(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[Send, 
 
 
 def made_by(program: Program) -> list[int]:
-    """The numbers of the values that a program makes."""
+    """Returns the numbers of the values that a program computes."""
     return [each.number for each in program.gives if isinstance(each, Value)]
 
 
 def _last_reads(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[int, ...]]:
-    """For each task the values of its microbatch that its stage does not need behind it.
+    """Returns, for each task, the values of its microbatch that its stage does not need after it.
 
-    A value that its own stage does not read is not needed behind the task that makes it.
+    A value that its own stage does not read is not needed after the task that computes it.
     """
     last: dict[tuple[int, int, int], Task] = {}
     for task in order:
@@ -243,11 +244,11 @@ def _live(programs: Programs, order: Sequence[Task]) -> tuple[int, ...]:
 def check_order(
     stages: Stages, order: Sequence[Task], sends: Mapping[Task, Sequence[Send]]
 ) -> None:
-    """Follows each value from stage to stage. Raises ScheduleError where one is missing, or a task
-    or a transfer is there twice or not at all.
+    """Follows each value from stage to stage. Raises ScheduleError where a value is missing, or a
+    task or a transfer occurs twice or never.
 
-    One order of transfers for all processes is what `sends` is, in the order of tasks: a receiver
-    gets each value in the place where its sender gives it.
+    `sends`, in the order of tasks, is the one order of transfers for all processes: a receiver
+    starts each transfer at the same position as its sender.
     """
     programs = Programs(stages)
     there: list[set[tuple[int, int]]] = [set() for _ in range(stages.count)]
@@ -280,7 +281,8 @@ def check_order(
 
 
 def held_bytes(stages: Stages, timeline: Timeline) -> tuple[int, ...]:
-    """For each stage the most bytes of values that it holds beside its programs, on a device."""
+    """Returns, for each stage, the peak of bytes in values that a device holds beside its
+    programs."""
 
     def bytes_of(number: int) -> int:
         return stages.values[number].bytes

@@ -1,4 +1,4 @@
-"""What a step has done, in order, and beside its plan."""
+"""The trace of a step, in order, and compared with its plan."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hloom_steps.mpmd.schedules import Task
 
 @dataclass
 class Trace:
-    """What a step has done.
+    """The trace of a step.
 
     Attributes:
-      tasks: the programs that it has started, in order; those of other processes, too.
+      tasks: the programs that it has started, in order, those of other processes included.
       sends: the transfers, in order: names such as "F3@0->1".
-      live: for each stage the most microbatches that it has begun and held values of.
-      spans: of each program of this process the seconds from the step's begin until it was started,
-        and until JAX was back from that: a device may work on, or have not begun.
+      live: for each stage, the most started microbatches of which it held values at once.
+      spans: for each program of this process, the seconds from the step's start until its dispatch
+        began and ended: the device may still be running it, or not have started.
     """
 
     tasks: list[Task] = field(default_factory=list)
@@ -33,14 +33,14 @@ class Trace:
 
     @contextmanager
     def starting(self, task: Task) -> Iterator[None]:
-        """Takes the time that starting a program takes."""
+        """Measures the seconds that dispatching a program takes."""
         start = time.perf_counter()
         yield
         self.spans[task] = start - self._begin, time.perf_counter() - self._begin
 
 
 def told(plan: Plan, trace: Trace) -> dict[str, object]:
-    """A step beside its plan, as facts and tables that `json.dumps` takes."""
+    """Returns a step compared with its plan, as facts and tables that `json.dumps` takes."""
     is_planned = trace.tasks == list(plan.timeline.order)
     end = max((end for _, end in trace.spans.values()), default=0.0)
     facts = (
@@ -56,7 +56,7 @@ def told(plan: Plan, trace: Trace) -> dict[str, object]:
 
 
 def _pictures(plan: Plan, trace: Trace, end: float) -> Table:
-    """Both schedules, in columns of equal time, as many for both."""
+    """Draws both schedules, in the same number of columns of equal time."""
     scale = float(plan.timeline.end) / (end or 1.0)
     started = {task: start * scale for task, (start, _) in trace.spans.items()}
     both = zip(

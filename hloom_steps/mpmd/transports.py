@@ -1,4 +1,4 @@
-"""Transfers between stages."""
+"""Moves arrays between stages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SPEC = PartitionSpec((_PAIR, AXIS))
 
 @dataclass(frozen=True)
 class Parcel:
-    """What goes from one stage to another at once.
+    """The arrays of one transfer between two stages.
 
     Attributes:
-      what: what it is, for people, "F3".
-      stages: the numbers of the stages that it goes from and to.
-      shapes: those of the arrays.
-      source, to: the stages' places; both have as many devices.
-      is_divided: whether each device has its part of a leading axis, or all of it.
+      what: the transfer's name, "F3".
+      stages: the numbers of the source and target stages.
+      shapes: the shapes of the arrays.
+      source, to: the stages' places, with equally many devices.
+      is_divided: whether each device has its part of a leading axis, or the whole arrays.
     """
 
     what: str
@@ -39,24 +39,24 @@ class Parcel:
 
     @property
     def name(self) -> str:
-        """For people, "F3@0->1"."""
+        """Returns the printed name, "F3@0->1"."""
         return f"{self.what}@{self.stages[0]}->{self.stages[1]}"
 
     def shardings(self) -> list[NamedSharding]:
-        """How the arrays lie where they go to."""
+        """Returns the arrays' shardings on the target stage."""
         return [self.to.divided if self.is_divided else self.to.whole] * len(self.shapes)
 
 
 class Transport(Protocol):
-    """What moves arrays from one stage to another."""
+    """Moves arrays from one stage to another."""
 
     def prepare(self, parcel: Parcel) -> None:
-        """Compiles what a transfer needs."""
+        """Compiles the program of a transfer."""
 
     def send(self, parcel: Parcel, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """Arrays as they are on another stage; none where that is of another process.
+        """Returns the arrays on the other stage; none where that is another process's.
 
-        ``arrays`` is empty where they are another process's.
+        ``arrays`` is empty where the source stage is another process's.
         """
 
 
@@ -64,31 +64,31 @@ class Local:
     """Copies between devices of one process, all arrays of a transfer at once."""
 
     def prepare(self, parcel: Parcel) -> None:
-        """Nothing: a copy needs no program."""
+        """Does nothing: a copy needs no program."""
 
     def send(self, parcel: Parcel, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """The arrays as they are on another stage."""
+        """Returns the arrays on the other stage."""
         return put(arrays, parcel.shardings())
 
 
 class TransferWatch(Protocol):
-    """What watches transfers between processes."""
+    """Watches transfers between processes."""
 
     def starting(self, parcel: Parcel) -> None:
-        """Called before a transfer is started, which may wait already."""
+        """Called before a transfer is started: the start itself may block."""
 
     def started(self, parcel: Parcel, arrays: list[jax.Array]) -> None:
-        """Called behind that, with arrays that are ready when the transfer is through."""
+        """Called after the start, with arrays that are ready when the transfer is complete."""
 
 
 class Permute:
-    """Between processes a jitted `ppermute` over the devices of both stages.
+    """Transfers between processes by a jitted `ppermute` over the devices of both stages.
 
-    Only the two processes take part. Both must start the transfers between them in one order, which
-    is that of the schedule.
+    Only the two processes take part. Both must start the transfers between them in the same order,
+    that of the schedule.
 
     Args:
-      watch: is told of each transfer that this process takes part in.
+      watch: called for each transfer that this process takes part in.
     """
 
     def __init__(self, watch: TransferWatch) -> None:
@@ -103,7 +103,7 @@ class Permute:
             self._mover(parcel)
 
     def send(self, parcel: Parcel, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """The arrays as they are on another stage."""
+        """Returns the arrays on the other stage."""
         here, source, to = jax.process_index(), parcel.source.process, parcel.to.process
         if here not in (source, to):
             return []
@@ -150,7 +150,7 @@ class _Mover:
         self._nothing: list[jax.Array] | None = None
 
     def give(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """Starts the transfer at its source. What it gives is ready when that is through."""
+        """Starts the transfer at its source; the returned arrays are ready when it is complete."""
         shards = [
             [
                 part.data if part.data.shape == shape else part.data.reshape(shape)
@@ -162,7 +162,7 @@ class _Mover:
         return started
 
     def take(self, parcel: Parcel) -> list[jax.Array]:
-        """Starts the transfer where it goes to."""
+        """Starts the transfer at its target."""
         if self._nothing is None:
             devices = list(parcel.to.mesh.devices.flat)
             self._nothing = self._whole(
@@ -191,7 +191,7 @@ class _Mover:
 
 
 def _on_a_device(shape: jax.ShapeDtypeStruct, parcel: Parcel) -> tuple[int, ...]:
-    """The shape of what each device has of an array, of one axis at least."""
+    """Returns the shape of an array's part on each device, with at least one axis."""
     [sharding] = set(parcel.shardings())
     local: tuple[int, ...] = sharding.shard_shape(shape.shape)
     if not local or not math.prod(local):

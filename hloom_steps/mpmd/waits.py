@@ -1,4 +1,5 @@
-"""Steps that several processes take part in: none waits for ever, or without saying for whom."""
+"""Runs steps of several processes with timeouts: a step that waits too long fails, naming the
+process it waits for."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class _Pending:
         return all(array.is_ready() for array in self.arrays)
 
     def waits(self, me: int) -> str:
-        """ "stage 2 waits for F5 of stage 1, process 3"."""
+        """Formats "stage 2 waits for F5 of stage 1, process 3"."""
         parcel = self.parcel
         if parcel is None:
             return "the programs of this process run"
@@ -45,7 +46,7 @@ class _Pending:
         return f"stage {source} waits for stage {to}, {other}, to take {parcel.what}"
 
     def other(self, me: int) -> int | None:
-        """The other process of a transfer."""
+        """Returns the other process of a transfer."""
         if self.parcel is None:
             return None
         source, to = self.parcel.source.process, self.parcel.to.process
@@ -53,11 +54,11 @@ class _Pending:
 
 
 class Watch:
-    """Runs steps beside a watch of their transfers and of the other processes.
+    """Runs steps while watching their transfers and the other processes.
 
     Args:
       me: the number of this process.
-      timeout_s: how long no transfer may end, nor a program start, before that is an error.
+      timeout_s: the seconds without an ended transfer or a started program that are an error.
     """
 
     def __init__(self, me: int, timeout_s: float) -> None:
@@ -69,23 +70,25 @@ class Watch:
         self._failed: str | None = None
 
     def changed(self) -> None:
-        """Says that something is to be looked at."""
+        """Wakes the watch to check the state."""
         self._news.set()
 
     def starting(self, parcel: Parcel) -> None:
-        """Says which transfer is started next: where it waits, nothing has begun to be watched."""
+        """Notes which transfer is started next: if the start blocks, nothing of it is watched
+        yet."""
         self._starting = _Pending(parcel, ())
 
     def started(self, parcel: Parcel, arrays: list[jax.Array]) -> None:
-        """Has a transfer be watched, which is through when its arrays are ready."""
+        """Watches a transfer, which is complete when its arrays are ready."""
         self._pending.append(_Pending(parcel, arrays))
         self._starting = None
 
     def run(self, work: Callable[[], _Result]) -> _Result:
-        """What some work gives, when all transfers and all that it gives are through.
+        """Runs work and returns its result, when all transfers and the result's arrays are
+        complete.
 
-        Raises StagesError where a process is gone, or nothing has happened for too long. The work
-        may then still wait in its thread, so that this process ends without waiting for that.
+        Raises StagesError where a process has died, or nothing has happened for too long. The work
+        may then still block in its thread, and this process ends without waiting for that thread.
         """
         if self._failed is not None:
             raise StagesError(f"{self._failed}. No further step can run: start the job again.")
@@ -101,7 +104,8 @@ class Watch:
 
         self._pending.clear()
         self._starting = None
-        # What runs in a chosen step of dumps is watched in its thread. Loaded where one was chosen.
+        # Programs in a chosen step of dumps are watched in its thread. Loaded where a step was
+        # chosen.
         tracer = sys.modules.get("hloom.dumps.collect.tracer")
         target = worked if tracer is None else tracer.watched_as_here(worked)
         threading.Thread(target=target, name="hloom-stages", daemon=True).start()
@@ -114,7 +118,7 @@ class Watch:
         return done[0]
 
     def _wait(self, done: list[Any], errors: list[BaseException]) -> None:
-        """Waits until a step is done, and all that it gives is there. Raises StagesError."""
+        """Waits until a step and its result's arrays are complete. Raises StagesError."""
         last = time.monotonic()
         is_final = False
         while True:
@@ -137,7 +141,7 @@ class Watch:
             self._news.clear()
 
     def _take_ready(self) -> int:
-        """Takes what is through, in order. Raises what went wrong with it."""
+        """Removes complete transfers, in order. Raises a transfer's error."""
         count = 0
         while self._pending and self._pending[0].is_ready():
             jax.block_until_ready(self._pending[0].arrays)
@@ -159,11 +163,11 @@ class Watch:
             self._fail(f"nothing has come for {idle_s:.0f} s")
 
     def _first(self) -> _Pending | None:
-        """What this process waits for first."""
+        """Returns the first transfer that this process waits for."""
         return self._pending[0] if self._pending else self._starting
 
     def _fail_of(self, error: BaseException) -> NoReturn:
-        """Raises StagesError, of an error of a transfer: mostly the other process is gone."""
+        """Raises StagesError for an error of a transfer: mostly the other process has died."""
         if isinstance(error, StagesError):
             raise error
         until = time.monotonic() + _GRACE_S
@@ -187,7 +191,7 @@ _left: list[bool] = []
 
 
 def _leave_at_exit() -> None:
-    """Has this process end, when it ends, without JAX's wait for the other ones."""
+    """Makes this process exit without JAX's wait for the other processes."""
     if _left:
         return
     _left.append(True)

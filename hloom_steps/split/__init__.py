@@ -1,8 +1,8 @@
 """Split a step into a forward and a backward program, with the fewest bytes between them.
 
-What is differentiated runs as two programs where something stands between them: stages of a
-pipeline, several losses over one forward pass, gradients on demand. What the forward program hands
-to the backward program then is memory that no compiler takes back: each value is written, and held.
+A differentiated function runs as two programs where other work runs between them: stages of a
+pipeline, several losses over one forward pass, gradients on demand. No compiler can then free the
+values that the forward program passes to the backward program: each is written to memory, and held.
 This pass selects these *residuals*, by a minimum cut.
 
 Before::
@@ -38,30 +38,32 @@ After::
       return %5
     }
 
-The backward program is what depends on an argument that carries ``hloom.cotangent``, and the
-results that carry ``hloom.gradient``: the flow of data alone decides, no name does. Arguments and
-constants are no residuals, since the caller has them: the backward program takes the arguments that
-it reads. Cheap work (elementwise operations, conversions, reductions) is done again where that
-takes fewer bytes across; matrix products and other expensive work are not, unless ``residuals``
-bounds the bytes: then as little as holds the bound, in seconds of a model of the device. Of a scan
-a bound can also have fewer stacks cross, and its backward loop compute the rest again. Bytes are
-those of one device, since what is sharded stays so.
+The backward program contains all operations that depend on an argument with the attribute
+``hloom.cotangent``, and returns the results with ``hloom.gradient``: data flow alone decides, not
+names. Arguments and constants are no residuals, since the caller has them: the backward program
+takes the arguments that it reads. Cheap work (elementwise operations, conversions, reductions) is
+recomputed where that leaves fewer bytes to cross; matrix products and other expensive work are not,
+unless ``residuals`` bounds the bytes: then the least expensive work, in seconds by a model of the
+device, is recomputed to meet the bound. Under a bound a scan may also stack fewer values, which its
+backward loop recomputes. Bytes are those of one device, since sharded values stay sharded.
 
-Where results carry ``hloom.weight_gradient``, the backward function is two: ``@backward_x`` gives
-the other gradients, and ``@backward_w`` those of weights. Each product is in one of them, and a
-second minimum cut selects what the first hands to the second. A backward loop of both is divided.
+Where results carry ``hloom.weight_gradient``, two backward functions are written: ``@backward_x``
+returns the other gradients, and ``@backward_w`` those of weights. Each matrix product is in one of
+them, and a second minimum cut selects the values that the first passes to the second. A backward
+loop that computes both kinds of gradients is divided.
 
 The bytes of a boundary are a sum, not a peak, so that the cut is the optimum. ``remat`` before this
-pass decides what scans stack, and where the backward program computes it again.
+pass decides which values scans stack, and where the backward program recomputes the others.
 
 A program with an effect or a callback to Python is an error that names it: two programs would run
-it twice, or out of order. So is a bound below what can be reached. `hloom.split` runs the two
-programs from JAX.
+the effect twice, or out of order. A bound that no boundary meets is an error, too. `hloom.split`
+runs the two programs from JAX.
 
-The package, in the order in which a module passes through it: ``boundary`` finds what depends on
-cotangents, and cuts; ``merge`` takes away what keeps work apart, and ``scans`` what loops stack;
-``choose`` selects the cut; ``backward_loops`` and ``divide`` divide the backward half; ``plan``
-tells what was decided; ``rewrite`` writes the functions. ``flow`` and ``copies`` serve several.
+The package, in the order in which a module passes through it: ``boundary`` finds the operations
+that depend on cotangents, and cuts; ``merge`` removes barriers that keep equal work apart, and
+``scans`` reduces the stacks of loops; ``choose`` selects the cut; ``backward_loops`` and ``divide``
+divide the backward half; ``plan`` reports the decisions; ``rewrite`` writes the functions. ``flow``
+and ``copies`` serve several.
 
 Source: the minimum cut between the two graphs of PyTorch's AOTAutograd (Hu et al., 2022).
 """

@@ -1,13 +1,14 @@
-"""Divides the loops of a backward pass: one for gradients of inputs, a second for those of weights.
+"""Divides each loop of a backward pass in two: for gradients of inputs, and for those of weights.
 
 The backward loop of a scan carries the gradient of the layer's input from one iteration to the
-next, and stacks, or sums, the gradients of weights. The first loop keeps the former, and stacks
-what the products of the latter read and the second loop cannot make of residuals: mostly the
-cotangents of the layer's own products. The second loop reads a slice of each in an iteration.
+next, and stacks, or sums, the gradients of weights. The first loop computes the gradient of the
+input, and stacks the operands of the weights' products that the second loop cannot compute from
+residuals: mostly the cotangents of the layer's own products. The second loop reads a slice of each
+stack in an iteration.
 
-A loop stays whole where its trip count is known only at run time, where it has sharding attributes
-for each carry, and where the gradients of weights take no expensive work that those of inputs do
-not need. It is of the first program then. Loops inside of a divided one are divided, too.
+A loop stays whole, in the first program, where its trip count is known only at run time, where it
+has sharding attributes for each carry, and where the gradients of weights take no expensive work
+that those of inputs do not need. Loops inside of a divided one are divided, too.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def divide_loops(
 
     Args:
       program: the block.
-      positions: of the operations that may be divided.
-      of_inputs: the values that the program of the inputs' gradients gives.
-      free: whether a value of the block is held anyway, as an argument of the caller's is.
+      positions: the positions of the operations that may be divided.
+      of_inputs: the values that the program of the inputs' gradients returns.
+      free: whether a value of the block is held anyway, e.g. an argument of the caller.
     """
     flow = CarryFlow(program)
     needed = flow.behind(of_inputs)
@@ -63,11 +64,11 @@ def divide_loops(
 
 @dataclass(frozen=True)
 class _Carries:
-    """The numbers of what a loop carries that is neither its counter nor stays the same.
+    """The numbers of a loop's carries, without its counter and unchanged ones.
 
     Attributes:
-      inputs: those that gradients of inputs need.
-      weights: those that something else reads.
+      inputs: the carries that gradients of inputs need.
+      weights: the other carries that are read.
     """
 
     inputs: tuple[int, ...]
@@ -85,7 +86,7 @@ class _LoopDivision:
         device: DeviceView,
         free: Free,
     ) -> None:
-        """The carries that gradients of inputs need, and the others that something reads."""
+        """Takes the carries that gradients of inputs need, and the others that are read."""
         self._loop, self._device, self._free = loop, device, free
         same = loop.invariant | {loop.counter}
         self._carries = _Carries(
@@ -93,7 +94,7 @@ class _LoopDivision:
         )
 
     def write(self) -> None:
-        """Writes the two loops in the place of the one, where that moves work."""
+        """Replaces the loop by two, where that moves work to the second."""
         if not self._carries.weights:
             return
         body = Program(self._loop.body, self._device)
@@ -118,7 +119,7 @@ class _LoopDivision:
         )
 
     def _held_bytes(self, program: Program, value: int) -> int:
-        """What it takes to hold a value of the body of all iterations."""
+        """Returns the bytes that hold a value of the body for all iterations."""
         if self._is_free(program.values[value]):
             return 0
         made = program.producers[value] != FROM_OUTSIDE or value in self._carries.inputs
@@ -138,7 +139,7 @@ class _LoopDivision:
 
 
 class _TwoLoops:
-    """Writes the two loops that take the place of one."""
+    """Writes the two loops that replace one."""
 
     def __init__(self, loop: CountedLoop, carries: _Carries, division: Division) -> None:
         self._loop, self._carries, self._division = loop, carries, division
@@ -170,13 +171,13 @@ class _TwoLoops:
         written: Sequence[ir.Value],
         read: Sequence[ir.Value],
     ) -> Sequence[ir.Value]:
-        """Writes the loop of a part; gives what it carries in the end, then its stacks.
+        """Writes the loop of a part; returns its carries after the last iteration, then its stacks.
 
         Args:
-          part: its iteration.
-          carries: the numbers of what it carries.
-          written: the stacks, full of zeros, into which it writes what is handed on.
-          read: the stacks that it reads that from.
+          part: the operations of an iteration.
+          carries: the numbers of its carries.
+          written: the stacks of zeros into which it writes the values for the second loop.
+          read: the stacks from which it reads such values.
         """
         op, values = self._loop.op, self._program.values
         invariant = [value for value in part.read if value in self._loop.invariant]

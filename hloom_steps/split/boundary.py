@@ -1,7 +1,9 @@
-"""The boundary of a step: what the backward pass reads of the forward pass, as a minimum cut.
+"""Computes the boundary of a step, the values that the backward pass reads of the forward pass, as
+a minimum cut.
 
-The backward pass is what depends on a marked cotangent. Every value that it reads of the rest is
-wanted: kept as a residual, read again where the caller has it, or made again from such values.
+The backward pass consists of the operations that depend on a marked cotangent. Every other value
+that it reads is wanted: saved as a residual, read again where the caller has it, or recomputed from
+such values.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ PRICE_UNITS = 1e12
 
 
 class SplitError(ValueError):
-    """A program that cannot be split, in a line: what, where, and the remedy.
+    """A program cannot be split; the text says in a line what, where, and the remedy.
 
-    `floor_bytes` is the least that can cross, where a bound is less.
+    `floor_bytes` is the least number of bytes that can cross, where a bound is below it.
     """
 
     def __init__(self, text: str, floor_bytes: int | None = None) -> None:
@@ -48,7 +50,7 @@ class SplitError(ValueError):
 
 
 def marked(function: ir.Operation, of: str, name: str) -> tuple[int, ...]:
-    """The numbers of a function's arguments, or results, that carry an attribute."""
+    """Returns the numbers of a function's arguments, or results, that carry an attribute."""
     described = walk.readable_attributes(function).get(of)
     if not isinstance(described, ir.ArrayAttr):
         return ()
@@ -57,12 +59,12 @@ def marked(function: ir.Operation, of: str, name: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Marks:
-    """What attributes say of a step's arguments and results, by their numbers.
+    """The marked arguments and results of a step, by number.
 
     Attributes:
       cotangents: the arguments that are cotangents.
-      gradients: the results that the backward pass gives in any case, those of weights too.
-      weights: the results that a second backward program gives.
+      gradients: the results that the backward pass always returns, those of weights included.
+      weights: the results that a second backward program returns.
     """
 
     cotangents: Sequence[int]
@@ -72,15 +74,15 @@ class Marks:
 
 @dataclass(frozen=True)
 class Halves:
-    """Which operations and results of a program are of its backward pass.
+    """The operations and results of a program's backward pass.
 
     Attributes:
       program: the program, one block.
-      late: for each value whether it depends on a cotangent.
-      backward: the positions of the operations that depend on one.
-      gradients: the numbers of the results that the backward pass gives.
-      weights: those of them that a second backward program gives.
-      wanted: the values of the forward pass that the backward pass reads or gives, in order.
+      late: for each value, whether it depends on a cotangent.
+      backward: the positions of the operations that depend on a cotangent.
+      gradients: the numbers of the results that the backward pass returns.
+      weights: the numbers of the results that a second backward program returns.
+      wanted: the values of the forward pass that the backward pass reads or returns, in order.
     """
 
     program: Program
@@ -92,11 +94,11 @@ class Halves:
 
     @classmethod
     def of(cls, program: Program, marks: Marks) -> Halves:
-        """Those of a program.
+        """Finds the halves of a program.
 
         Args:
           program: the whole step.
-          marks: what is known of its arguments and results.
+          marks: its marked arguments and results.
 
         Raises SplitError where an operation has an effect, which must run once and in order.
         """
@@ -126,45 +128,45 @@ class Halves:
 
     @property
     def given(self) -> list[int]:
-        """The values that the forward pass gives."""
+        """Returns the values that the forward pass returns."""
         returned = self.program.root.returned
         return [value for number, value in enumerate(returned) if number not in self.gradients]
 
     @property
     def results(self) -> list[int]:
-        """The values that the backward pass gives."""
+        """Returns the values that the backward pass returns."""
         return [self.program.root.returned[number] for number in self.gradients]
 
     @property
     def of_inputs(self) -> list[int]:
-        """The values that its first program gives."""
+        """Returns the values that the first backward program returns."""
         returned, weights = self.program.root.returned, self.weights
         return [returned[number] for number in self.gradients if number not in weights]
 
     @property
     def of_weights(self) -> list[int]:
-        """The values that its second program gives."""
+        """Returns the values that the second backward program returns."""
         return [self.program.root.returned[number] for number in self.weights]
 
     @property
     def argument_count(self) -> int:
-        """How many arguments the step has."""
+        """Returns the number of the step's arguments."""
         return len(self.program.block.arguments)
 
     def is_callers(self, value: int) -> bool:
-        """Whether a value is an argument of the step that is no cotangent."""
+        """Whether a value is an argument of the step other than a cotangent."""
         return value < self.argument_count and not self.late[value]
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """What crosses from the forward program to the backward program.
+    """The values that cross from the forward program to the backward program.
 
     Attributes:
-      residuals: the values that cross, in the order in which they are made.
+      residuals: the values that cross, in program order.
       forward: the positions of the operations of the forward program, in order.
-      backward: those of the backward program, in order; what it makes again of the forward
-        pass stands right before its first reader.
+      backward: the positions of the operations of the backward program, in order; recomputed ones
+        are placed right before their first reader.
     """
 
     halves: Halves
@@ -174,7 +176,8 @@ class Boundary:
 
     @classmethod
     def at(cls, halves: Halves, kept: Collection[int]) -> Boundary:
-        """The boundary where these values are kept, and all others that are wanted made again."""
+        """Returns the boundary at which these values are saved, and all other wanted ones
+        recomputed."""
         program = halves.program
         makers, operands = program.producers, program.operands
         again = _needed(program, halves.wanted, kept=kept)
@@ -199,23 +202,23 @@ class Boundary:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the residuals on one device."""
+        """Returns the bytes of the residuals on one device."""
         return sum(map(self.halves.program.bytes_of, self.residuals))
 
     @property
     def forward_arguments(self) -> list[int]:
-        """The arguments of the program that the forward program reads or gives back."""
+        """Returns the arguments that the forward program reads or returns."""
         return self._arguments(self.forward, self.halves.given)
 
     @property
     def read_again(self) -> list[int]:
-        """Those that the backward program reads or gives back, cotangents left out."""
+        """Returns the arguments that the backward program reads or returns, without cotangents."""
         found = self._arguments(self.backward, self.halves.results)
         return [value for value in found if not self.halves.late[value]]
 
     @property
     def cotangents(self) -> list[int]:
-        """The cotangents that the backward program reads."""
+        """Returns the cotangents that the backward program reads."""
         found = self._arguments(self.backward, self.halves.results)
         return [value for value in found if self.halves.late[value]]
 
@@ -226,34 +229,35 @@ class Boundary:
         return sorted(value for value in read if value < len(program.block.arguments))
 
     def repeated(self) -> list[int]:
-        """The positions of the expensive operations that both programs run."""
+        """Returns the positions of the expensive operations that both programs run."""
         kinds, front = self.halves.program.kinds, set(self.forward)
         return [p for p in self.backward if p in front and kinds[p] is Kind.EXPENSIVE]
 
     def seconds_again(self, pricing: Pricing) -> float:
-        """What the expensive work that is done again takes."""
+        """Returns the seconds of recomputed expensive work."""
         return sum(pricing.repeat_seconds(self.halves.program.ops[p]) for p in self.repeated())
 
     def flops_again(self) -> float:
-        """The FLOPs of matrix products that are done again."""
+        """Returns the FLOPs of recomputed matrix products."""
         nodes = self.halves.program.root.nodes
         return sum(nodes[position].flops for position in self.repeated())
 
 
 def cheapest_boundary(halves: Halves) -> Boundary:
-    """The fewest bytes with no expensive operation run again. Raises SplitError."""
+    """Returns the boundary with the fewest bytes that recomputes no expensive operation. Raises
+    SplitError."""
     return _cut(halves, _lightest, expensive=None)
 
 
 def least_boundary(halves: Halves) -> Boundary:
-    """The fewest bytes, whatever is run again. Raises SplitError."""
+    """Returns the boundary with the fewest bytes, whatever is recomputed. Raises SplitError."""
     return _cut(halves, _lightest, expensive=lambda _: 0)
 
 
 def bounded_boundary(halves: Halves, limit_bytes: int, pricing: Pricing) -> Boundary | None:
-    """The least expensive work run again, in seconds, with so many bytes at most.
+    """Returns the boundary with the fewest recomputed seconds within `limit_bytes`.
 
-    None where no boundary takes so little. Raises SplitError.
+    None where no boundary fits the limit. Raises SplitError.
     """
 
     def price(op: ir.Operation) -> int:
@@ -266,7 +270,7 @@ def bounded_boundary(halves: Halves, limit_bytes: int, pricing: Pricing) -> Boun
 
 
 class _NoCutError(Exception):
-    """No cut is light enough."""
+    """No cut meets the limit."""
 
 
 def _lightest(network: FlowNetwork) -> frozenset[int]:
@@ -278,9 +282,9 @@ def _cut(
     solve: Callable[[FlowNetwork], frozenset[int] | None],
     expensive: Callable[[ir.Operation], int] | None,
 ) -> Boundary:
-    """The boundary that a cut of the forward values gives.
+    """Returns the boundary of a cut of the forward values.
 
-    ``expensive`` prices an expensive operation that is run again; without it none may be.
+    ``expensive`` prices a recomputed expensive operation; without it none may be recomputed.
     """
     program = halves.program
     values = [value for value in range(len(program.sizes)) if not halves.late[value]]
@@ -300,7 +304,7 @@ def _cut(
             continue
         made = results[0]
         if len(results) > 1:
-            # A vertex of its own, so that its price counts once.
+            # The operation has a vertex of its own, so that its price counts once.
             made = len(weights)
             weights.append(unstorable)
             edges += [(made, result) for result in results]
@@ -319,7 +323,7 @@ def _cut(
 
 
 def _weight(program: Program, value: int, unstorable: int) -> int:
-    """What it takes to keep a value: the caller keeps arguments, of whatever type."""
+    """Returns the weight of saving a value: the caller keeps arguments of any type."""
     if program.producers[value] == FROM_OUTSIDE:
         return 0
     size_bytes = program.sizes[value]
@@ -334,7 +338,7 @@ def _needed(
     may_run: Callable[[int], bool] = lambda position: True,
     kept: Collection[int] = (),
 ) -> set[int]:
-    """The operations that these values are made by, of those that may run; none of what is kept."""
+    """Returns the operations of `may_run` that compute these values from the kept ones."""
 
     def makers(values: Iterable[int]) -> list[int]:
         found = (program.producers[value] for value in values if value not in kept)
@@ -346,9 +350,10 @@ def _needed(
 def _as_late_as_possible(
     program: Program, needed: set[int], own: Collection[int], returned: Iterable[int]
 ) -> tuple[int, ...]:
-    """The operations of the backward program: its own in order, others right before their reader.
+    """Returns the operations of the backward program: its own in order, others right before their
+    reader.
 
-    So what is made again lives no longer than it has to.
+    So the live ranges of recomputed values are as short as possible.
     """
     order: dict[int, None] = {}
 
@@ -375,7 +380,7 @@ def _makers(program: Program, values: Iterable[int], of: Collection[int]) -> set
 
 
 def _effect_in(node: Node) -> ir.Operation | None:
-    """An operation with an effect, which is this one or in its code; None without one."""
+    """Returns an operation with an effect, this one or one in its regions; None without one."""
     for each in (node.op, *walk.operations(node.op)):
         if has_effects(each) and mark_name(each) is None and target_of(each) != PLACEMENT:
             return each
@@ -402,7 +407,7 @@ def _about_unstorable(value: ir.Value) -> str:
 
 
 def about_floor(limit_bytes: int, least: Boundary) -> str:
-    """Why no boundary takes so little: what the least one has in it."""
+    """Explains why no boundary fits the limit: the largest values of the least one."""
     program = least.halves.program
     largest = sorted(least.residuals, key=lambda value: (-program.bytes_of(value), value))[:3]
     listed = "; ".join(

@@ -41,14 +41,14 @@ _MOST_CAPS = 4
 
 @dataclass(frozen=True)
 class Candidate:
-    """A boundary, where its operations are, and what it costs.
+    """A boundary, the module of its operations, and its cost.
 
     Attributes:
-      boundary: what crosses.
-      code: the module that its operations are in.
-      again: selects the same boundary where backward loops are divided.
-      loops: what backward loops do again for it.
-      seconds: the expensive work that is done again, in all.
+      boundary: the values that cross.
+      code: the module of its operations.
+      again: selects the same boundary after backward loops are divided.
+      loops: the work that backward loops recompute for it.
+      seconds: all recomputed expensive work.
     """
 
     boundary: Boundary
@@ -59,7 +59,7 @@ class Candidate:
 
 
 class Step:
-    """A step whose cotangents are known, to be split."""
+    """Selects the split of a step whose cotangents are marked."""
 
     def __init__(
         self,
@@ -72,11 +72,13 @@ class Step:
         self._code, self._halves = self._merged(module)
 
     def cheapest(self) -> SplitPlan:
-        """The fewest bytes with no expensive operation run again. Raises SplitError."""
+        """Returns the plan with the fewest bytes that recomputes no expensive operation. Raises
+        SplitError."""
         return self._plan(self._cheapest(self._halves, self._code))
 
     def bounded(self, limit_bytes: int) -> SplitPlan:
-        """The least expensive work again with so many bytes. Raises SplitError below the floor."""
+        """Returns the plan with the fewest recomputed seconds within `limit_bytes`. Raises
+        SplitError below the floor."""
         cheapest = self._cheapest(self._halves, self._code)
         if cheapest.boundary.bytes <= limit_bytes:
             return self._plan(cheapest)
@@ -89,7 +91,7 @@ class Step:
         return self._plan(min(found, key=lambda each: (each.seconds, each.boundary.bytes)))
 
     def _with_stacks(self, limit_bytes: int) -> Iterator[Candidate]:
-        """Candidates whose loops stack less."""
+        """Yields candidates whose loops stack fewer bytes."""
         cap_bytes = limit_bytes
         for _ in range(_MOST_CAPS):
             written = None if cap_bytes < 0 else with_stacks(self._code, self._target, cap_bytes)
@@ -126,7 +128,8 @@ class Step:
             yield Candidate(boundary, code, bounded, loops, seconds)
 
     def _merged(self, code: ir.Module) -> tuple[ir.Module, Halves]:
-        """The module without what keeps equal work of its forward half apart, and its halves."""
+        """Returns the module without barriers that keep equal work of its forward half apart, and
+        its halves."""
         program = self._read(code)
         without = merged(code, program, self._marks, self._target)
         if without is not code:
@@ -148,14 +151,14 @@ class Step:
             program, halves.backward, halves.of_inputs, lambda value: _is_free(halves, value)
         )
         boundary = chosen.again(Halves.of(self._read(code), self._marks))
-        assert boundary is not None  # what the loops read of the forward half is the same
+        assert boundary is not None  # the loops read the same values of the forward half
         return SplitPlan(
             boundary, self._module, code, chosen.loops, chosen.seconds, _division(boundary)
         )
 
 
 def _is_free(halves: Halves, value: ir.Value) -> bool:
-    """Whether a value is there in all programs: the caller has it, or it is a constant."""
+    """Whether a value is available in all programs: an argument of the caller, or a constant."""
     number = halves.program.index.get(value)
     if number is None:
         return False
@@ -163,7 +166,7 @@ def _is_free(halves: Halves, value: ir.Value) -> bool:
 
 
 def _division(boundary: Boundary) -> Division:
-    """The backward program in two."""
+    """Divides the backward program in two."""
     halves = boundary.halves
 
     def held_bytes(value: int) -> int:
@@ -181,11 +184,12 @@ _MIN_BYTES = 16 * 1024
 def with_stacks(
     code: ir.Module, target: Target, cap_bytes: int
 ) -> tuple[ir.Module, LoopsAgain] | None:
-    """A copy of a step whose forward loops stack so many bytes at most, at the least added time.
+    """Returns a copy of a step whose forward loops stack at most `cap_bytes`, at the least added
+    time.
 
-    A loop is one operation of the step: all that it stacks crosses, or all of it runs again.
-    Between these `remat`'s cut of the loops' bodies stacks what a number of bytes holds, and has
-    the backward bodies compute the rest. Loops that `remat` has rewritten before stay as they are.
+    A loop is one operation of the step: all its stacks cross, or the whole loop is recomputed.
+    Between these two, `remat`'s cut of the loops' bodies stacks what fits a number of bytes, and
+    the backward bodies recompute the rest. Loops that `remat` has rewritten before do not change.
     None where no loop can be changed, or none can stack so little.
     """
     copy = clone_module(code)

@@ -1,4 +1,4 @@
-"""Copies of operations in another block, as the parts of a step are written."""
+"""Copies operations into another block, for the parts of a step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hloom.passes.ir.ops import BARRIER
 def copy_ops(ops: Iterable[ir.Operation], known: dict[ir.Value, ir.Value]) -> None:
     """Writes copies of operations of one block, in order, at the insertion point.
 
-    ``known`` has what stands for each value that they read of their block; what the copies make is
-    added. Of a barrier a copy has the operands that are known.
+    ``known`` maps each value that they read of their block to its replacement; the copies' results
+    are added. The copy of a barrier has only the operands that are known.
     """
     for op in ops:
         if op.name == BARRIER:
@@ -41,6 +41,6 @@ def _copy_barrier(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
 
 
 def _is_outside(value: ir.Value, block: ir.Block) -> bool:
-    """Whether a value is made neither by an operation of a block nor is an argument of it."""
+    """Whether a value is neither a result of a block's operation nor the block's argument."""
     owner = value.owner
     return owner != block if isinstance(owner, ir.Block) else owner.operation.block != block

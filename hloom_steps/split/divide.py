@@ -1,9 +1,10 @@
-"""Divides a backward pass in two: what gradients of inputs need, and what those of weights add.
+"""Divides a backward pass in two: the work for gradients of inputs, and the rest for those of
+weights.
 
-Schedules of pipelines without idle time run the second part later. Each product is of one part: of
-the first where a gradient of an input depends on it. Between the parts stands a second minimum cut,
-of the bytes that are held until the second part runs: residuals and cotangents that it still reads,
-and what the first part makes for it. Cheap work may be in both.
+Pipeline schedules without idle time run the second part later. Each matrix product is in one part:
+the first if a gradient of an input depends on it. A second minimum cut between the parts minimizes
+the bytes that are held until the second part runs: residuals and cotangents that it still reads,
+and results of the first part. Cheap work may be in both.
 
 Source: Qi et al., "Zero Bubble Pipeline Parallelism" (2023).
 """
@@ -32,8 +33,8 @@ class Part:
 
     Attributes:
       positions: the operations, in order.
-      read: the values that they read, or that the part gives back, of all that it does not make.
-      given: the values that the part gives.
+      read: the values that the part reads or returns without computing them.
+      given: the values that the part returns.
     """
 
     positions: tuple[int, ...]
@@ -44,7 +45,7 @@ class Part:
     def of(
         cls, program: Program, ops: Sequence[int], given: Iterable[int], ends: Collection[int]
     ) -> Part:
-        """What makes some values of ``ends``, of operations in order."""
+        """Returns the operations, of ``ops`` in order, that compute some values from ``ends``."""
         wanted = tuple(given)
         values = behind(program, wanted, ends)
         makers = {program.producers[value] for value in values if value not in ends}
@@ -54,13 +55,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Division:
-    """The two parts of a backward pass, or of an iteration of it.
+    """The two parts of a backward pass, or of an iteration of a backward loop.
 
     Attributes:
-      program: the block that they are of.
-      inputs: the part that gradients of inputs need; it gives these, then ``handed``.
-      weights: the part that gradients of weights need beside that.
-      handed: the values that the first part makes and the second one reads, in order.
+      program: the block of both.
+      inputs: the part that gradients of inputs need; it returns these, then ``handed``.
+      weights: the part that only gradients of weights need.
+      handed: the results of the first part that the second one reads, in order.
     """
 
     program: Program
@@ -70,7 +71,7 @@ class Division:
 
     @property
     def moves_work(self) -> bool:
-        """Whether the second part has expensive work of its own; to stack a result is none."""
+        """Whether the second part has expensive work of its own, other than stacking results."""
         program = self.program
         return any(
             is_expensive(program, position) and program.names[position] != _STACKS
@@ -79,12 +80,12 @@ class Division:
 
     @property
     def can_hand_on(self) -> bool:
-        """Whether all that is handed on are tensors of known sizes."""
+        """Whether all values between the parts are tensors of static shapes."""
         return all(self.program.sizes[value] is not None for value in self.handed)
 
 
 def is_expensive(program: Program, position: int) -> bool:
-    """Whether an operation may run in one part alone. A barrier does no work."""
+    """Whether an operation may run in one part only. A barrier does no work."""
     return program.kinds[position] not in CHEAP_KINDS and program.names[position] != BARRIER
 
 
@@ -96,13 +97,14 @@ def divided(
     held_bytes: Callable[[int], int],
     carried: tuple[Collection[int], Collection[int]] = ((), ()),
 ) -> Division:
-    """The division of operations, given in order, that holds the fewest bytes between its parts.
+    """Returns the division of operations, given in order, that holds the fewest bytes between its
+    parts.
 
     Args:
-      of_inputs: the values that the first part gives.
-      of_weights: those that the second part gives.
-      held_bytes: what it takes to hold a value until the second part runs.
-      carried: of an iteration's arguments those that the first part has, and the second one.
+      of_inputs: the values that the first part returns.
+      of_weights: the values that the second part returns.
+      held_bytes: the bytes that hold a value until the second part runs.
+      carried: the arguments of an iteration that the first part has, and those of the second.
     """
     own = set(ops)
     outside = {value for value in range(len(program.sizes)) if program.producers[value] not in own}
@@ -124,8 +126,8 @@ def divided(
 def _late(
     program: Program, ops: Sequence[int], first: Collection[int], carried: Collection[int]
 ) -> set[int]:
-    """The values that are made in the second part alone: expensive work that the first part does
-    not need, and what depends on it."""
+    """Returns the values that only the second part computes: expensive work that the first part
+    does not need, and what depends on it."""
     late = set(carried)
     for position in ops:
         results = program.results[position]
@@ -148,7 +150,7 @@ def _cut(
     wanted: Sequence[int],
     held_bytes: Callable[[int], int],
 ) -> set[int]:
-    """The values of the first part, or from outside, that are held for the second one."""
+    """Returns the values of the first part, or from outside, that are held for the second one."""
     number: dict[int, int] = {}
     sources: list[int] = []
     edges: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""The flow of data in a block, value by value.
+"""The data flow in a block, value by value.
 
-An operation with several results mostly reads all of its operands for each. Two do not: a result of
-a barrier is one operand of it, and a result of a counted loop is made of what its carry needs.
+Most operations with several results need all operands for each result. Two do not: a result of a
+barrier is one of its operands, and a result of a counted loop depends on what its carry needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hloom.passes.ir.ops import BARRIER
 
 
 def made_of(program: Program, value: int) -> Sequence[int]:
-    """The values that one is made of: of a barrier's result only the operand that it is."""
+    """Returns the operands that a value is computed from: for a barrier's result only its own
+    operand."""
     position = program.producers[value]
     if position == FROM_OUTSIDE:
         return ()
@@ -26,12 +27,12 @@ def made_of(program: Program, value: int) -> Sequence[int]:
 
 
 def behind(program: Program, values: Iterable[int], ends: Collection[int] = ()) -> set[int]:
-    """Values with all that they are made of, as far back as ``ends``, which are among them."""
+    """Returns values with all that they are computed from, back to ``ends``, inclusive."""
     return reached(values, lambda value: () if value in ends else made_of(program, value))
 
 
 class CarryFlow:
-    """The flow of data in a block where a counted loop may run for some of its carries alone."""
+    """The data flow in a block in which a counted loop may compute only some of its carries."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -40,17 +41,18 @@ class CarryFlow:
         self._carries: dict[tuple[int, int], frozenset[int]] = {}
 
     def loop(self, position: int) -> CountedLoop | None:
-        """The counted loop that an operation is; None of others."""
+        """Returns the operation as a counted loop; None for others."""
         if position not in self._loops:
             self._loops[position] = counted_loop(self.program.ops[position])
         return self._loops[position]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """Values with all that they are made of."""
+        """Returns values with all that they are computed from."""
         return reached(values, self._made_of)
 
     def carries(self, position: int, results: Iterable[int]) -> set[int]:
-        """The numbers of a counted loop's carries that some of its results need, themselves too."""
+        """Returns the numbers of a counted loop's carries that some of its results need, those
+        results included."""
         loop = self.loop(position)
         assert loop is not None
         others = (number for number in results if number != loop.counter)
@@ -70,7 +72,8 @@ class CarryFlow:
         return [*read, *sorted(captured)]
 
     def _read_by(self, position: int, loop: CountedLoop, number: int) -> frozenset[int]:
-        """The numbers of the carries from which an iteration makes the next value of one."""
+        """Returns the numbers of the carries from which an iteration computes the next value of
+        one."""
         key = position, number
         if key not in self._carries:
             if position not in self._bodies:

@@ -1,9 +1,10 @@
-"""Takes away the barriers of the forward half, and merges what only they kept apart.
+"""Removes the barriers of the forward half, and merges equal operations that only they kept apart.
 
-Rematerialization puts optimization barriers before what it repeats. Those that wait for a gradient
-are of the backward half, with all that is behind them. The others would keep a second computation
-in the forward half. And a barrier that has a loop wait for the loss would have the loss wait for
-the loop's cotangent, too: of what the forward half gives, each value goes around such barriers.
+Rematerialization places optimization barriers before repeated work. Barriers that wait for a
+gradient belong to the backward half, with all operations after them. The others would keep a second
+computation in the forward half. And a barrier that makes a loop wait for the loss would also make
+the loss depend on the loop's cotangent: outputs of the forward half are read from before such
+barriers.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ def merged(
     marks: Marks,
     target: Target,
 ) -> ir.Module:
-    """A copy of a module without the barriers of its forward half; itself where it has none.
+    """Returns a copy of a module without the barriers of its forward half; the module itself where
+    it has none.
 
     Args:
       module: the step.
       program: its entry block.
-      marks: what is known of its arguments and results.
-      target: what it is to run on.
+      marks: its marked arguments and results.
+      target: the device that it runs on.
     """
     late = _depending(program, marks.cotangents)
     around = [
@@ -60,7 +62,8 @@ def merged(
 
 
 def _without_unread(barrier: ir.Operation) -> None:
-    """Leaves what nothing reads behind a barrier out of it: it would be computed for that alone."""
+    """Removes operands of a barrier whose results are not read: they would be computed for the
+    barrier alone."""
     read = [
         number for number, result in enumerate(barrier.results) if any(True for _ in result.uses)
     ]
@@ -73,7 +76,7 @@ def _without_unread(barrier: ir.Operation) -> None:
 
 
 def _depending(program: Program, cotangents: Collection[int]) -> list[bool]:
-    """For each value whether it is computed from a cotangent."""
+    """Returns, for each value, whether it is computed from a cotangent."""
     late = [False] * len(program.sizes)
     for number in cotangents:
         late[number] = True
@@ -86,7 +89,8 @@ def _depending(program: Program, cotangents: Collection[int]) -> list[bool]:
 def _before_outputs(
     program: Program, late: list[bool], gradients: Collection[int]
 ) -> list[tuple[int, int]]:
-    """The barriers, with the numbers of their results, that outputs of the forward half pass."""
+    """Returns the barriers, with the numbers of their results, that outputs of the forward half
+    pass through."""
     outputs = [
         value
         for number, value in enumerate(program.root.returned)

@@ -1,4 +1,5 @@
-"""What `split` decided: the boundary, told by the operations and lines that its values come of."""
+"""The plan of `split`: the boundary, reported by the operations and lines that its values come
+from."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ CROSSING = "bytes of residuals"
 
 @dataclass(frozen=True)
 class LoopsAgain:
-    """What backward loops compute again, so that forward loops stack less.
+    """The work that backward loops recompute so that forward loops stack less.
 
     Attributes:
-      seconds: of the expensive work.
-      flops: of the matrix products.
-      tables: what is not stacked any more, and what is.
+      seconds: the time of the expensive work.
+      flops: the FLOPs of the matrix products.
+      tables: the values that are no longer stacked, and those that are.
     """
 
     seconds: float = 0.0
@@ -45,13 +46,14 @@ class SplitPlan(PlanBase):
     """The boundary of a step; None where it has none.
 
     Attributes:
-      boundary: what crosses.
+      boundary: the values that cross.
       module: the module that was planned.
-      code: where the boundary's operations are: the module, or a copy of it that was rewritten.
-      loops: what backward loops do again, so that less is stacked.
-      seconds: what the expensive work takes that is done again, in all.
-      division: the backward pass in two, where gradients of weights are given apart.
-      refusal: why there is no boundary; empty where there is one, and where none is asked for.
+      code: the module of the boundary's operations: the planned one, or a rewritten copy.
+      loops: the work that backward loops recompute so that less is stacked.
+      seconds: the time of all recomputed expensive work.
+      division: the two parts of the backward pass, where gradients of weights have a function of
+        their own.
+      refusal: why no boundary exists; empty where one exists, and where none is requested.
     """
 
     boundary: Boundary | None = None
@@ -84,12 +86,13 @@ class SplitPlan(PlanBase):
 
     @property
     def handed(self) -> tuple[int, ...]:
-        """What the program of the inputs' gradients hands to that of the weights'."""
+        """Returns the values that the program of the inputs' gradients passes to that of the
+        weights'."""
         return () if self.division is None else self.division.handed
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The residuals that the program of the weights' gradients still reads."""
+        """Returns the residuals that the program of the weights' gradients still reads."""
         if self.boundary is None or self.division is None:
             return ()
         read = set(self.division.weights.read)
@@ -97,18 +100,18 @@ class SplitPlan(PlanBase):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of both on one device."""
+        """Returns the bytes of `handed` and `kept` on one device."""
         if self.boundary is None:
             return 0
         return sum(map(self.boundary.halves.program.bytes_of, (*self.kept, *self.handed)))
 
     @property
     def added_work(self) -> float:
-        """FLOPs of products that are done again, as a share of the step's."""
+        """Returns the FLOPs of recomputed products as a share of the step's."""
         if self.boundary is None or not (flops := self.boundary.halves.program.flops):
             return 0.0
         again = self.boundary.flops_again() + self.loops.flops
-        # What loops do again is in the program's FLOPs by now.
+        # The program's FLOPs already include the work that loops recompute.
         return again / (flops - self.loops.flops)
 
     def facts(self) -> tuple[Fact, ...]:
@@ -162,16 +165,16 @@ class SplitPlan(PlanBase):
 
 
 def _alike(described: Iterable[Described]) -> list[Described]:
-    """Values of one line and type as one each, the largest first."""
+    """Groups values of the same line and type, the largest group first."""
     counts = Counter(replace(each, name="") for each in described)
     found = [replace(each, times=times) for each, times in counts.items()]
     return sorted(found, key=lambda each: -each.bytes * each.times)
 
 
 def residual_names(values: Iterable[ir.Value]) -> list[str]:
-    """A name for each value: its operation and the user's line, "dot_general model.py:25".
+    """Returns a name for each value: its operation and the user's line, "dot_general model.py:25".
 
-    Those of one name get a number, "dot_general model.py:25 #2".
+    Equal names get a number, "dot_general model.py:25 #2".
     """
     seen = Counter[str]()
     names = []

@@ -33,7 +33,7 @@ PLACED = "hloom.placed"
 
 
 def apply_split(plan: SplitPlan) -> None:
-    """Writes a plan into the module that it is of."""
+    """Rewrites the planned module by its plan."""
     boundary = plan.boundary
     assert boundary is not None
     assert plan.module is not None
@@ -56,14 +56,14 @@ def apply_split(plan: SplitPlan) -> None:
 
 @dataclass(frozen=True)
 class PartOfStep:
-    """What becomes one of the functions.
+    """The part of a step that becomes one of the functions.
 
     Attributes:
-      name: its name.
-      read: the values that it reads of the caller and of the functions before it.
-      numbers: the numbers of the step's results that it gives.
-      given: these.
-      crossing: the values that it hands to later functions.
+      name: the function's name.
+      read: the values that it reads from the caller and from earlier functions.
+      numbers: the numbers of the step's results that it returns.
+      given: these results.
+      crossing: the values that it passes to later functions.
       positions: its operations, in order.
     """
 
@@ -76,7 +76,7 @@ class PartOfStep:
 
 
 def parts_of(plan: SplitPlan, boundary: Boundary) -> list[PartOfStep]:
-    """What becomes the functions, in the order in which they run."""
+    """Returns the parts that become the functions, in the order in which they run."""
     halves, division = boundary.halves, plan.division
     returned = range(len(halves.program.root.returned))
     given = [number for number in returned if number not in halves.gradients]
@@ -102,7 +102,7 @@ def parts_of(plan: SplitPlan, boundary: Boundary) -> list[PartOfStep]:
 
 
 class _Writer:
-    """Writes functions, and calls of them where the insertion point is."""
+    """Writes functions, and their calls at the insertion point."""
 
     def __init__(self, plan: SplitPlan, boundary: Boundary) -> None:
         assert plan.code is not None
@@ -114,9 +114,9 @@ class _Writer:
         self._described = dict(zip(crossing, descriptions(self._program, crossing), strict=True))
 
     def write(self, part: PartOfStep, made: dict[int, ir.Value]) -> Sequence[ir.Value]:
-        """Writes a function and its call; gives the call's results.
+        """Writes a function and its call; returns the call's results.
 
-        ``made`` has the results of earlier calls for the values that cross.
+        ``made`` maps the values that cross to the results of earlier calls.
         """
         values, described = self._program.values, self._described
         halves = self._boundary.halves
@@ -138,7 +138,7 @@ class _Writer:
         return list(func.CallOp(types, symbol, operands).operation.results)
 
     def _order(self, value: int) -> int:
-        """Arguments of the caller's stand before what crosses, and cotangents behind it."""
+        """Sorts arguments of the caller before crossing values, and cotangents after them."""
         if value in self._described:
             return 1
         return 0 if self._boundary.halves.is_callers(value) else 2
@@ -151,7 +151,7 @@ class _Writer:
 
 
 def descriptions(program: Program, crossing: Sequence[int]) -> list[ir.Attribute]:
-    """For each value its name, and how it is split over devices where that is known."""
+    """Returns the name of each value, and its sharding where that is known."""
     shardings = program.device.shardings
     values = [program.values[value] for value in crossing]
     found: list[ir.Attribute] = []
@@ -176,7 +176,7 @@ def function_of(
     outputs: Sequence[ir.Value],
     ops: Iterable[ir.Operation],
 ) -> ir.Operation:
-    """A private function of copies of operations."""
+    """Writes a private function with copies of operations."""
     body = private_function(module, name, [v.type for v in inputs], [v.type for v in outputs])
     known: dict[ir.Value, ir.Value] = dict(zip(inputs, body.arguments, strict=True))
     with ir.InsertionPoint(body):
@@ -186,7 +186,7 @@ def function_of(
 
 
 def _unused(module: ir.Module, wanted: Sequence[str]) -> dict[str, str]:
-    """Names for functions that no other function has, by the names that they would have."""
+    """Returns unused function names, by the wanted ones."""
     taken = walk.functions(module).keys()
     for number in itertools.count():
         names = [f"{name}_{number}" if number else name for name in wanted]

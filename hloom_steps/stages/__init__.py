@@ -1,8 +1,8 @@
 """Cut a step into stages: programs for several devices, with the fewest bytes between them.
 
-A model whose layers differ cannot be one program that all devices run, as a pipeline of equal
-stages is. This pass cuts the joint program of one microbatch, its value and its gradients, along
-its main path. Each stage is a forward and a backward program of its own.
+A model whose layers differ cannot be one program that all devices run, unlike a pipeline of equal
+stages. This pass cuts the joint program of one microbatch, its value and its gradients, along its
+main path. Each stage is a forward and a backward program of its own.
 
 Before::
 
@@ -32,27 +32,27 @@ After::
         -> (... {hloom.residual = "dot_general model.py:3"}) { ... }
     ...
 
-Each of the boundaries is a minimum cut of the bytes that cross, near the points at which stages
-take the same time, with their backward work, the embedding and the head. A backward operation goes
-to the stage whose residuals it reads, since all else crosses. Scans over layers are cut between
-iterations, forward and backward loops at the same ones, and a stage reads the rows of stacked
-parameters that its layers do. Where several stages read a parameter each gives a gradient: its sum
-is the parameter's. What takes little and needs no activation, as masks, is made in each stage.
+Each boundary is a minimum cut of the bytes that cross, near the points at which stages take the
+same time, backward work, embedding and head included. A backward operation goes to the stage whose
+residuals it reads, since all other values cross. Scans over layers are cut between iterations,
+forward and backward loops at the same ones, and a stage reads only its own layers' rows of stacked
+parameters. Where several stages read a parameter, each returns a gradient, and the parameter's is
+their sum. Cheap values that need no activation, e.g. masks, are computed in each stage.
 
-Within a stage the forward program hands to the backward program what the minimum cut of `split`
-selects. With ``weights`` the gradients of parameters are a third program, for schedules without
-idle time.
+Within a stage the forward program passes to the backward program the residuals that the minimum cut
+of `split` selects. With ``weights`` the gradients of parameters are a third program, for schedules
+without idle time.
 
 Arguments carry ``hloom.parameter`` where they are differentiated and ``hloom.cotangent``; results
 that carry ``hloom.gradient`` are the gradients of the parameters, in their order.
 
-A step with an effect, as a callback to Python that prints, is an error that names it. So is one
-whose main path has fewer parts than there are to be stages. `hloom.stages` runs the programs.
+A step with an effect, e.g. a callback to Python that prints, is an error that names it. So is a
+step whose main path has fewer parts than the requested stages. `hloom.stages` runs the programs.
 
 The package, in the order in which a module passes through it: ``joint`` reads the step, with
 ``trips`` and ``rows`` to cut scans, and ``terms`` for gradients that are sums; ``flow`` is the
-network of what crosses; ``balance`` selects the cut; ``write`` writes ``programs``; ``plan`` tells
-what was decided.
+network of crossing values; ``balance`` selects the cut; ``write`` writes ``programs``; ``plan``
+reports the decisions.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Stages(Pass):
         return StagesPlan(self._even(StageCuts(module, target, self.stages), target), module)
 
     def _even(self, cuts: StageCuts, target: Target) -> Programs:
-        """The programs of the first cut; where they are uneven, of that with the shortest longest
-        stage of some cuts."""
+        """Returns the programs of the first cut; where these are uneven, those of the cut with the
+        shortest longest stage."""
         cut: StageCut | None = cuts.first()
         tried: list[Programs] = []
         while cut is not None:

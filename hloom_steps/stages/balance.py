@@ -1,12 +1,13 @@
-"""Where a step is cut: minimum cuts of what crosses, of which each stage takes about as long.
+"""Selects where a step is cut: minimum cuts of the crossing bytes, between stages of about equal
+time.
 
-The main path is a line of time. Between any two of its operations there is a minimum cut, and a
-scan over layers can be cut between any two of its iterations. What lies before a cut takes so long,
-forward and backward, head and embedding. Of all these cuts those are selected with which the
-longest stage is about the shortest that there is, and of such the ones that the fewest bytes cross.
+The main path is a line of time. A minimum cut exists between any two of its operations, and a scan
+over layers can be cut between any two of its iterations. The place of a cut is the time of all
+operations before it, forward and backward, head and embedding. The selected cuts make the longest
+stage about as short as possible; among cuts of equal length the fewest crossing bytes win.
 
-What a stage's programs make again of the forward pass is known when they are written, and is not
-the same everywhere. Where they are uneven, the line is measured by them, and cut again.
+The work that a stage's programs recompute is known only when they are written, and differs between
+stages. Where the programs are uneven, the line is measured by their times, and cut again.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ FloatArray = NDArray[np.float64]
 
 
 class StageError(SplitError):
-    """A step that cannot be cut into stages, in a line: what, where, and the remedy."""
+    """A step cannot be cut into stages; the text says in a line what, where, and the remedy."""
 
 
 @dataclass(frozen=True)
 class StageCut:
-    """A step whose operations have stages.
+    """An assignment of a step's operations to stages.
 
     Attributes:
       flow: the operations.
       count: how many stages there are.
-      stages: by node the stage.
-      crossing: the values that cross.
-      again: the values that a stage makes by itself although another one makes them, of what
-        crosses anyway, each with the stage.
+      stages: the stage of each node.
+      crossing: the values that cross between stages.
+      again: pairs of a value and a stage that recomputes it from values that cross anyway, although
+        another stage computes it, too.
     """
 
     flow: StageFlow
@@ -77,7 +78,7 @@ class StageCut:
 
     @classmethod
     def of(cls, flow: StageFlow, count: int, stages: Sequence[int]) -> StageCut:
-        """That with these stages."""
+        """Returns the cut with these stages."""
         sent = flow.crossing(stages)
         again = _made_again(flow, stages, sent)
         kept = tuple(value for value, targets in sent.items() if targets - again.get(value, set()))
@@ -85,17 +86,17 @@ class StageCut:
         return cls(flow, count, tuple(stages), kept, pairs)
 
     def maker(self, value: int) -> int | None:
-        """The stage that makes a value; None where each makes it by itself."""
+        """Returns the stage that computes a value; None where each stage computes it itself."""
         node = self.flow.node_of.get(value)
         return None if node is None else self.stages[node]
 
     def makes_again(self, value: int, stage: int) -> bool:
-        """Whether a stage makes a value by itself that another one makes, too."""
+        """Whether a stage recomputes a value that another one computes."""
         return (value, stage) in self.again
 
     @property
     def seconds(self) -> list[float]:
-        """What each stage takes."""
+        """Returns the seconds of each stage."""
         found = [0.0] * self.count
         for node, stage in zip(self.flow.nodes, self.stages, strict=True):
             found[stage] += node.seconds
@@ -103,26 +104,26 @@ class StageCut:
 
     @property
     def balance(self) -> float:
-        """The longest stage over the mean."""
+        """Returns the longest stage's time over the mean."""
         seconds = self.seconds
         return max(seconds) * self.count / total if (total := sum(seconds)) else 1.0
 
     @property
     def bytes(self) -> int:
-        """What crosses of one microbatch, each value once."""
+        """Returns the bytes that cross in one microbatch, each value once."""
         return sum(map(self.flow.joint.program.bytes_of, self.crossing))
 
 
 class StageCuts:
-    """The cuts of a module into so many stages: by what its operations take, then by what the
-    programs of the last cut turned out to.
+    """Cuts a module into ``count`` stages: first by the times of its operations, then by those of
+    the last cut's programs.
 
-    Raises SplitError where there is none.
+    Raises SplitError where no cut exists.
     """
 
     def __init__(self, module: ir.Module, target: Target, count: int) -> None:
         joint = Joint.of(module, target, {})
-        # What has an effect, and so may not be in several programs, is told first.
+        # An operation with an effect, which must not be in several programs, is reported first.
         Halves.of(joint.program, Marks(joint.signature.cotangents, (), ()))
         self._target, self._count = target, count
         self._line = _Line(joint, target)
@@ -131,16 +132,16 @@ class StageCuts:
         self._ends: list[float] = []
 
     def first(self) -> StageCut:
-        """The cut by what operations take, each of them once."""
+        """Returns the cut by the times of operations, each counted once."""
         times = [mark.seconds for mark in self._marks]
         return self._cut(times, self._line.seconds, EVEN)
 
     def corrected(self, seconds: Sequence[float]) -> StageCut | None:
-        """A cut that takes the last one's stages to be as long as they are, and may be anywhere
-        between slow operations; None where there is none, or no other.
+        """Returns a cut by the measured times of the last one's stages, which may be anywhere
+        between slow operations; None where no cut exists, or only the last one.
 
         Args:
-          seconds: what each of them takes with all that its programs make again.
+          seconds: the time of each stage, recomputed work included.
         """
         if not self._line.slow_s < math.inf:
             self._line = _Line(
@@ -157,7 +158,7 @@ class StageCuts:
         return None if self._ends == last[1:-1] else found
 
     def _cut(self, times: Sequence[float], seconds: float, even: float) -> StageCut:
-        """The cut at places that end at some times. Raises StageError."""
+        """Returns the cut at places that end at given times. Raises StageError."""
         sizes = [mark.bytes for mark in self._marks]
         marks = [self._marks[at] for at in _selected(times, sizes, seconds, self._count, even)]
         self._ends = [mark.seconds for mark in marks]
@@ -184,11 +185,11 @@ class _Item:
     """An operation of the main path on the line of time.
 
     Attributes:
-      start: when it begins.
-      end: when it ends.
-      described: it.
+      start: its start.
+      end: its end.
+      described: the operation, described.
       group: the number of its group, if it is a scan over layers.
-      loop: it as such a scan.
+      loop: the operation as a scan over layers.
     """
 
     start: float
@@ -199,7 +200,7 @@ class _Item:
 
     @property
     def trips(self) -> int:
-        """How many parts it can become."""
+        """Returns the largest number of parts it can become."""
         return 1 if self.loop is None else self.loop.loop.trip_count
 
 
@@ -208,12 +209,12 @@ class _Mark:
     """A place at which the line can be cut.
 
     Attributes:
-      low: what ends by this time on the line is before the cut.
-      high: what begins at this time is behind it.
-      seconds: what all takes that is before the cut, of the backward pass, too.
-      bytes: what crosses.
+      low: operations that end by this time on the line are before the cut.
+      high: operations that start at this time or later are after the cut.
+      seconds: the time of all operations before the cut, backward ones included.
+      bytes: the bytes that cross.
       item: the number of the scan that is cut there.
-      trip: its iteration that begins there; None where no scan is cut.
+      trip: its first iteration after the cut; None where no scan is cut.
     """
 
     low: float
@@ -225,7 +226,7 @@ class _Mark:
 
 
 class _Line:
-    """The main path of a step whose loops are whole."""
+    """The main path of a step with uncut loops."""
 
     def __init__(self, joint: Joint, target: Target, slow_s: float = math.inf) -> None:
         self.flow, self.slow_s = StageFlow(joint, target.speed, slow_s), slow_s
@@ -251,7 +252,7 @@ class _Line:
                 at += node.seconds
 
     def marks(self) -> list[_Mark]:
-        """The places at which the line can be cut, in order."""
+        """Returns the places at which the line can be cut, in order."""
         flow, items = self.flow, self.items
         order = [number for number, node in enumerate(flow.nodes) if node.pinned]
         every = max(1, -(-len(order) // _MOST_CUTS))
@@ -265,7 +266,7 @@ class _Line:
                 continue
             after_s = self.seconds
             if not last:
-                # What is between two cuts is on the side where less crosses.
+                # An operation between two cuts is on the side where fewer bytes cross.
                 reach = 0 if inside or items[place + 1].loop is not None else every // 2
                 low, high = max(place - reach, 0), min(place + 1 + reach, len(items) - 1)
                 later = flow.later(earlier | set(order[: low + 1]), order[high:])
@@ -280,9 +281,10 @@ class _Line:
         return found
 
     def _inside(self, place: int, before_s: float, after_s: float) -> Iterator[_Mark]:
-        """The places between the iterations of a scan over layers.
+        """Yields the places between the iterations of a scan over layers.
 
-        ``before_s`` is what all takes that is before the scan, ``after_s`` that with the scan.
+        ``before_s`` is the time of all operations before the scan, ``after_s`` that time with the
+        scan.
         """
         item = self.items[place]
         assert item.loop is not None
@@ -297,7 +299,7 @@ class _Line:
             yield _Mark(at, at, seconds, 2 * sum(carried), place, trip)
 
     def cuts(self, marks: Iterable[_Mark]) -> Cuts:
-        """The iterations at which marks cut groups, as those of the first loop."""
+        """Returns the iterations at which marks cut groups, counted in the first loop."""
         found: dict[int, set[int]] = {}
         for mark in marks:
             item = self.items[mark.item]
@@ -310,14 +312,15 @@ class _Line:
 def _selected(
     ends: Sequence[float], bytes_: Sequence[int], seconds: float, count: int, even: float
 ) -> list[int]:
-    """The places of the boundaries: about the shortest longest stage, then the fewest bytes.
+    """Selects the places of the boundaries: about the shortest longest stage, then the fewest
+    bytes.
 
     Args:
-      ends: by place what all takes that is before it.
-      bytes_: by place what crosses there.
-      seconds: what all takes.
+      ends: for each place, the time of all operations before it.
+      bytes_: for each place, the bytes that cross there.
+      seconds: the time of all operations.
       count: how many stages there are.
-      even: the share of the mean by which the longest stage may be above it.
+      even: the share of the mean by which the longest stage may exceed it.
     """
     times, sizes = np.array([0.0, *ends, seconds]), np.array([0.0, *bytes_, 0.0])
     longest = _path(times, np.maximum, count)[0]
@@ -336,11 +339,11 @@ def _selected(
 def _path(
     times: FloatArray, add: Callable[[FloatArray, FloatArray], FloatArray], count: int
 ) -> tuple[float, list[int]]:
-    """The least cost of so many stages between places, and the places.
+    """Returns the least cost of ``count`` stages between places, and the places.
 
     Args:
-      times: when each place is, the beginning and the end among them.
-      add: the cost with a stage, from the times of stages (from, to) and the cost before them.
+      times: the time of each place, start and end included.
+      add: returns the cost with one more stage, given its start and end and the cost before it.
     """
     places = len(times)
     best = np.full(places, np.inf)
@@ -360,7 +363,7 @@ def _path(
 
 
 def _cut(flow: StageFlow, marks: Sequence[_Mark], count: int) -> StageCut:
-    """The minimum cuts at marks, one behind the other. Raises StageError."""
+    """Computes the minimum cuts at marks, one after the other. Raises StageError."""
     line = [number for number, node in enumerate(flow.nodes) if node.pinned]
     ends = list(itertools.accumulate(flow.nodes[number].seconds for number in line))
     stages = [0] * len(flow.nodes)
@@ -368,7 +371,7 @@ def _cut(flow: StageFlow, marks: Sequence[_Mark], count: int) -> StageCut:
     for boundary, mark in enumerate(marks, 1):
         first, last = set(earlier), list[int]()
         for number, end in zip(line, ends, strict=True):
-            # Parts of a loop do not take quite the share of it that their iterations are.
+            # The time of a loop's part is not exactly proportional to its iterations.
             middle = end - flow.nodes[number].seconds / 2
             if middle < mark.low:
                 first.add(number)
@@ -385,7 +388,8 @@ def _cut(flow: StageFlow, marks: Sequence[_Mark], count: int) -> StageCut:
 def _made_again(
     flow: StageFlow, stages: Sequence[int], sent: Mapping[int, set[int]]
 ) -> dict[int, set[int]]:
-    """By value the stages that make it of what they have, rather than to receive it, too."""
+    """Returns, for each value, the stages that compute it from their own values rather than receive
+    it."""
     program, roots = flow.joint.program, flow.joint.roots
     found: dict[int, set[int]] = {}
     for value, targets in sent.items():
@@ -404,7 +408,7 @@ def _made_again(
 
 
 def _check_order(flow: StageFlow, stages: Sequence[int]) -> None:
-    """Raises StageError where no cut gives an order in which stages can run."""
+    """Raises StageError where the cut gives no order in which stages can run."""
     program = flow.joint.program
     for value, readers in flow.readers.items():
         maker = flow.node_of[value]

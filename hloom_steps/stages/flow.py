@@ -1,11 +1,11 @@
-"""What crosses between two sides of a step: a network whose minimum cut is a boundary of stages.
+"""The network of the values between two sides of a step: its minimum cut is a boundary of stages.
 
-Each operation is on one side. A value, made once and read on the other side, crosses once. What
-stages make by themselves of arguments crosses nowhere, but an argument that both sides read is held
-twice. Forward values go from earlier stages to later ones, and backward values the other way: no
-cut has an operation of the forward pass read a later stage, or one of the backward pass an earlier
-stage's cotangent. A backward operation may read the forward pass of any stage, which costs what
-crosses; so it mostly goes to the stage whose residuals it reads.
+Each operation is on one side. A value computed once and read on the other side crosses once. Values
+that stages compute themselves from arguments do not cross, but an argument that both sides read is
+held twice. Forward values go from earlier stages to later ones, and backward values the other way:
+in no cut does an operation of the forward pass read from a later stage, or one of the backward pass
+an earlier stage's cotangent. A backward operation may read the forward pass of any stage, at the
+cost of the crossing bytes; so it mostly goes to the stage whose residuals it reads.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Node:
     """An operation, or one result of a barrier.
 
     Attributes:
-      position: of the operation in its block.
-      late: whether it is of the backward pass.
-      seconds: what it takes.
-      pinned: whether it is work of the main path, whose place decides a stage's time.
+      position: the position of the operation in its block.
+      late: whether it is in the backward pass.
+      seconds: its time.
+      pinned: whether it is on the main path, so that its place decides a stage's time.
     """
 
     position: int
@@ -50,12 +50,13 @@ class Node:
 
 
 class StageFlow:
-    """The operations of a step that stages share out, and what crosses between them.
+    """The operations of a step that are divided among stages, and the values that cross between
+    them.
 
     Args:
       joint: the step.
-      speed: that of a device.
-      slow_s: cheap work that takes at least so long is pinned, too.
+      speed: the speed of a device.
+      slow_s: cheap work that takes at least as long is pinned, too.
     """
 
     def __init__(self, joint: Joint, speed: Speed, slow_s: float = math.inf) -> None:
@@ -93,7 +94,7 @@ class StageFlow:
                 self.nodes.append(Node(position, late, seconds_, pinned))
 
     def reads(self, number: int) -> list[int]:
-        """The values that a node reads."""
+        """Returns the values that a node reads."""
         program = self.joint.program
         position = self.nodes[number].position
         if program.names[position] != BARRIER:
@@ -135,7 +136,7 @@ class StageFlow:
                 self._together(holders, weight * self.source_bytes(source))
 
     def source_bytes(self, source: Parameter | Batch) -> int:
-        """What an argument, or rows of it, take on a device."""
+        """Returns the bytes of an argument, or of rows of it, on a device."""
         program = self.joint.program
         whole = program.bytes_of(source.leaf)
         if isinstance(source, Batch) or source.start is None or source.stop is None:
@@ -144,7 +145,7 @@ class StageFlow:
         return whole * (source.stop - source.start) // rows
 
     def _together(self, members: Collection[int], capacity: int | None) -> None:
-        """A capacity that a cut takes once where not all members are on one side."""
+        """Adds a capacity that a cut pays once where its members are on both sides."""
         if len(members) < 2:
             return
         entry, exit_ = self._count, self._count + 1
@@ -154,12 +155,12 @@ class StageFlow:
             self._arcs += [(member, entry, None), (exit_, member, None)]
 
     def later(self, first: Iterable[int], last: Iterable[int]) -> set[int]:
-        """The nodes of the later side of the minimum cut that has some nodes on each side."""
+        """Returns the nodes on the later side of the minimum cut between given nodes."""
         found = self._network.cut(first, last)
         return {number for number in found if number < len(self.nodes)}
 
     def crossing_bytes(self, later: AbstractSet[int]) -> int:
-        """What crosses between the later nodes and the others."""
+        """Returns the bytes that cross between the later nodes and the others."""
         program = self.joint.program
         return sum(
             program.bytes_of(value)
@@ -171,9 +172,10 @@ class StageFlow:
         )
 
     def crossing(self, stages: Sequence[int]) -> dict[int, set[int]]:
-        """The values that one stage makes and others read, with these, by the stage of each node.
+        """Returns the values that one stage computes and others read, with the reading stages,
+        given each node's stage.
 
-        They are in the order in which they are made.
+        Values are in program order.
         """
         found: dict[int, set[int]] = {}
         for value, readers in self.readers.items():
@@ -184,9 +186,10 @@ class StageFlow:
 
 
 def _main_path(joint: Joint) -> set[int]:
-    """The values that depend on parameters and on data, both.
+    """Returns the values that depend on both parameters and data.
 
-    What is made of one of them alone, as random masks or a table of positions, may be anywhere.
+    Values computed from one of them alone, e.g. random masks or a table of positions, may be in any
+    stage.
     """
     program = joint.program
     parameters = set(joint.signature.parameters)

@@ -1,4 +1,5 @@
-"""A step and its gradients in the form that stages are cut from: layers in parts, sums in terms."""
+"""Prepares a step and its gradients for the cut: loops over layers in parts, gradients as terms of
+sums."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PARAMETER = "hloom.parameter"
 
 @dataclass(frozen=True)
 class Signature:
-    """What attributes say of a step's arguments and results, by their numbers.
+    """The marked arguments and results of a step, by number.
 
     Attributes:
       parameters: the arguments that are differentiated.
@@ -44,7 +45,7 @@ class Signature:
 
     @classmethod
     def of(cls, function: ir.Operation) -> Signature:
-        """That of a module's entry function."""
+        """Reads the signature of a module's entry function."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         gradients = marked(function, "res_attrs", GRADIENT)
         outputs = [number for number in range(len(type_.results)) if number not in gradients]
@@ -54,7 +55,7 @@ class Signature:
         )  # fmt: skip
 
     def source(self, argument: int) -> Source:
-        """What an argument of the step is."""
+        """Returns the kind of an argument of the step."""
         if argument in self.parameters:
             return Parameter(argument)
         if argument in self.cotangents:
@@ -67,11 +68,11 @@ class Joint:
     """A step whose loops are parts, and whose gradients are terms.
 
     Attributes:
-      code: the module; its main returns the outputs, then the terms.
-      program: its block.
-      signature: what the arguments are.
-      terms: by place behind the outputs what each term is a gradient of.
-      original: the step as it was.
+      code: the module, whose main returns the outputs, then the terms.
+      program: the block of main.
+      signature: its marked arguments and results.
+      terms: for each result after the outputs, the parameter that the term is a gradient of.
+      original: the step before this change.
     """
 
     code: ir.Module
@@ -82,10 +83,10 @@ class Joint:
 
     @classmethod
     def of(cls, module: ir.Module, target: Target, cuts: Mapping[int, Sequence[int]]) -> Joint:
-        """That of a module, which stays as it is.
+        """Prepares a copy of a module.
 
         Args:
-          cuts: by group of `layer_groups` the iterations at which a part begins.
+          cuts: for each group of `layer_groups`, the iterations at which a part starts.
         """
         code = clone_module(module)
         main = walk.entry_function(code)
@@ -105,26 +106,27 @@ class Joint:
 
     @property
     def outputs(self) -> int:
-        """How many results are no terms."""
+        """Returns the number of results that are no terms."""
         return len(self.signature.outputs)
 
     @functools.cached_property
     def returned(self) -> list[int]:
-        """The values that the step gives, outputs first, then terms."""
+        """Returns the values that the step returns, outputs first, then terms."""
         terminator = self.program.ops[-1]
         return [self.program.index[value] for value in terminator.operands]
 
     @functools.cached_property
     def late(self) -> list[bool]:
-        """For each value whether it depends on a cotangent."""
+        """Returns, for each value, whether it depends on a cotangent."""
         return _late(self.program, self.signature.cotangents)
 
     @functools.cached_property
     def roots(self) -> dict[int, frozenset[Source]]:
-        """The values that every stage can make by itself, with the arguments that this takes.
+        """Returns the values that every stage can compute itself, with the arguments that they
+        need.
 
-        These are the arguments, and cheap work on arguments and constants alone; of reductions
-        those of constants, since what is made of much and takes little is better sent.
+        These are the arguments, and cheap work on arguments and constants alone, except reductions
+        of arguments: a small result of large operands is better sent.
         """
         program = self.program
         found: dict[int, frozenset[Source]] = {
@@ -146,7 +148,7 @@ class Joint:
 
     @functools.cached_property
     def rows(self) -> dict[int, Parameter]:
-        """The values that are rows of parameters."""
+        """Returns the values that are rows of parameters."""
         program, found = self.program, {}
         for position, op in enumerate(program.ops):
             rows = parameter_rows(op, program.block)
@@ -156,7 +158,7 @@ class Joint:
 
 
 def made_of_parameters(program: Program, signature: Signature) -> set[ir.Value]:
-    """The values of a program that are made of parameters, and of constants, alone."""
+    """Returns the values of a program that are computed from parameters and constants alone."""
     parameters = set(signature.parameters)
     found = [value in parameters for value in range(len(program.sizes))]
     other = [value not in parameters for value in range(len(program.block.arguments))]
@@ -169,7 +171,7 @@ def made_of_parameters(program: Program, signature: Signature) -> set[ir.Value]:
 
 
 def late_values(program: Program, cotangents: Sequence[int]) -> list[ir.Value]:
-    """The values of a program that depend on a cotangent."""
+    """Returns the values of a program that depend on a cotangent."""
     late = _late(program, cotangents)
     return [program.values[number] for number, each in enumerate(late) if each]
 
@@ -186,7 +188,7 @@ def _late(program: Program, cotangents: Sequence[int]) -> list[bool]:
 
 
 def _write_terms(block: ir.Block, signature: Signature) -> list[Parameter]:
-    """Has the program return its outputs and the terms of its gradients."""
+    """Makes the program return its outputs and the terms of its gradients."""
     terminator = walk.terminator(block)
     returned = [terminator.operands[number] for number in signature.outputs]
     found: list[Parameter] = []

@@ -1,4 +1,5 @@
-"""What `stages` decided: the stages, what crosses between them, and what each holds."""
+"""The plan of `stages`: the stages, the values that cross between them, and the bytes that each
+holds."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class StagesPlan(PlanBase):
     Attributes:
       stages: the programs.
       module: the module that was planned.
-      refusal: why there are none; empty where there are, and where none are asked for.
-      more: tables of who runs the programs, as their schedule.
+      refusal: why no stages exist; empty where they exist, and where none are requested.
+      more: tables of the driver that runs the programs, e.g. their schedule.
     """
 
     stages: Stages | None = None
@@ -46,7 +47,7 @@ class StagesPlan(PlanBase):
         return f"{self.effect()}, the longest {percent(stages.balance - 1)} above the mean"
 
     def effect(self) -> str:
-        """The stages and the bytes that cross, in few words."""
+        """Summarizes the stages and the bytes that cross."""
         stages = self.stages
         if stages is None:
             return "no stages"

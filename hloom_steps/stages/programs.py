@@ -1,8 +1,8 @@
-"""The programs of a step in stages: what each reads and gives of one microbatch.
+"""The programs of a step in stages, with the arguments and results of each for one microbatch.
 
-All else follows from these lists. A value that one stage makes and another one reads is a transfer;
-one that a later program of its own stage reads is a residual. Where two stages read one parameter
-both hold it, and both give a gradient of it: the sum of these is the parameter's.
+All else follows from these lists. A value that one stage computes and another one reads is a
+transfer; one that a later program of its own stage reads is a residual. Where two stages read one
+parameter both hold it, and both return a gradient of it: the parameter's gradient is their sum.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Batch:
-    """Any other argument of the step, as data and random keys: that of one microbatch."""
+    """Any other argument of the step, e.g. data and random keys, for one microbatch."""
 
     leaf: int
 
 
 @dataclass(frozen=True)
 class Cotangent:
-    """What an output's cotangent is: the share of the step's loss that the microbatch's has.
+    """The cotangent of an output: the weight of the microbatch's loss in the step's loss.
 
     Attributes:
       number: the cotangent's number among the arguments that are cotangents.
@@ -60,7 +60,7 @@ class Cotangent:
 
 @dataclass(frozen=True)
 class Value:
-    """An array that an earlier program of the same microbatch gives: one of `Stages.values`."""
+    """An array that an earlier program of the same microbatch returns: one of `Stages.values`."""
 
     number: int
 
@@ -88,7 +88,7 @@ Result = Value | Gradient | Output
 
 
 class Direction(StrEnum):
-    """Which part of a stage's work a program does."""
+    """The part of a stage's work that a program does."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -104,14 +104,14 @@ class Program:
 
     Attributes:
       stage: the stage, from 0.
-      kind: which part of its work this is.
+      kind: the part of the stage's work.
       function: the name of the function in `Stages.code`.
-      reads: what the function's arguments are, in order, each once.
-      gives: what its results are, in order, each once.
+      reads: the sources of the function's arguments, in order, each once.
+      gives: the kinds of its results, in order, each once.
       arguments: the types of the arguments.
-      results: those of the results.
-      read_bytes: what each argument takes on a device.
-      seconds: what it takes, by rooflines of a device.
+      results: the types of the results.
+      read_bytes: the bytes of each argument on a device.
+      seconds: its time, by rooflines of a device.
     """
 
     stage: int
@@ -126,17 +126,17 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Its name for people, "stage 2 backward"."""
+        """Returns its printed name, "stage 2 backward"."""
         return f"stage {self.stage} {self.kind}"
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """An array that one program makes and others read.
+    """An array that one program computes and others read.
 
     Attributes:
       name: its operation and the user's line, "dot_general model.py:25".
-      bytes: what it takes on a device of a stage.
+      bytes: its size on a device of a stage.
       described: its operation for tables.
     """
 
@@ -151,9 +151,9 @@ class Transfer:
 
     Attributes:
       value: the number of the value.
-      source: the stage that makes it.
-      target: one that reads it.
-      kind: the direction in which it goes, that of the program that makes it.
+      source: the stage that computes it.
+      target: a stage that reads it.
+      kind: the direction in which it goes, that of the program that computes it.
     """
 
     value: int
@@ -170,7 +170,7 @@ class Stages:
       code: the module that holds their functions; its main runs all of them, one by one.
       count: how many stages there are.
       programs: the forward programs of all stages, then backward ones from the last stage on.
-      values: by number what programs hand to others.
+      values: the values between programs, by number.
     """
 
     code: ir.Module
@@ -179,12 +179,12 @@ class Stages:
     values: tuple[Crossing, ...]
 
     def of_stage(self, stage: int) -> list[Program]:
-        """The programs of a stage, in the order in which they run."""
+        """Returns the programs of a stage, in the order in which they run."""
         return [program for program in self.programs if program.stage == stage]
 
     @functools.cached_property
     def makers(self) -> dict[int, Program]:
-        """By value the program that gives it."""
+        """Returns, for each value, the program that returns it."""
         return {
             given.number: program
             for program in self.programs
@@ -194,7 +194,8 @@ class Stages:
 
     @functools.cached_property
     def readers(self) -> dict[int, list[str]]:
-        """By value the names of the programs that read it, in the order in which they run."""
+        """Returns, for each value, the names of the programs that read it, in the order in which
+        they run."""
         found: dict[int, list[str]] = {number: [] for number in range(len(self.values))}
         for program in self.programs:
             for number in sorted(_values_of(program.reads)):
@@ -203,7 +204,8 @@ class Stages:
 
     @functools.cached_property
     def transfers(self) -> tuple[Transfer, ...]:
-        """What goes from one stage to another, in the order of the programs that make it."""
+        """Returns the values that go from one stage to another, in the order of the programs that
+        compute them."""
         targets = {
             (read.number, program.stage)
             for program in self.programs
@@ -220,7 +222,8 @@ class Stages:
         )
 
     def residuals(self, stage: int) -> list[int]:
-        """The values that a stage holds from its forward program for its later ones, in order."""
+        """Returns the values that a stage holds from its forward program for its later ones, in
+        order."""
         programs = self.of_stage(stage)
         there = {
             given.number
@@ -236,11 +239,12 @@ class Stages:
         return sorted(there & set().union(*later))
 
     def residual_bytes(self, stage: int) -> int:
-        """What they take of one microbatch on a device of the stage."""
+        """Returns the bytes of one microbatch's residuals on a device of the stage."""
         return sum(self.values[value].bytes for value in self.residuals(stage))
 
     def parameter_bytes(self, stage: int) -> int:
-        """What its parameters take on a device of the stage; none of what no program reads."""
+        """Returns the bytes of the parameters that a stage's programs read, on a device of the
+        stage."""
         return sum(
             {
                 source: size_bytes
@@ -251,7 +255,7 @@ class Stages:
         )
 
     def parameters(self, stage: int) -> list[Parameter]:
-        """The parameters that a stage reads, or gives a gradient of."""
+        """Returns the parameters that a stage reads, or returns a gradient of."""
         found = set[Parameter]()
         for program in self.of_stage(stage):
             found.update(each for each in program.reads if isinstance(each, Parameter))
@@ -260,7 +264,7 @@ class Stages:
 
     @property
     def shared(self) -> list[int]:
-        """The leaves of parameters of which several stages hold the same slices."""
+        """Returns the leaves of parameters of which several stages hold the same slices."""
         held = [self.parameters(stage) for stage in range(self.count)]
         return sorted(
             {
@@ -274,17 +278,17 @@ class Stages:
         )
 
     def seconds(self, stage: int) -> float:
-        """What a stage takes for one microbatch."""
+        """Returns the seconds of a stage for one microbatch."""
         return sum(program.seconds for program in self.of_stage(stage))
 
     @property
     def longest(self) -> float:
-        """What the longest stage takes for one microbatch."""
+        """Returns the seconds of the longest stage for one microbatch."""
         return max(self.seconds(stage) for stage in range(self.count))
 
     @property
     def balance(self) -> float:
-        """The longest stage over the mean."""
+        """Returns the longest stage's time over the mean."""
         total = sum(self.seconds(stage) for stage in range(self.count))
         return self.longest * self.count / total if total else 1.0
 

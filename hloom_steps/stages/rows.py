@@ -1,7 +1,7 @@
-"""Rows of stacks: a part of a value's leading axis, read as close to where it is made as can be.
+"""Reads rows of stacks, parts of a value's leading axis, as close to their computation as possible.
 
-Where a stack is the parts of loops one behind the other its rows are one of these; rows of what is
-converted are converted rows. So what a stage reads of a stacked parameter is a slice of that.
+Where a stack is a concatenation of loops' parts, its rows are one of these; rows of a converted
+value are converted rows. So a stage reads a slice of a stacked parameter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RowReader:
             pieces = _pieces(op, start, stop)
             return concatenated([self.rows(value, *rows) for value, *rows in pieces])
         if op is not None and op.name == BARRIER:
-            # It orders work of one program: these rows are of several.
+            # A barrier orders work of one program, and these rows are in several.
             return self.rows(op.operands[ir.OpResult(value).result_number], start, stop)
         if op is not None and does_each_row_alone(op):
             inner = self.rows(op.operands[0], start, stop)
@@ -54,7 +54,7 @@ class RowReader:
 
 
 def does_each_row_alone(op: ir.Operation) -> bool:
-    """Whether an operation of one operand does the same to each row of it."""
+    """Whether an operation of one operand treats each of its rows alike and by itself."""
     if op.name == "stablehlo.reshape":
         return shape_of(op.operands[0])[:1] == shape_of(op.results[0])[:1]
     if op.name == "stablehlo.transpose":
@@ -63,7 +63,7 @@ def does_each_row_alone(op: ir.Operation) -> bool:
 
 
 def with_operand(op: ir.Operation, operand: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """What an operation makes of another operand, whose result has another shape."""
+    """Applies an operation to another operand, with a result of another shape."""
     attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
     made = ir.Operation.create(
         op.name,
@@ -76,12 +76,12 @@ def with_operand(op: ir.Operation, operand: ir.Value, shape: Sequence[int]) -> i
 
 
 def axis_of(concatenate: ir.Operation) -> int:
-    """The axis along which an operation puts its operands behind each other."""
+    """Returns the axis of a concatenation."""
     return ir.IntegerAttr(concatenate.attributes["dimension"]).value
 
 
 def concatenated(pieces: Sequence[ir.Value]) -> ir.Value:
-    """Stacks one behind the other."""
+    """Concatenates stacks along their leading axis."""
     if len(pieces) == 1:
         return pieces[0]
     rows = sum(shape_of(piece)[0] for piece in pieces)
@@ -96,7 +96,8 @@ def concatenated(pieces: Sequence[ir.Value]) -> ir.Value:
 
 
 def _pieces(op: ir.Operation, start: int, stop: int) -> list[tuple[ir.Value, int, int]]:
-    """The operands of a concatenation that have some of these rows, each with which of its own."""
+    """Yields the operands of a concatenation that contain some of these rows, each with its own row
+    range."""
     found, at = [], 0
     for operand in op.operands:
         rows = shape_of(operand)[0]
@@ -108,7 +109,7 @@ def _pieces(op: ir.Operation, start: int, stop: int) -> list[tuple[ir.Value, int
 
 
 def parameter_rows(op: ir.Operation, block: ir.Block) -> tuple[int, int, int] | None:
-    """The number of the argument of a block of which an operation slices rows, and which."""
+    """Returns the number of the block's argument that an operation slices, and the row range."""
     rows = sliced_rows(op)
     if rows is None:
         return None
@@ -119,7 +120,7 @@ def parameter_rows(op: ir.Operation, block: ir.Block) -> tuple[int, int, int] | 
 
 
 def sliced_rows(op: ir.Operation) -> tuple[int, int] | None:
-    """The rows of its operand that an operation is; None where it is no rows."""
+    """Returns the rows of its operand that an operation slices; None where it slices none."""
     if op.name != SLICE:
         return None
     starts, stops, strides = (

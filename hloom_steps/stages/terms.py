@@ -1,8 +1,8 @@
-"""Gradients as the terms that stages give: what each use of a parameter adds to its gradient.
+"""Divides gradients into the terms that stages return: one for each use of a parameter.
 
-A parameter that several layers read has a gradient that is a sum. Where these layers are of
-different stages no stage waits for another one's term: each gives the sum of its own. Parts of a
-stacked gradient are terms, too, each of some rows.
+The gradient of a parameter that several layers read is a sum. Where these layers are in different
+stages, no stage waits for another one's term: each returns the sum of its own. Parts of a stacked
+gradient are terms of some rows each.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _WHOLE = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 
 @dataclass(frozen=True)
 class Term:
-    """A value that is added to the gradient of a parameter, or to rows of it."""
+    """A value that is added to a parameter's gradient, or to rows of it."""
 
     value: ir.Value
     rows: tuple[int, int] | None = None
 
     def of(self, leaf: int) -> Parameter:
-        """The part of a parameter that it is a gradient of."""
+        """Returns the part of a parameter that the term is a gradient of."""
         return Parameter(leaf) if self.rows is None else Parameter(leaf, *self.rows)
 
 
 def terms_of(gradient: ir.Value) -> list[Term]:
-    """The terms of a gradient; itself where it is no sum. New operations are written at the
-    insertion point."""
+    """Returns the terms of a gradient; the gradient itself where it is no sum. Writes new
+    operations at the insertion point."""
     op = defining_op(gradient)
     if op is None:
         return [Term(gradient)]
@@ -57,7 +57,7 @@ def terms_of(gradient: ir.Value) -> list[Term]:
 
 
 def _through(op: ir.Operation, term: Term) -> Term:
-    """A term of an operation's result, from one of its operand."""
+    """Returns a term of an operation's result, given a term of its operand."""
     shape = shape_of(op.results[0])
     if term.rows is not None:
         shape[0] = term.rows[1] - term.rows[0]
@@ -75,7 +75,8 @@ def _behind_each_other(op: ir.Operation) -> list[Term]:
 
 
 def _padded_rows(op: ir.Operation) -> tuple[int, int] | None:
-    """The rows of an operation's result that are its operand, where all others are zero."""
+    """Returns the rows of an operation's result that contain its operand, if all others are
+    zero."""
     low, high, interior = (
         walk.integers(op, name)
         for name in ("edge_padding_low", "edge_padding_high", "interior_padding")

@@ -1,12 +1,12 @@
-"""Scans over layers, and how their iterations become parts that different stages run.
+"""Finds scans over layers, and cuts their iterations into parts that different stages run.
 
 A loop is a scan over layers where an iteration reads its slice of a stacked parameter. The loops
 that share stacks with it, mostly its backward loop, are cut at the same slices. Each part has
-stacks of its own: what reads a whole one reads the parts, one behind the other, and what reads
-slices of it, as a part of the backward loop, reads those of one part.
+stacks of its own: a reader of a whole stack reads the concatenated parts, and a reader of slices,
+e.g. a part of the backward loop, reads those of one part.
 
-A sum that a backward loop carries, as the gradient of a parameter that all layers share, begins at
-zero in each part, and the parts' sums are added behind them. So no stage waits for it.
+A sum that a backward loop carries, e.g. the gradient of a parameter that all layers share, starts
+at zero in each part, and the parts' sums are added after them. So no stage waits for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LayerLoop:
     """A loop of a group that is cut at the same slices.
 
     Attributes:
-      slices: by operand that it reads slice by slice whether the index goes up.
-      reversed_: whether its iterations go against those of the group's first loop.
+      slices: for each operand that it reads slice by slice, whether the index goes up.
+      reversed_: whether its iterations run in the reverse order of the group's first loop.
     """
 
     loop: CountedLoop
@@ -46,7 +46,7 @@ class LayerLoop:
     reversed_: bool = False
 
     def ranges(self, at: Sequence[int]) -> list[tuple[int, int]]:
-        """Its parts' first iterations and last ones, exclusive; ``at`` are the first loop's."""
+        """Returns the iteration ranges of its parts; ``at`` are iterations of the first loop."""
         trips = self.loop.trip_count
         bounds = [0, *at, trips]
         if self.reversed_:
@@ -55,11 +55,11 @@ class LayerLoop:
 
 
 def layer_groups(block: ir.Block, stacked: Collection[ir.Value]) -> list[list[LayerLoop]]:
-    """The scans over layers of a block, with all loops that share stacks with them.
+    """Returns the scans over layers of a block, with all loops that share stacks with them.
 
     Args:
       block: the program, calls inlined.
-      stacked: the values that are made of parameters alone.
+      stacked: the values that are computed from parameters alone.
     """
     loops = [LayerLoop(loop, _slices(loop)) for loop in counted_loops(block) if loop.trip_count > 1]
     at = {walk.key(each.loop.op): number for number, each in enumerate(loops)}
@@ -94,7 +94,7 @@ def _alike(loops: Sequence[LayerLoop], one: int, other: int) -> bool:
 def _groups(
     loops: Sequence[LayerLoop], links: Sequence[Sequence[tuple[int, bool]]], layers: set[int]
 ) -> Iterator[list[LayerLoop]]:
-    """The loops that are linked with one another, of those groups that have a scan over layers."""
+    """Yields the groups of linked loops that contain a scan over layers."""
     seen: dict[int, bool] = {}
     for first in range(len(loops)):
         if first in seen:
@@ -115,7 +115,8 @@ def _groups(
 
 
 def _slices(loop: CountedLoop) -> dict[int, bool]:
-    """The operands that a loop reads slice by slice, each with whether the index goes up."""
+    """Returns the operands that a loop reads slice by slice, each with whether the index goes
+    up."""
     found: dict[int, bool] = {}
     counter, last = loop.body.arguments[loop.counter], loop.trip_count - 1
     condition = loop.op.regions[0].blocks[0]
@@ -145,7 +146,7 @@ def _slices(loop: CountedLoop) -> dict[int, bool]:
 
 
 def _base(value: ir.Value) -> ir.Value:
-    """What a stack is made of by operations that do the same to each slice."""
+    """Returns the value that a stack is computed from by operations on each slice alone."""
     while (op := defining_op(value)) is not None:
         if op.name == BARRIER:
             value = op.operands[ir.OpResult(value).result_number]
@@ -157,11 +158,11 @@ def _base(value: ir.Value) -> ir.Value:
 
 
 def cut_group(group: Sequence[LayerLoop], at: Sequence[int], late: Iterable[ir.Value]) -> None:
-    """Writes the loops of a group as parts, in place.
+    """Replaces the loops of a group by parts, in place.
 
     Args:
       group: the loops, in the order of their block.
-      at: the iterations of the first loop at which a part begins, ascending.
+      at: the iterations of the first loop at which a part starts, ascending.
       late: the values that depend on a cotangent.
     """
     backward, rows = set(late), RowReader()
@@ -173,7 +174,7 @@ def cut_group(group: Sequence[LayerLoop], at: Sequence[int], late: Iterable[ir.V
 
 
 def _sums(loop: CountedLoop) -> set[int]:
-    """The carries to which an iteration does nothing but to add something."""
+    """Returns the carries that an iteration only adds to."""
     found = set[int]()
     for number, argument in enumerate(loop.body.arguments):
         value = loop.returned.operands[number]
@@ -237,12 +238,12 @@ class _Parts:
             self._read_parts(carried[number])
 
     def _read_parts(self, stack: ir.Value) -> None:
-        """Lets what reads rows of a stack read the part that they are of."""
+        """Makes readers of a stack's rows read the part that contains them."""
         for reader in [use.owner.operation for use in stack.uses]:
             rows = sliced_rows(reader)
             if rows is not None:
                 with ir.InsertionPoint(reader), reader.location:
-                    # Not those that are known: they may stand behind this reader.
+                    # Rows written before are not reused: they may come after this reader.
                     reader.results[0].replace_all_uses_with(RowReader().rows(stack, *rows))
 
     def _part(

@@ -1,4 +1,5 @@
-"""Writes the programs of stages: each stage's own step is split, and its halves are functions."""
+"""Writes the programs of stages: splits each stage's own step, and writes the halves as
+functions."""
 
 from __future__ import annotations
 
@@ -61,12 +62,12 @@ _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 
 
 def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> Stages:
-    """The programs of a cut. Raises SplitError.
+    """Returns the programs of a cut. Raises SplitError.
 
     Args:
-      weights: gradients of parameters have a program of their own, where earlier stages wait for
-        what the backward program gives.
-      remat: `remat` plans each stage before it is split.
+      weights: whether gradients of parameters have a program of their own, where earlier stages
+        wait for results of the backward program.
+      remat: whether `remat` plans each stage before the split.
     """
     steps = [_StageStep(cut, stage) for stage in range(cut.count)]
     writer = _Writer(cut, target)
@@ -76,7 +77,7 @@ def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> S
 
 
 class _StageStep:
-    """What a stage reads, does and gives of a step."""
+    """The part of a step that a stage runs, with the values that it reads and returns."""
 
     def __init__(self, cut: StageCut, stage: int) -> None:
         self._cut, self.number = cut, stage
@@ -100,8 +101,8 @@ class _StageStep:
         self.positions, self.read = self._needed()
 
     def _place(self, value: int, parameter: Parameter | None) -> int:
-        """The stage that gives a result; of one that every stage can make the last one, or the
-        first that holds the parameter."""
+        """Returns the stage that returns a result; if every stage can compute it, the last one, or
+        the first that holds the parameter."""
         stage = self._cut.maker(value)
         if stage is not None:
             return stage
@@ -116,19 +117,20 @@ class _StageStep:
         return min(holders, default=0)
 
     def is_received(self, value: int) -> bool:
-        """Whether another stage makes a value for it."""
+        """Whether another stage computes a value for this one."""
         stage = self._cut.maker(value)
         return stage not in (None, self.number) and not self._cut.makes_again(value, self.number)
 
     @property
     def given(self) -> list[int]:
-        """All values that it gives, some maybe more than once."""
+        """Returns all values that the stage returns, possibly with repetitions."""
         returned = self._joint.returned
         outputs = [returned[number] for number in self.outputs]
         return [*outputs, *self.crossing, *(v for each in self.terms.values() for v in each)]
 
     def _needed(self) -> tuple[list[int], list[int]]:
-        """The positions of its operations, in order, and the values that these read of others."""
+        """Returns the positions of its operations, in order, and the values that they read from
+        other stages."""
         program, read = self._program, set[int]()
 
         def made_of(value: int) -> Iterable[int]:
@@ -144,7 +146,7 @@ class _StageStep:
         return sorted({program.producers[value] for value in made}), sorted(read)
 
     def leaf(self, value: int) -> _LeafSource | None:
-        """The argument of the step, or the rows of a parameter, that a value is."""
+        """Returns the step's argument, or the rows of a parameter, that a value is; else None."""
         if value < len(self._program.block.arguments):
             source = self._joint.signature.source(value)
             assert not isinstance(source, Value)
@@ -152,8 +154,8 @@ class _StageStep:
         return self._joint.rows.get(value)
 
     def is_backward(self, value: int) -> bool:
-        """Whether what another stage makes is there only when the stage's forward program has run:
-        it depends on a cotangent, or is of a later stage."""
+        """Whether a value of another stage arrives only after this stage's forward program: it
+        depends on a cotangent, or comes from a later stage."""
         stage = self._cut.maker(value)
         assert stage is not None
         return self._joint.late[value] or stage > self.number
@@ -161,14 +163,14 @@ class _StageStep:
 
 @dataclass(frozen=True)
 class _Module:
-    """The step of a stage as a module by itself.
+    """The step of a stage as a module of its own.
 
     Attributes:
-      module: it; its main reads and gives what is listed here.
-      marks: its cotangents and gradients.
-      sources: by argument what it is; a number of the joint step's values for what another stage
-        makes.
-      results: by result what it is; likewise.
+      module: the module; its main has the arguments and results listed here.
+      marks: its marked arguments and results.
+      sources: the source of each argument; for a value of another stage its number in the joint
+        step.
+      results: the kind of each result, likewise.
     """
 
     module: ir.Module
@@ -178,7 +180,7 @@ class _Module:
 
 
 def _alone(step: _StageStep, cut: StageCut, *, weights: bool) -> _Module:
-    """The step of a stage as a module."""
+    """Writes the step of a stage as a module."""
     joint = cut.flow.joint
     program = joint.program
     module = clone_module(joint.code)
@@ -234,7 +236,8 @@ def _alone(step: _StageStep, cut: StageCut, *, weights: bool) -> _Module:
 def _keep_shardings(
     function: ir.Operation, sources: Sequence[_LeafSource | int], joint: Joint
 ) -> None:
-    """Arguments that are arguments of the step, or rows of them, lie on devices as these do."""
+    """Gives arguments that are the step's, or rows of them, the shardings of the step's
+    arguments."""
     described = walk.readable_attributes(walk.entry_function(joint.code)).get("arg_attrs")
     if not isinstance(described, ir.ArrayAttr):
         return
@@ -248,14 +251,14 @@ def _keep_shardings(
 
 
 def _argument(source: _LeafSource, joint: Joint) -> int:
-    """The number of the step's argument that a source is, or is rows of."""
+    """Returns the number of the step's argument that a source is, or is rows of."""
     if isinstance(source, Cotangent):
         return joint.signature.cotangents[source.number]
     return source.leaf
 
 
 class _Writer:
-    """Writes the functions of stages into a module, and its main, which calls them."""
+    """Writes the functions of stages into a module, with a main that calls them."""
 
     def __init__(self, cut: StageCut, target: Target) -> None:
         self._cut, self._target = cut, target
@@ -313,7 +316,7 @@ class _Writer:
         self._later.append(later)
 
     def _known(self, alone: _Module, plan: SplitPlan, stage: int) -> dict[int, Source]:
-        """What the arguments of a stage's step are, and what its programs hand to each other."""
+        """Returns the sources of a stage's arguments, and of the values between its programs."""
         boundary = plan.boundary
         assert boundary is not None
         program = boundary.halves.program
@@ -378,7 +381,7 @@ class _Writer:
             )
 
     def stages(self) -> Stages:
-        """The programs, with a main that runs them."""
+        """Returns the programs, with a main that runs them."""
         programs = [*self._forward, *itertools.chain(*reversed(self._later))]
         with self._code.context, ir.Location.unknown():
             _write_main(self._code, self._joint, programs)
@@ -390,7 +393,7 @@ _KINDS = {FORWARD: Direction.FORWARD, OF_WEIGHTS: Direction.WEIGHTS}
 
 
 def _order(source: Source) -> tuple[int, int, int]:
-    """Parameters come first, then data, values and cotangents."""
+    """Sorts parameters first, then data, values and cotangents."""
     kind = (Parameter, Batch, Value, Cotangent).index(type(source))
     if isinstance(source, Parameter):
         return kind, source.leaf, -1 if source.start is None else source.start
@@ -398,7 +401,7 @@ def _order(source: Source) -> tuple[int, int, int]:
 
 
 def _write_main(code: ir.Module, joint: Joint, programs: Sequence[Program]) -> None:
-    """Writes a main that has the arguments and the results of the step, and runs the programs."""
+    """Writes a main with the arguments and the results of the step that calls the programs."""
     old = walk.entry_function(joint.original)
     type_ = ir.FunctionType(ir.TypeAttr(old.attributes["function_type"]).value)
     main = ir.Operation.create(
@@ -446,7 +449,7 @@ def _operand(
 
 
 def _sum(terms: Sequence[tuple[Parameter, ir.Value]], type_: ir.Type) -> ir.Value:
-    """The sum of a gradient's terms, some of which may be rows of it."""
+    """Returns the sum of a gradient's terms, some of which may be rows of it."""
     rows: dict[tuple[int, int], ir.Value] = {}
     whole: ir.Value | None = None
     for parameter, value in terms:
@@ -462,7 +465,7 @@ def _sum(terms: Sequence[tuple[Parameter, ir.Value]], type_: ir.Type) -> ir.Valu
 
 
 def _tiled(rows: dict[tuple[int, int], ir.Value], length: int) -> Iterator[ir.Value]:
-    """Values of the whole length of which the sum has each of these rows."""
+    """Yields values of the whole length whose sum contains all of these rows."""
     waiting = dict(sorted(rows.items()))
     while waiting:
         pieces: list[ir.Value] = []
@@ -477,5 +480,5 @@ def _tiled(rows: dict[tuple[int, int], ir.Value], length: int) -> Iterator[ir.Va
 
 
 def _padding(like: ir.Value, rows: int) -> list[ir.Value]:
-    """So many rows of zeros, if any."""
+    """Returns rows of zeros; an empty list for none."""
     return [zeros(typed(like, [rows, *shape_of(like)[1:]]))] if rows else []
