@@ -1,10 +1,10 @@
 """Lowers the capture regions of a module to XLA's compile options for this module.
 
-XLA has no marker for a region. It selects work by its type, by a minimum size, and by what its own
-passes leave of loops. The marks therefore become:
+XLA has no marker for a region. It selects work by its type, by a minimum size, and by the loops
+that its own passes leave. The marks therefore become:
 
 - the types of work that a graph may contain: XLA's default, loops and branches, and collectives if
-  asked for;
+  requested;
 - the minimum size: ``min_ops`` of the regions. jaxlib before 0.12 counts a loop as one thunk, and
   makes no graphs inside a loop that is too small for one: a loop between two collectives that the
   partitioner inserted would not be captured. With a loop the minimum is therefore 1;

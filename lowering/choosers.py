@@ -8,8 +8,7 @@ On CUDA devices of one process that can address each other's memory synchronize 
 hloom's. It is compiled here for their architecture, and its image is an attribute of the custom
 call. Other devices, and those of several processes, synchronize by XLA's all-reduce of the token,
 which comes from a custom call, so that XLA cannot fold it. Dependencies are selects, which XLA
-fuses with their users. What need not be initialised is a buffer that XLA allocates and leaves
-alone.
+fuses with their users. An uninitialised value is a buffer that XLA allocates and does not write.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def _cuda_ragged_all_to_all(site: Site, placement: Placement) -> Choice:
 
 def _uninitialized(site: Site, placement: Placement) -> Choice:
     if not site.is_manual:
-        # It would make the whole buffer on each device, and then take a part.
+        # XLA would allocate the whole buffer on each device, and then take a part.
         return Decomposition("zeros: the partitioner has yet to split the buffer")
     return Rewrite("a buffer that XLA leaves as it is", _allocate)
 
@@ -142,7 +141,7 @@ def _allocate(mark: ir.Operation) -> list[ir.Value]:
 
 
 def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement) -> bytes | str:
-    """A kernel's machine code, or a text that says why it cannot serve these groups."""
+    """Returns a kernel's machine code, or the reason why it cannot serve these groups."""
     if placement.spans_processes:
         return "the devices are of several processes"
     if placement.compute_capability is None:
@@ -160,7 +159,7 @@ def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement
 
 
 def _unsupported(site: Site) -> str | None:
-    """Why the kernel cannot move these values; None where it can."""
+    """Returns why the kernel cannot move these values; None where it can."""
     _, operand, _, *vectors = (ir.RankedTensorType(each.type) for each in site.mark.operands)
     if (element_bits(operand.element_type) or 1) % _BYTE_BITS:
         return f"elements of type {operand.element_type} share bytes"
@@ -172,7 +171,7 @@ def _unsupported(site: Site) -> str | None:
 
 
 def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
-    """The attributes that tell the handler what to launch."""
+    """Returns the attributes that select the kernel that the handler launches."""
     return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
 
 

@@ -1,8 +1,8 @@
 """XLA's compile options for a module whose loops load from the host an iteration ahead.
 
 XLA:GPU lets two asynchronous operations run at once, copies of slices included, and ends one before
-it begins a third. With several loads in a loop it would so wait for the first ones at once, and not
-behind the products that they are to span. The limit is therefore raised by their number.
+it begins a third. With several loads in a loop it would wait for the first ones at once, and not
+after the products that they should span. The limit is therefore raised by their number.
 
 Measured on compiles for an H100 (2026-11-22), five loads in a loop of four products: with
 the default three loads span no product with jaxlib 0.10.2, and none spans more than two with

@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of one FFI target in the place of a mark, with the mark's operands and results.
+    """A call of one FFI target that replaces a mark, with the mark's operands and results.
 
     Attributes:
       target: the name under which the runtime registers the kernel.
@@ -60,14 +60,14 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The mark's own decomposition in its place; `why` is the choice as text."""
+    """The mark's own decomposition, which replaces it; `why` is the choice as text."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Other operations in the place of the mark, marks among them if need be.
+    """Other operations that replace the mark, further marks included.
 
     Attributes:
       why: the choice as text.
@@ -154,7 +154,7 @@ def _row_by_row(values: Sequence[ir.Value]) -> ir.ArrayAttr:
 
 
 class LoweringError(ValueError):
-    """A mark that cannot be lowered; the text names it and says why."""
+    """A mark cannot be lowered; the text names it and says why."""
 
 
 def decomposition_name(mark: ir.Operation) -> str:

@@ -50,10 +50,10 @@ class MarkLowering:
     """The lowering of some marks of a module.
 
     Attributes:
-      mark: their name.
+      mark: the marks' name.
       became: "kernel", "decomposition" or "rewrite".
       target: the FFI target that they call now; None where they call none.
-      why: the reason, for people.
+      why: the reason, as text for the user.
     """
 
     mark: str
@@ -63,7 +63,7 @@ class MarkLowering:
 
     @classmethod
     def of(cls, site: Site, choice: Choice) -> MarkLowering:
-        """The decision that a choice is."""
+        """Returns the decision of a choice."""
         match choice:
             case KernelCall():
                 return cls(site.name, "kernel", choice.target, choice.why)
@@ -81,7 +81,7 @@ class Lowered:
     """The lowering of the marks of a module.
 
     Attributes:
-      decisions: by lowering, the number of marks; in program order.
+      decisions: the number of marks by lowering, in program order.
     """
 
     decisions: Mapping[MarkLowering, int]
@@ -127,7 +127,7 @@ class _Lowerer:
         marks_by_function = {
             name: list(marks.marks_in(function)) for name, function in self._functions.items()
         }
-        # A decomposition is lowered where it is used: what serves a mark depends on its place.
+        # A decomposition is lowered where it is used: the kernel for a mark depends on its place.
         decompositions = {
             decomposition_name(mark) for found in marks_by_function.values() for mark in found
         }

@@ -44,7 +44,7 @@ _INDEX_BITS = (8, 16, 32, 64)
 
 
 def choose_cpu(site: Site, placement: Placement) -> Choice:
-    """The kernel, or XLA's own collectives if devices cannot read each other's memory.
+    """Returns the kernel, or XLA's own collectives if devices cannot read each other's memory.
 
     Raises LoweringError if the number of slices does not fit the groups, or if offsets and sizes
     have a type that no kernel reads.

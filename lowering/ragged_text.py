@@ -27,7 +27,7 @@ class Tensor:
 
 
 def places(offsets: Tensor) -> str:
-    """`(input offsets, output offsets) -> places`: a row for each slice, in 64 bits."""
+    """Writes `(input offsets, output offsets) -> places`: a row for each slice, in 64 bits."""
     [k] = offsets.shape
     return f"""
 func.func @places(%reads: {offsets}, %writes: {offsets}) -> tensor<{k}x2xi64> {{
@@ -42,7 +42,7 @@ func.func @places(%reads: {offsets}, %writes: {offsets}) -> tensor<{k}x2xi64> {{
 
 
 def exchanged_places(offsets: Tensor, groups: Groups) -> str:
-    """`(places of what I send) -> places of what I get`."""
+    """Writes `(places of what I send) -> places of what I get`."""
     [k] = offsets.shape
     return f"""
 func.func @exchanged_places(%places: tensor<{k}x2xi64>) -> tensor<{k}x2xi64> {{
@@ -54,7 +54,8 @@ func.func @exchanged_places(%places: tensor<{k}x2xi64>) -> tensor<{k}x2xi64> {{
 
 
 def every_row_exchanged(operand: Tensor, groups: Groups) -> str:
-    """`(operand) -> the rows of all`, in the order of the group; everyone waits for everyone."""
+    """Writes `(operand) -> the rows of all`, in the order of the group; every device waits for
+    all."""
     devices = len(groups[0])
     every = _every(operand, devices)
     repeated = Tensor((devices, *operand.shape), operand.element)
@@ -70,7 +71,7 @@ func.func @every_row(%operand: {operand}) -> {every} {{
 
 
 def every_row_gathered(operand: Tensor, groups: Groups) -> str:
-    """`(operand) -> the rows of all`, in the order of the group."""
+    """Writes `(operand) -> the rows of all`, in the order of the group."""
     every = _every(operand, len(groups[0]))
     return f"""
 func.func @every_row(%operand: {operand}) -> {every} {{
@@ -81,7 +82,7 @@ func.func @every_row(%operand: {operand}) -> {every} {{
 
 
 def picked(operand: Tensor, output: Tensor, offsets: Tensor, devices: int) -> str:
-    """`(places of what I get, recv sizes, the rows of all, output) -> result`.
+    """Writes `(places of what I get, recv sizes, the rows of all, output) -> result`.
 
     Where slices overlap, the later one wins, as in the loop of JAX's documentation.
     """
@@ -90,7 +91,7 @@ def picked(operand: Tensor, output: Tensor, offsets: Tensor, devices: int) -> st
     n, m = operand.shape[0], output.shape[0]
     column, vector, rows, grid = (f"tensor<{s}xi64>" for s in (f"{k}x1", k, m, f"{m}x{k}"))
     mask = Tensor(output.shape, "i1")
-    # Where the rows of each slice's sender begin among those of all.
+    # The first row of each slice's sender among the rows of all.
     first_rows = [index // (k // devices) * n for index in range(k)]
     return f"""
 func.func @picked(
@@ -150,12 +151,12 @@ _WIDER = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8", "f4E2M1FN": "f32"}
 
 
 def widened(values: Tensor) -> str:
-    """`(values) -> the same values`, in a type of a byte or more."""
+    """Writes `(values) -> the same values`, in a type of a byte or more."""
     return converted(values, _WIDER.get(values.element, values.element))
 
 
 def converted(values: Tensor, element: str) -> str:
-    """`(values) -> values` of another element type."""
+    """Writes `(values) -> values` of another element type."""
     result = Tensor(values.shape, element)
     return f"""
 func.func @converted(%values: {values}) -> {result} {{

@@ -64,8 +64,8 @@ def image(name: str, architecture: str) -> bytes:
       name: the source file without its ending, e.g. "barrier".
       architecture: the device's, e.g. "sm_90".
 
-    Raises nvrtc.CompilerMissingError where there is no compiler, and
-    nvrtc.UnknownArchitectureError where it is too old or too new for the device.
+    Raises nvrtc.CompilerMissingError where no compiler is found, and nvrtc.UnknownArchitectureError
+    where it is too old or too new for the device.
     """
     compiler = nvrtc.load()
     to_compile = source(name)

@@ -12,7 +12,7 @@ PLATFORMS: Mapping[str, str] = MappingProxyType({"cpu": "cpu", "cuda": "CUDA"})
 
 @dataclass(frozen=True)
 class StateType:
-    """The C++ type of the state that a handler's `instantiate` makes and XLA keeps."""
+    """The C++ type of the state that a handler's `instantiate` creates and XLA keeps."""
 
     name: str
     """The type's name in XLA's registry; with a version, like a target."""
@@ -68,7 +68,8 @@ KERNELS: tuple[Kernel, ...] = (
 
 
 def kernel(target: str, platform: str) -> Kernel:
-    """The kernel of a target on a platform ("cpu", "cuda"); raises KeyError where there is none."""
+    """Returns the kernel of a target on a platform ("cpu", "cuda"); raises KeyError where it has
+    none."""
     for candidate in KERNELS:
         if (candidate.target, candidate.platform) == (target, platform):
             return candidate

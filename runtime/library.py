@@ -22,8 +22,8 @@ class RuntimeLibraryError(RuntimeError):
 
 def find_library() -> Path | None:
     """The library's path; None where hloom was installed without a C++ compiler."""
-    # Beside the sources in a wheel, in site-packages in an editable install: importlib.resources
-    # finds both.
+    # The library is beside the sources in a wheel, and in site-packages in an editable install:
+    # importlib.resources finds both.
     resource = files("hloom.runtime") / FILE_NAME
     if resource.is_file():
         with as_file(resource) as path:
