@@ -1,7 +1,7 @@
-"""`hloom`: what a person asks hloom for at the command line.
+"""`hloom`: the command line.
 
-`import hloom` brings in JAX, a second of CPU: here help, the version and the names of the commands
-need neither. Each command's module owns its options and is imported when the command is named.
+`import hloom` loads JAX, a second of CPU: help, the version and the names of the commands need
+neither. Each command's module defines its options and is imported when the command is named.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Command(_Parser):
-    """The parser of one command, which gets its options when it is to parse something."""
+    """The parser of one command, which loads its options when it first parses."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         name = self.prog.split()[-1]
@@ -110,7 +110,7 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `hloom` and gives its exit status: 0, or 1 for a mistake, which is told on stderr.
+    """Runs `hloom` and returns its exit status: 0, or 1 for a mistake, which is reported on stderr.
 
     Args:
       argv: the command line without the program's name; `sys.argv[1:]` where None.
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _complain(str(error))
     except BrokenPipeError:
-        # The reader has gone; Python's flush at exit shall not complain about it.
+        # The reader has closed the pipe; Python's flush at exit must not report that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -174,7 +174,7 @@ def _complain(what: str) -> int:
 
 
 def _missing_extra(command: str, error: ModuleNotFoundError) -> str:
-    """What to install for the demo. Raises the error again where it is about anything else."""
+    """Returns what to install for the demo. Raises other errors again."""
     if command != "demo" or (error.name or "").split(".")[0] not in _DEMO_MODULES:
         raise error
     return f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"

@@ -1,4 +1,4 @@
-"""`hloom doctor`: what hloom sees on this machine, whether it is on, and what it would do."""
+"""`hloom doctor` reports hloom's view of this machine, whether it is on, and what it would do."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _LIKE_THE_FLAG = ("HLOOM", "HLO", "JAX_HL")
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of what was found.
+    """A line of the findings.
 
     Attributes:
-      what: what it is about; empty where the line before goes on.
-      text: what was found.
-      remedy: what to do, where something is wrong; else empty.
+      what: its subject; empty where it continues the line before.
+      text: the finding.
+      remedy: the remedy, where something is wrong; else empty.
     """
 
     what: str
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Runs `hloom doctor` and gives its exit status."""
+    """Runs `hloom doctor` and returns its exit status."""
     console = PlainConsole(soft_wrap=True)
     wrong = 0
     for finding in findings():
@@ -79,13 +79,13 @@ def run(_: argparse.Namespace) -> int:
 
 
 def _say(console: PlainConsole, head: str, text: str) -> None:
-    # What a narrow terminal has no room for begins where its lines do.
+    # On a narrow terminal wrapped text is aligned with its first line.
     room = console.width - len(head)
     console.say(f"{head}{text}", indent=" " * len(head) if room > len(head) else "  ")
 
 
 def findings() -> Iterator[Finding]:
-    """What is found, in order; each where those before it let it be looked at."""
+    """Yields the findings, in order; each needs the earlier checks to have passed."""
     yield from _versions()
     yield from _plugin()
     yield from _library()
@@ -175,7 +175,7 @@ def _variables() -> Iterator[Finding]:
 
 
 def _problems() -> dict[str, str]:
-    """What is wrong with the values of variables, by variable."""
+    """Returns what is wrong with the values of variables, by variable."""
     from hloom import policy
     from hloom.dumps.select import settings as dump_settings
     from hloom.dumps.select.steps import SettingsError
@@ -251,7 +251,7 @@ def _flag() -> Iterator[Finding]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """hloom's flags choose any program, however small, and nothing of it is written."""
+    """Makes hloom's flags select programs of any size inside the block, and writes no dump."""
     import jax
 
     from hloom._jax.flags import MIN_SIZE_FLAG, MODULES_FLAG
@@ -271,7 +271,7 @@ def _alone() -> Iterator[None]:
 
 
 def _first_program(spec: str, where: str) -> Iterator[Finding]:
-    """What a small training step gets under a spec."""
+    """Yields the effect of a spec on a small training step."""
     import jax
     import jax.numpy as jnp
 
@@ -285,7 +285,7 @@ def _first_program(spec: str, where: str) -> Iterator[Finding]:
     known = len(hloom.records())
     try:
         with _alone(), hloom.passes(spec), warnings.catch_warnings():
-            # A budget that such a program cannot hold is none of what is wrong.
+            # A budget that such a small program misses is no fault of the setup.
             warnings.simplefilter("ignore", hloom.HloomWarning)
             jax.jit(jax.grad(step)).lower(*shapes).compile()
     except RuntimeError as error:

@@ -1,4 +1,5 @@
-"""`hloom fits`: the largest batch, or sequence, of a program that fits each of some devices."""
+"""`hloom fits` finds the largest batch, or sequence, of a program that fits each of some
+devices."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom fits` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    """Runs `hloom fits` and returns its exit status: 0, or 1 for a mistake, reported on stderr."""
     from hloom.targets import deviceless
 
     deviceless.prepare()
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         chosen = targets_named(named)
         program = load_program(arguments.program)
-        local_devices()  # what cannot be started is no fault of the program
+        local_devices()  # a backend that cannot start is no fault of the program
         found = fits_of(
             program,
             chosen,
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def load_program(named: str) -> Program:
-    """The function that FILE.py:FUNCTION or MODULE:FUNCTION names. Raises SizesError."""
+    """Loads the function that FILE.py:FUNCTION or MODULE:FUNCTION names. Raises SizesError."""
     place, colon, name = named.rpartition(":")
     if not colon or not place or not name.isidentifier():
         raise SizesError(
@@ -138,7 +139,7 @@ def _imported(place: str) -> ModuleType:
     sys.path.insert(0, str(file.resolve().parent if is_file else Path.cwd()))
     words = sys.argv
     try:
-        sys.argv = [place]  # hloom's own words are none of the program's
+        sys.argv = [place]  # hloom's own errors are not the program's
         if not is_file:
             return importlib.import_module(place)
         spec = importlib.util.spec_from_file_location(file.stem, file)

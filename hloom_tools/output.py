@@ -1,4 +1,4 @@
-"""The files that a command writes where its user says."""
+"""Writes a command's output files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OutputError(ValueError):
 
 
 def write_told(file: Path, data: bytes) -> str:
-    """Writes a file whole and gives the line that says so. Raises OutputError."""
+    """Writes a file atomically and returns the line that reports it. Raises OutputError."""
     try:
         write_whole(file, data)
     except FileError as error:
@@ -29,8 +29,9 @@ def write_told(file: Path, data: bytes) -> str:
 
 
 def write_json(file: Path, told: object) -> None:
-    """Writes what a command found, or prints it where the file is `STANDARD_OUTPUT`; the command
-    then prints the rest elsewhere. Raises OSError, and FileError where something is in the way."""
+    """Writes a command's result as JSON, or prints it where the file is `STANDARD_OUTPUT`; the
+    command then prints its other output elsewhere. Raises OSError, and FileError where something
+    other than a file has the name."""
     text = json.dumps(told, indent=2) + "\n"
     if file == STANDARD_OUTPUT:
         print(text, end="")

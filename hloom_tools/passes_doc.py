@@ -1,4 +1,4 @@
-"""The documentation of the passes, written from the passes: `hloom passes` and docs/passes.md."""
+"""Generates the documentation of the passes: `hloom passes` and docs/passes.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom passes` and gives its exit status."""
+    """Runs `hloom passes` and returns its exit status."""
     if arguments.name is not None:
         return _tell_one(arguments.name, markdown=arguments.markdown)
     if arguments.markdown:
@@ -70,14 +70,15 @@ def _tell_one(name: str, *, markdown: bool) -> int:
 
 
 def markdown() -> str:
-    """docs/passes.md: every registered pass, sorted by name."""
+    """Returns docs/passes.md: every registered pass, sorted by name."""
     classes = registry.all_passes()
     parts = [_HEAD % registry.DEFAULT, _overview(classes), *map(_section, classes)]
     return "\n".join(parts)
 
 
 def overview() -> RenderableType:
-    """Every registered pass in a line, for a terminal: those to ask for, then their helpers."""
+    """Returns a line for each registered pass, for a terminal: passes for specs, then their
+    helpers."""
     classes = registry.all_passes()
     width = max(len(cls.name) for cls in classes)
     parts: list[RenderableType] = []
@@ -99,7 +100,7 @@ def overview() -> RenderableType:
 
 
 def details(cls: type[Pass]) -> RenderableType:
-    """Everything about one pass, for a terminal."""
+    """Returns everything about one pass, for a terminal."""
     return Group(
         Text.assemble((cls.name, "bold cyan"), "  ", cls.summary),
         Padding(_Narrow(_docstring(cls)), (1, 2)),
@@ -108,7 +109,7 @@ def details(cls: type[Pass]) -> RenderableType:
 
 
 class _Narrow:
-    """Markdown whose code is not as wide as its columns make it where the terminal is narrow."""
+    """Markdown whose code blocks wrap on a narrow terminal."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -191,7 +192,7 @@ def _cell(text: str) -> str:
 
 
 def _docstring(cls: type[Pass]) -> str:
-    """The docstring of the module of a pass as markdown: literal blocks become fences."""
+    """Returns the docstring of a pass's module as markdown: literal blocks become fences."""
     text = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or cls.summary)
     lines = text.splitlines()
     result: list[str] = []

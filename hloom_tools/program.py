@@ -1,4 +1,4 @@
-"""The program that a command is asked about: a module in a file, or the one of a dump."""
+"""Loads the program of a command: a module in a file, or the one of a dump."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _DEFAULT_TARGET = "h100_sxm"
 
 
 class ProgramError(ValueError):
-    """There is no such program; the text says what, where, and the remedy."""
+    """The program does not exist; the text says what, where, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program, and what it is to run on.
+    """A program, and the target that it runs on.
 
     Attributes:
-      module: as it was before any pass.
-      target: as asked for, else the dump's, else an H100.
-      dump: that it is of; None where it is of a file.
+      module: the module before any pass.
+      target: the requested target, else the dump's, else an H100.
+      dump: the dump that it comes from; None where it comes from a file.
     """
 
     module: ir.Module
@@ -41,7 +41,7 @@ class Program:
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """Adds the program and its target to a parser."""
+    """Adds the arguments for the program and its target to a parser."""
     parser.add_argument(
         "program",
         type=Path,
@@ -57,7 +57,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def program_of(arguments: argparse.Namespace) -> Program:
-    """The program that the arguments name. Raises ProgramError where there is none."""
+    """Returns the program that the arguments name. Raises ProgramError where none exists."""
     try:
         return _program(arguments.program, arguments.target)
     except DumpError as error:

@@ -1,4 +1,4 @@
-"""`hloom shardings`: what the devices of a sharded program send each other, by line."""
+"""`hloom shardings` shows the bytes that the devices of a sharded program exchange, by line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom shardings` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    """Runs `hloom shardings` and returns its exit status: 0, or 1 for a mistake, reported on
+    stderr."""
     try:
         least_bytes = parse_bytes(arguments.min_size)
         program = program_of(arguments)

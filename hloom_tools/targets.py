@@ -1,4 +1,5 @@
-"""`hloom targets`: the devices that hloom can plan for, and a description of the one at hand."""
+"""`hloom targets` lists the devices that hloom can plan for, and describes the one of this
+machine."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom targets` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    """Runs `hloom targets` and returns its exit status: 0, or 1 for a mistake, reported on
+    stderr."""
     console = PlainConsole(soft_wrap=True)
     try:
         if arguments.this:

@@ -63,7 +63,7 @@ class StageCut:
 
     Attributes:
       flow: the operations.
-      count: how many stages there are.
+      count: the number of stages.
       stages: the stage of each node.
       crossing: the values that cross between stages.
       again: pairs of a value and a stage that recomputes it from values that cross anyway, although
@@ -319,7 +319,7 @@ def _selected(
       ends: for each place, the time of all operations before it.
       bytes_: for each place, the bytes that cross there.
       seconds: the time of all operations.
-      count: how many stages there are.
+      count: the number of stages.
       even: the share of the mean by which the longest stage may exceed it.
     """
     times, sizes = np.array([0.0, *ends, seconds]), np.array([0.0, *bytes_, 0.0])

@@ -1,4 +1,4 @@
-"""`hloom bisect`: which pass, and which of its decisions, changes a result or raises the peak."""
+"""`hloom bisect` finds the pass, and its decision, that changes a result or raises the peak."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches, and gives 0 where nothing was found, else 1."""
+    """Searches; returns 0 where nothing was found, else 1."""
     console = PlainConsole(soft_wrap=True)
     return options.exit_status("hloom bisect", lambda: _Command(arguments, console).run())
 
 
 class _Command:
-    """One `hloom bisect`."""
+    """One run of `hloom bisect`."""
 
     def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
         self._arguments, self._console = arguments, console
@@ -140,7 +140,7 @@ class _Command:
         return ResultsProbe(unchanged, given, Tolerance(arguments.tolerance))
 
     def _named(self, name: str) -> tuple[int, int]:
-        """The step, and the number among its decisions, that ``--decision`` names."""
+        """Returns the step, and the number among its decisions, that ``--decision`` names."""
         module = clone_module(self._program.module)
         passes = tuple(step.whole() for step in self._bisection.steps)
         Pipeline(passes).run(module, target=self._program.target)
@@ -158,7 +158,8 @@ class _Command:
         return known[name]
 
     def _id(self, index: int, decision: str) -> str:
-        """A decision's name on the command line, with the pass's as in the dump's files."""
+        """Returns a decision's name on the command line, with the pass's name in the dump's
+        files."""
         return f"{index + 1:02d}-{self._step(index).step.name}/{decision}"
 
     def _step(self, index: int) -> Replayed:
@@ -208,7 +209,7 @@ class _Command:
         )
 
     def _command(self, culprit: Culprit) -> str:
-        """The command line that repeats the finding alone."""
+        """Returns the command line that repeats the finding alone."""
         given = self._arguments
         same = [str(self._dump.folder)]
         for name in ("arguments", "tolerance", "seed", "target"):

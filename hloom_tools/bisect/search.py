@@ -1,7 +1,8 @@
-"""A binary search for the pass, and its decision, that changes a program's results or its peak.
+"""Searches, by bisection, for the pass, and its decision, that changes a program's results or its
+peak.
 
-Pipelines are cut off after more and more passes, and the plan of the pass in question after more
-and more of its decisions. Halving finds where good turns into bad.
+Candidates are prefixes of the pipeline, and then of the plan's decisions of the culprit pass.
+Bisection finds the first bad prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether one pipeline changes what is looked for, and a phrase about what it gives."""
+    """The verdict on one pipeline, and a phrase about its result."""
 
     bad: bool
     text: str
@@ -40,14 +41,14 @@ Probe: TypeAlias = Callable[[Runnable], Finding]
 
 
 class ResultsProbe:
-    """Bad is what gives other results than the program as it is."""
+    """Judges a program bad whose results differ from the original program's."""
 
     def __init__(
         self, unchanged: Runnable, arguments: Sequence[Array], tolerance: Tolerance
     ) -> None:
         """Runs the program without any pass, twice.
 
-        Raises ReplayError where it gives other results each time: then there is nothing to find.
+        Raises ReplayError where the two results differ: then no pass can be judged.
         """
         program = unchanged.program
         self._names = [value.name for value in program.results]
@@ -70,7 +71,7 @@ class ResultsProbe:
 
 
 def _differs(value: ValueComparison) -> str:
-    """The difference of a result, a phrase for people."""
+    """Returns the difference of a result as a phrase."""
     if value.mismatch is not None:
         return f"{value.name}: {value.mismatch}"
     place = "" if not value.worst else str(list(value.worst))
@@ -82,7 +83,8 @@ def _differs(value: ValueComparison) -> str:
 
 
 def peak_probe(before_bytes: int, rise: float) -> Probe:
-    """Bad is what takes more temporary memory than before by more than the share `rise`."""
+    """Returns a probe that judges a program bad whose temporary memory is above the original's by
+    more than the share `rise`."""
 
     def probe(runnable: Runnable) -> Finding:
         return _risen(temp_bytes_of(runnable), before_bytes, rise)
@@ -95,7 +97,8 @@ def _risen(temp_bytes: int, before_bytes: int, rise: float) -> Finding:
 
 
 def temp_bytes_of(runnable: Runnable) -> int:
-    """Temporary memory by XLA. Raises ReplayError where the backend does not tell."""
+    """Returns the temporary memory by XLA. Raises ReplayError where the backend does not report
+    it."""
     if runnable.memory.temp_bytes is None:
         raise ReplayError(
             f"{runnable.program.placement.platform} does not tell what memory a program takes."
@@ -105,11 +108,12 @@ def temp_bytes_of(runnable: Runnable) -> int:
 
 @dataclass(frozen=True)
 class CulpritDecision:
-    """The decision with which it turns.
+    """The first decision that makes the program bad.
 
     Attributes:
-      number, of: its place among the plan's, from 1, and how many the plan has.
-      without, found: what comes out with all before it, and with this one, `alone` or as well.
+      number, of: its number in the plan, from 1, and the number of decisions in the plan.
+      without, found: the findings with all decisions before it, and with this one, `alone` or
+        added.
     """
 
     decision: Decision
@@ -122,7 +126,8 @@ class CulpritDecision:
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pass with which it turns, by its index; no decision where its plan cannot be divided."""
+    """The first pass that makes the program bad, by its index; without a decision where its plan
+    cannot be divided."""
 
     index: int
     found: Finding
@@ -130,27 +135,28 @@ class Culprit:
 
 
 class Bisection:
-    """The search in one program, with the number of compiles by now.
+    """The search in one program, with the number of compiles so far.
 
-    `runs` has what each step does, once the whole pipeline was compiled.
+    `runs` has the result of each step, once the whole pipeline was compiled.
     """
 
     def __init__(
         self, program: ReplayProgram, steps: Sequence[Replayed], tell: Callable[[str], None]
     ) -> None:
-        """``tell`` is given a line for each pipeline that was judged."""
+        """``tell`` is called with a line for each pipeline that was judged."""
         self.program, self.steps = program, steps
         self.compiles = 0
         self.runs: tuple[PassRun, ...] = ()
         self._tell = tell
 
     def compile(self, passes: Sequence[Pass]) -> Runnable:
-        """The program under these passes. Raises what `ReplayProgram.compile` raises."""
+        """Compiles the program under these passes. Raises what `ReplayProgram.compile` raises."""
         self.compiles += 1
         return self.program.compile(Pipeline(tuple(passes)))
 
     def find_results(self, probe: Probe) -> Culprit | None:
-        """The first pass with which the probe finds the program bad; None where it is good."""
+        """Returns the first pass with which the probe finds the program bad; None where it is
+        good."""
         acting, whole = self._judge_all(probe)
         if not whole.bad or not acting:
             return None
@@ -163,7 +169,8 @@ class Bisection:
         return self._culprit(probe, acting[place - 1], before, found)
 
     def find_peak(self, rise: float) -> Culprit | None:
-        """The first pass with which the temporary memory rises by more than the share ``rise``."""
+        """Returns the first pass that raises the temporary memory by more than the share
+        ``rise``."""
         before_bytes = temp_bytes_of(self.compile(()))
         before = Finding(False, size(before_bytes), before_bytes)
         self._tell(f"as it is: {before.text}")
@@ -171,7 +178,7 @@ class Bisection:
         for index in acting:
             probe = peak_probe(before_bytes, rise)
             if index == acting[-1] and whole.temp_bytes is not None:
-                # What follows has nothing to do.
+                # Later steps have nothing to do.
                 found = _risen(whole.temp_bytes, before_bytes, rise)
             else:
                 found = self._judge_prefix(probe, index)
@@ -181,7 +188,8 @@ class Bisection:
         return None
 
     def _culprit(self, probe: Probe, index: int, before: Finding, found: Finding) -> Culprit:
-        """The pass, which gives `found` and without it `before`, with its decision."""
+        """Returns the culprit pass, with its decision; `before` and `found` are the findings
+        without and with it."""
         decisions = self.steps[index].decisions
         if not decisions:
             return Culprit(index, found, None)
@@ -197,7 +205,7 @@ class Bisection:
         return Culprit(index, found, decision)
 
     def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
-        """The finding with all passes before one, and some of its decisions."""
+        """Returns the finding with all passes before one, and some of its decisions."""
         verdict = self._judge(probe, self.passes_with(index, decisions))
         step = self.steps[index]
         of = f"{pluralize(len(step.decisions), 'decision')} of {step.step.name}"
@@ -205,7 +213,7 @@ class Bisection:
         return verdict
 
     def passes_with(self, index: int, decisions: Sequence[Decision] | None) -> list[Pass]:
-        """All passes before one, and that one, with these decisions or all."""
+        """Returns all passes before one, and that one with these decisions or all."""
         step = self.steps[index]
         before = [each.counted() for each in self.steps[:index]]
         if decisions is None:
@@ -213,12 +221,12 @@ class Bisection:
         return [*before, step.restricted_to([decision.id for decision in decisions])]
 
     def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
-        """The steps that have something to do, and what comes out with all of them."""
+        """Returns the steps that change something, and the finding with all of them."""
         passes = [step.counted() for step in self.steps]
         try:
             runnable = self.compile(passes)
         except PassError as error:
-            # Which of them have something to do is not told then.
+            # The compile then does not say which of them change something.
             return list(range(len(passes))), Finding(True, str(error))
         self.runs = runnable.record.runs
         verdict = probe(runnable)
@@ -240,7 +248,7 @@ class Bisection:
 def _turn(
     last: int, first: Finding, whole: Finding, judge: Callable[[int], Finding]
 ) -> tuple[int, Finding, Finding]:
-    """The number with which good turns into bad, and the findings before it and with it."""
+    """Returns the first bad number, and the findings before it and with it."""
     verdicts = {0: first, last: whole}
 
     def known(number: int) -> Finding:
@@ -253,7 +261,7 @@ def _turn(
 
 
 def first_bad(last: int, is_bad: Callable[[int], bool]) -> int:
-    """A number whose predecessor is good and which is bad, where 0 is good and ``last`` is bad."""
+    """Returns a bad number whose predecessor is good, given that 0 is good and ``last`` is bad."""
     good, bad = 0, last
     while bad - good > 1:
         middle = (good + bad) // 2

@@ -1,1 +1,1 @@
-"""`hloom budgets`: what each budget gives a program: memory against added time."""
+"""`hloom budgets` shows the memory and the added time of a program under each budget."""

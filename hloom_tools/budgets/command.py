@@ -1,4 +1,5 @@
-"""`hloom budgets`: what each budget gives a program, as a table, a picture and JSON."""
+"""`hloom budgets` shows the memory and the added time of a program under each budget, as a table, a
+picture and JSON."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom budgets` and gives its exit status: 1 where a budget that was asked for is not
-    held, or for a mistake, told on stderr."""
+    """Runs `hloom budgets` and returns its exit status: 1 where a requested budget cannot be met,
+    or for a mistake, reported on stderr."""
     try:
         found = _frontier(arguments)
         if arguments.json != STANDARD_OUTPUT:
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_missed(point: BudgetPoint) -> bool:
-    """Whether a point's budget does not hold: `min` is for the least, whatever that is."""
+    """Whether a point misses its budget; `min` is never missed."""
     return not point.holds and not point.spec.endswith("{budget=min}")
 
 

@@ -1,4 +1,4 @@
-"""Earlier compiles of a dumped module: the target, and XLA's figures."""
+"""Reads the earlier compiles of a dumped module: the target, and XLA's figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BYTES, _MOST_SECONDS = 2**60, 1e9
 
 
 def target_of(dump: ModuleDump) -> Target | None:
-    """The target that a module was planned for; None where the dump does not tell."""
+    """Returns the target that a module was planned for; None where the dump does not have it."""
     platform = dump.manifest.get("platform")
     unknown = Target(platform=platform if isinstance(platform, str) else "cpu")
     found = recorded.target(dump.manifest.get("target"), unknown)
@@ -27,14 +27,14 @@ def target_of(dump: ModuleDump) -> Target | None:
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan for a budget with XLA's figures, and whether it is the one that was used."""
+    """A plan for a budget with XLA's figures, and whether it was used."""
 
     attempt: Attempt[RematRecord]
     used: bool
 
 
 def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
-    """The plans for a budget that were compiled; what is damaged is left out."""
+    """Yields the compiled plans for a budget; damaged ones are left out."""
     rows: list[tuple[Sequence[PlanFile], dict[str, Any]]] = []
     if dump.attempts:
         rows += [(_plans(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
@@ -57,7 +57,8 @@ def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
 
 
 def record_of(plans: Iterable[PlanFile]) -> RematRecord | None:
-    """The record of the last of these plans that is for a budget; None without a sound one."""
+    """Returns the record of the last of these plans that is for a budget; None without a valid
+    one."""
     found = None
     for plan in plans:
         try:
@@ -79,7 +80,8 @@ def _is_sound(estimate: Estimate | None) -> bool:
 
 
 def _plans(dump: ModuleDump, number: int) -> Sequence[PlanFile]:
-    """The plans of an attempt: in its own folder, or, of the used one, in the module's."""
+    """Returns the plans of an attempt: from its own folder, or, for the used one, from the
+    module's."""
     if dump.attempts[number - 1].get("used"):
         return dump.planned
     return dump.planned_for(number)

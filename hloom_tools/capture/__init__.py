@@ -1,1 +1,1 @@
-"""`hloom capture`: the share of a program that XLA captures in CUDA graphs."""
+"""`hloom capture` shows the share of a program that XLA captures in CUDA graphs."""

@@ -1,4 +1,5 @@
-"""`hloom capture`: what of a program runs in CUDA graphs, and why not the rest."""
+"""`hloom capture` shows the part of a program that runs in CUDA graphs, and why the rest does
+not."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _BYTECODE_MAGIC = b"ML\xefR"
 
 
 class CaptureError(ValueError):
-    """The question cannot be answered; the text says what, where, and what to do."""
+    """The coverage cannot be determined; the text says what, where, and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom capture` and gives its exit status."""
+    """Runs `hloom capture` and returns its exit status."""
     try:
         shown = report(arguments.file, target=arguments.target, passes=arguments.passes)
     except CaptureError as error:
@@ -76,12 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(path: Path, *, target: str, passes: str) -> RenderableType:
-    """The tables for a terminal.
+    """Returns the tables for a terminal.
 
     Args:
       path: a StableHLO module, which is compiled twice, without hloom and with it; or a folder that
         XLA wrote to with xla_dump_to, or one of its thunk sequences there.
-      target: what to compile for, a name of `hloom.targets`.
+      target: the target to compile for, a name of `hloom.targets`.
       passes: the spec to compile with.
 
     Raises CaptureError.
@@ -128,7 +129,7 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
             raise CaptureError(f"{path}: not a module of StableHLO: {error}") from error
-        if "sym_name" not in module.operation.attributes:  # JAX's compile wants one
+        if "sym_name" not in module.operation.attributes:  # JAX's compile requires one
             module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
         devices = list(deviceless.mesh(target, partition_count(module)).devices.flat)
         before = _compile_without(module, devices)
@@ -174,7 +175,7 @@ def _compile_with(module: ir.Module, devices: list[object], passes: str) -> Comp
 
 
 def _coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
-    """One row for each compile: how much of it is captured. None is one that is not known."""
+    """Returns a table with the captured share of each compile; None stands for an unknown one."""
     return table(
         ("compile", "captured>", "thunks>", "share>", "graphs>"),
         (
@@ -193,7 +194,8 @@ def _coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
 
 
 def _left_out(found: Iterable[LeftOut]) -> RenderableType:
-    """One row for each operation that is left out: how many thunks it has, where it is, and why."""
+    """Returns a table of the operations that are left out: the number of thunks, the place, and the
+    reason."""
     counts = Counter(
         (_name(each), SourceLine(each.line, each.library).short, each.reason) for each in found
     )
@@ -204,7 +206,7 @@ def _left_out(found: Iterable[LeftOut]) -> RenderableType:
 
 
 def _foreseen(plan: Mapping[str, Any]) -> RenderableType:
-    """What the pass foresaw, from its plan's `to_json`."""
+    """Returns the pass's prediction, from its plan's `to_json`."""
     return Text(f"Foreseen: {', '.join(map(str, map(Fact.from_json, plan['facts'])))}")
 
 

@@ -1,4 +1,4 @@
-"""`hloom demo`: a GPT trained twice on real text, hloom off and on, and what changed.
+"""`hloom demo` trains a GPT twice on real text, hloom off and on, and prints what changed.
 
 It needs the extra `demo` (flax and optax). It uses only what a user of hloom can use.
 """

@@ -1,4 +1,4 @@
-"""`hloom demo`: trains the same GPT twice, hloom off and on, and prints what changed."""
+"""`hloom demo` trains the same GPT twice, hloom off and on, and prints what changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Trains a small GPT on the source files of Python's standard library twice, hloom off "
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
     )
-    # What is recommended, `fit`, would leave a program as it is that fits any machine.
+    # The recommended spec, `fit`, would not change a program that fits any machine.
     spec = "the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)"
     parser.add_argument("--spec", default=Remat.name, help=spec)
     steps = "steps to train (default: %(default)s)"
@@ -90,10 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the demo and gives its exit status.
+    """Runs the demo and returns its exit status.
 
     0 where the losses agree; 1 where they do not, where hloom fell back to the original program,
-    or where the arguments are mistaken, which stderr tells.
+    or where the arguments are mistaken, which is reported on stderr.
     """
     try:
         with hloom.passes(arguments.spec):
@@ -125,7 +125,7 @@ def _compare(
 ) -> int:
     if arguments.target is not None:
         deviceless.prepare()
-    # A compile that comes out of a cache has no compile time to show.
+    # An executable from a cache has no compile time to show.
     jax.config.update("jax_enable_compilation_cache", False)
     backend = jax.default_backend()
     spec, out, steps = arguments.spec, arguments.out, arguments.dump_steps
@@ -181,7 +181,8 @@ def _compare(
 
 
 def _check_steps(chosen: str, steps: int) -> None:
-    """Raises ValueError where a text names no step of a training of so many, the first being 1."""
+    """Raises ValueError where a text names no step of a training of ``steps`` steps, counted from
+    1."""
     if not any(n in Steps.parse(chosen, source="--dump-steps") for n in range(1, steps + 1)):
         raise ValueError(f"--dump-steps={chosen!r} is none of the training's steps, 1 to {steps}")
 
@@ -205,7 +206,8 @@ def _compile_both(
 
 
 def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep) -> dict[str, Any]:
-    """Compiles the step for a device without one, prints the figures and gives them."""
+    """Compiles the step for a device that is only described, prints the figures and returns
+    them."""
     target = arguments.target
     try:
         sharding = deviceless.placement(target)

@@ -57,7 +57,7 @@ class Sizes:
 class Block(nnx.Module):  # type: ignore[misc] # flax has no type hints for its base class
     """Causal self-attention and a two-layer perceptron, each on a residual branch.
 
-    Takes and gives `[batch, sequence, width]`.
+    Maps `[batch, sequence, width]` to the same shape.
     """
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
@@ -88,7 +88,8 @@ class Block(nnx.Module):  # type: ignore[misc] # flax has no type hints for its 
 
 
 class Gpt(nnx.Module):  # type: ignore[misc] # as above
-    """Byte tokens `[batch, sequence]`, integers, to logits `[batch, sequence, 256]`, float32."""
+    """Maps byte tokens `[batch, sequence]`, integers, to logits `[batch, sequence, 256]`,
+    float32."""
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
         make_blocks = nnx.vmap(lambda rngs: Block(sizes, rngs=rngs))
@@ -108,7 +109,7 @@ class Gpt(nnx.Module):  # type: ignore[misc] # as above
 
 
 class TrainStep:
-    """One training step of a `Gpt`: a function of state and batch, and its first state."""
+    """One training step of a `Gpt`: a function of state and batch, and its initial state."""
 
     def __init__(self, sizes: Sizes, *, seed: int) -> None:
         model = Gpt(sizes, rngs=nnx.Rngs(seed))
@@ -125,15 +126,15 @@ class TrainStep:
         self._batch = jax.ShapeDtypeStruct((sizes.batch, sizes.sequence + 1), "uint8")
 
     def first_state(self) -> Any:
-        """A fresh copy of the state before the first step: a run donates what it is given."""
+        """Returns a new copy of the initial state: a run donates its state."""
         return jax.tree.map(lambda leaf: leaf.copy(), self._first_state)
 
     def state_bytes(self) -> int:
-        """Bytes of the whole state: weights, and what AdamW keeps beside them."""
+        """Returns the bytes of the whole state: weights, and AdamW's moments."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self._first_state))
 
     def lower(self, sharding: Any = None) -> Any:
-        """The step lowered for the default device, or for the one that a sharding names."""
+        """Lowers the step for the default device, or for the one of a sharding."""
 
         def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -152,10 +153,10 @@ _NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 def standard_library(max_bytes: int = MAX_CORPUS_BYTES) -> Tokens:
-    """The first `max_bytes` of the library's `.py` files, in the order of their paths.
+    """Returns the first `max_bytes` of the library's `.py` files, in the order of their paths.
 
-    The same on every run with the same Python. Raises FileNotFoundError where this Python was
-    installed without its sources.
+    The text is the same on every run with the same Python. Raises FileNotFoundError where this
+    Python was installed without its sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
     names = (path.relative_to(root) for path in root.rglob("*.py"))
@@ -172,10 +173,10 @@ def standard_library(max_bytes: int = MAX_CORPUS_BYTES) -> Tokens:
 
 
 def batches(corpus: Tokens, *, steps: int, batch: int, sequence: int, seed: int) -> Tokens:
-    """`[steps, batch, sequence + 1]` bytes: runs of text at random places of the corpus.
+    """Returns `[steps, batch, sequence + 1]` bytes: runs of text at random places of the corpus.
 
-    The one token more is what the last one is to predict. Raises ValueError where the corpus
-    is shorter than one such run.
+    The additional token is the target of the last prediction. Raises ValueError where the corpus is
+    shorter than one such run.
     """
     last = len(corpus) - sequence - 1
     if last < 0:

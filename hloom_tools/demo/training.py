@@ -1,4 +1,4 @@
-"""Trains programs side by side, and the tables that compare them."""
+"""Trains programs side by side, and compares them in tables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CompiledStep:
     """A compiled training step.
 
     Attributes:
-      spec: what hloom was asked for.
+      spec: the spec that it was compiled with.
       step: `(state, batch) -> (state, loss)`; the state is donated.
       memory: XLA's figures for one device, e.g. "temp_bytes".
       compile_s: seconds in XLA.
-      record: what hloom did; None where it was off.
+      record: hloom's record of the compile; None where hloom was off.
     """
 
     spec: str
@@ -41,30 +41,30 @@ class CompiledStep:
 
     @property
     def pass_s(self) -> float:
-        """Seconds in the passes, the verifier included, the writing of the IR not."""
+        """Returns the seconds in the passes, including the verifier, without writing the IR."""
         return sum(run.seconds for run in self.record.runs) if self.record else 0
 
     @property
     def fell_back(self) -> str | None:
-        """Why the program was compiled as it was in spite of the spec, if it was."""
+        """Returns why the original was compiled in spite of the spec, if it was."""
         return self.record.fell_back if self.record else None
 
     @property
     def dump_dir(self) -> Path | None:
-        """The folder with the IR; None where nothing was written when the step was compiled."""
+        """Returns the folder with the IR; None where nothing was written at the compile."""
         return self.record.dump_dir if self.record else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The loss of each step of a training, and the wall time of each."""
+    """The loss and the wall time of each step of a training."""
 
     losses: tuple[float, ...]
     step_s: tuple[float, ...]
 
     @property
     def median_step_s(self) -> float:
-        """The median step, in seconds, without the first, which warms the caches up."""
+        """Returns the median step, in seconds, without the first, which warms the caches up."""
         return statistics.median(self.step_s[1:] or self.step_s)
 
 
@@ -105,9 +105,9 @@ def train(
 ) -> tuple[Training, ...]:
     """Trains every program on the batches, each from a first state of its own.
 
-    They take turns at each batch, so that whatever else the machine does meets all of them
-    alike. `after_step` is called with the losses of each turn, in the order of the programs. The
-    steps of `dumped`, one of the programs, are `hloom.step`s, the first has number 1.
+    They take turns at each batch, so that other load on the machine affects all of them alike.
+    `after_step` is called with the losses of each turn, in the order of the programs. The steps of
+    `dumped`, one of the programs, are `hloom.step`s, counted from 1.
     """
     states = [first_state() for _ in programs]
     losses: list[list[float]] = [[] for _ in programs]
@@ -124,7 +124,8 @@ def train(
 
 
 def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference of two runs' losses, relative to the first; NaN counts as infinite."""
+    """Returns the largest difference of two runs' losses, relative to the first; NaN counts as
+    infinite."""
     differences = [abs(a - b) / max(abs(a), 1e-9) for a, b in zip(one, other, strict=True)]
     return max((d if d == d else float("inf") for d in differences), default=0.0)
 
@@ -132,7 +133,7 @@ def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
 def losses_table(
     off: Training, on: Training, *, tolerance: float, largest: float
 ) -> RenderableType:
-    """The loss of each step side by side, and whether all agree."""
+    """Returns a table of the losses of each step, and whether all agree."""
     pairs = enumerate(zip(off.losses, on.losses, strict=True), start=1)
     rows = ((str(step), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}") for step, (a, b) in pairs)
     agree = largest <= tolerance
@@ -145,7 +146,7 @@ def losses_table(
 
 
 def memory_table(title: str, off: CompiledStep, on: CompiledStep) -> RenderableType:
-    """XLA's own memory figures before and after, in MiB."""
+    """Returns a table of XLA's memory figures before and after, in MiB."""
     rows = []
     for name, before in off.memory.items():
         after = on.memory[name]
@@ -157,7 +158,8 @@ def memory_table(title: str, off: CompiledStep, on: CompiledStep) -> RenderableT
 def times_table(
     off: CompiledStep, on: CompiledStep, trainings: Sequence[Training] = ()
 ) -> RenderableType:
-    """Seconds in the passes, in XLA's compile, and, where it was trained, in a step."""
+    """Returns a table of the seconds in the passes, in XLA's compile, and, after a training, in a
+    step."""
     compile_s = (off.compile_s, on.compile_s)
     rows = [
         ("passes", f"{off.pass_s:.3f} s", f"{on.pass_s:.3f} s", ""),
@@ -171,7 +173,7 @@ def times_table(
 
 
 def passes_table(compiled: CompiledStep) -> RenderableType:
-    """The effect of each pass, in its own words."""
+    """Returns a table of each pass's own summary."""
     table = Table(title=f"What the passes of '{compiled.spec}' did", title_justify="left")
     table.add_column("pass")
     table.add_column("what it did")
@@ -182,14 +184,14 @@ def passes_table(compiled: CompiledStep) -> RenderableType:
 
 
 def change(before: float, after: float) -> str:
-    """A change in percent, e.g. "-40.0 %"; empty where there was nothing before."""
+    """Returns a change in percent, e.g. "-40.0 %"; empty where the first figure is 0."""
     return f"{(after - before) / before:+.1%}".replace("%", " %") if before else ""
 
 
 def _table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, bold: str = ""
 ) -> Table:
-    """A table whose columns but the first are numbers; the row called `bold` stands out."""
+    """Returns a table of numbers after the first column; the row named `bold` is bold."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")

@@ -1,4 +1,4 @@
-"""`hloom-opt`: IR in, passes, IR out.
+"""`hloom-opt` reads IR, runs passes, and prints IR.
 
 `hloom-opt --help` shows the options. The module is read in a context with every dialect that JAX
 uses, and no JAX backend is started.

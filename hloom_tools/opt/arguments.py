@@ -69,12 +69,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """The arguments of a command line; `--help` and `--version` print and exit.
+    """Parses a command line; `--help` and `--version` print and exit.
 
     Raises UsageError.
     """
     parser = _make_parser()
-    # Without a value these mean every pass, or what suits. argparse would take the next word.
+    # Without a value these options mean every pass, or a default. argparse would take the next word
+    # as the value.
     bare = {
         "--print-ir-before": "--print-ir-before-all",
         "--print-ir-after": "--print-ir-after-all",

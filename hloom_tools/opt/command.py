@@ -22,7 +22,7 @@ _SEPARATOR = b"// -----\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `hloom-opt` and gives its exit status; mistakes are told on stderr.
+    """Runs `hloom-opt` and returns its exit status; mistakes are reported on stderr.
 
     Args:
       argv: the command line without the program's name; `sys.argv[1:]` where None.
@@ -86,7 +86,7 @@ def _prepare(arguments: Arguments) -> Job:
 
 
 def _check_output(path: Path) -> None:
-    """Tells what can be known before the passes run."""
+    """Raises, before the passes run, where the output cannot be written."""
     why_not = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
     if why_not:
         raise UsageError(f"-o {path}: cannot write: {os.strerror(why_not)}")
@@ -112,7 +112,8 @@ def _complain(message: str) -> int:
 
 
 def _forget_output() -> None:
-    """The reader has gone: nothing more is written, and Python's flush at exit finds no fault."""
+    """Closes stdout after its reader has closed the pipe, so that Python's flush at exit does not
+    fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

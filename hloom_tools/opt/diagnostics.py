@@ -44,7 +44,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One thing said about one place."""
+    """One message about one place."""
 
     severity: Severity
     position: Position
@@ -53,7 +53,7 @@ class Diagnostic:
 
 
 class InputError(Exception):
-    """The input cannot be worked on; the diagnostics say why."""
+    """The input cannot be processed; the diagnostics say why."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
@@ -61,11 +61,11 @@ class InputError(Exception):
 
 
 def convert(native: ir.Diagnostic | ir.DiagnosticInfo, *, file: str) -> Diagnostic:
-    """A copy of MLIR's diagnostic, which lives no longer than the handler's call.
+    """Copies MLIR's diagnostic, which does not outlive the handler's call.
 
     Args:
-      native: what the bindings gave.
-      file: the name to show for places in the module that was parsed from memory.
+      native: the diagnostic of the bindings.
+      file: the name that is shown for places in the module, which was parsed from memory.
     """
     return Diagnostic(
         Severity[native.severity.name],
@@ -76,7 +76,8 @@ def convert(native: ir.Diagnostic | ir.DiagnosticInfo, *, file: str) -> Diagnost
 
 
 def position_of(location: ir.Location, *, file: str) -> Position:
-    """The place in a source file that a location stands for; the innermost one of a call stack."""
+    """Returns the place in a source file that a location names; of a call stack the innermost
+    one."""
     found = _find_file(location)
     if found is None:
         return Position(file)
@@ -85,11 +86,11 @@ def position_of(location: ir.Location, *, file: str) -> Position:
 
 
 def _find_file(location: ir.Location) -> ir.FileLineColLoc | None:
-    # A diagnostic's location comes as the base class, so isinstance would not tell its kind.
+    # A diagnostic's location has the base class, so that isinstance cannot determine its kind.
     kind = location.typeid
     if kind == ir.FileLineColLoc.static_typeid:
         return ir.FileLineColLoc(location)
-    # Their stubs call the members of a fused location objects.
+    # The stubs type the members of a fused location as objects.
     inner: list[Any] = []
     if kind == ir.NameLoc.static_typeid:
         inner = [ir.NameLoc(location).child_loc]
@@ -103,9 +104,9 @@ def _find_file(location: ir.Location) -> ir.FileLineColLoc | None:
 
 @contextmanager
 def collect(context: ir.Context, *, file: str) -> Iterator[list[Diagnostic]]:
-    """Gathers what is emitted inside the block, rather than let MLIR print it.
+    """Collects the diagnostics inside the block, instead of letting MLIR print them.
 
-    Parse and verifier errors do not come here: the bindings put them in the MLIRError they raise.
+    Parse and verifier errors are not among them: the bindings raise them as MLIRError.
     """
     collected: list[Diagnostic] = []
 
@@ -121,10 +122,10 @@ def collect(context: ir.Context, *, file: str) -> Iterator[list[Diagnostic]]:
 
 
 def render(diagnostic: Diagnostic, *, file: str, text: bytes) -> str:
-    """The diagnostic with the line it is about and a mark under the column, as compilers show it.
+    """Formats the diagnostic with its source line and a mark under the column, as compilers do.
 
     Args:
-      diagnostic: what to show, with its notes.
+      diagnostic: the diagnostic, with its notes.
       file: the name under which `text` goes in positions.
       text: the input; places elsewhere are shown without their line.
     """
@@ -136,12 +137,12 @@ def render(diagnostic: Diagnostic, *, file: str, text: bytes) -> str:
     if diagnostic.position.file == file and diagnostic.position.line:
         lines += _snippet(diagnostic.position, text)
     lines += (render(note, file=BUFFER_NAME, text=b"") for note in diagnostic.notes)
-    # Names and excerpts come from the input: none of them is for the terminal to obey.
+    # Names and excerpts come from the input: the terminal must not interpret them.
     return visible("\n".join(lines))
 
 
 def _shorten(message: str) -> str:
-    """The first lines: a note may print an operation with all its regions."""
+    """Returns the first lines: a note may print an operation with all its regions."""
     lines = message.splitlines()
     if len(lines) <= _NOTE_LINES:
         return message
@@ -155,7 +156,7 @@ def _snippet(position: Position, text: bytes) -> list[str]:
         return []
     line = lines[position.line - 1].rstrip(b"\r")
     column = max(position.column, 1)
-    # A constant can be a line of megabytes: only what stands around the column is shown.
+    # A constant can be a line of megabytes: only the text around the column is shown.
     start = max(0, column - 1 - _SNIPPET_COLUMNS // 2)
     if len(line) <= _SNIPPET_COLUMNS:
         start = 0

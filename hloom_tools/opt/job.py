@@ -1,4 +1,4 @@
-"""One module's way through `hloom-opt`: parse, run the passes, print."""
+"""Processes one module in `hloom-opt`: parse, run the passes, print."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Outcome:
     """The outcome for one module.
 
     Attributes:
-      ok: nothing went wrong.
-      output: the module to write; None where the passes did not get to its end.
+      ok: whether nothing failed.
+      output: the module to write; None where a pass failed.
     """
 
     ok: bool
@@ -53,16 +53,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One command line, ready to be done to any number of modules."""
+    """One command line, which can process any number of modules."""
 
     arguments: Arguments
     pipeline: Pipeline
     target: Target
 
     def work(self, chunk: source.SourceChunk) -> Outcome:
-        """Does one module and shows on stderr what there is to show."""
-        # Every module has a context of its own, as in mlir-opt. Without threads diagnostics come
-        # in order, and no thread of MLIR waits for Python's lock to hand one over.
+        """Processes one module and prints its diagnostics on stderr."""
+        # Every module has a context of its own, as in mlir-opt. Without threads diagnostics are in
+        # order, and no thread of MLIR waits for Python's lock to emit one.
         context = make_context()
         context.enable_multithreading(False)
         with collect(context, file=chunk.source.name) as said:
@@ -74,7 +74,8 @@ class Job:
     def _transform(
         self, chunk: source.SourceChunk, context: ir.Context, said: list[Diagnostic]
     ) -> bytes | None:
-        """The module after the passes; None where something failed, which `said` then tells."""
+        """Returns the module after the passes; None where something failed, which is added to
+        `said`."""
         start_s = time.perf_counter()
         try:
             module = source.parse(chunk, context)
@@ -161,10 +162,10 @@ def show(diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], given: source.S
 
 
 def lower_for(target: Target, module: ir.Module) -> tuple[str, ...]:
-    """Lowers the module's marks in place; gives what was chosen for them, a line each.
+    """Lowers the module's marks in place; returns the choice for each, in a line.
 
-    The module is taken to run on as many devices of one process as it has partitions. Kernels
-    are not registered: nothing is compiled here for the module to run. Raises PassError.
+    The module is assumed to run on as many devices of one process as it has partitions. Kernels are
+    not registered, since the module does not run here. Raises PassError.
     """
     partitions = partition_count(module)
     placement = Placement.of_one_process(target.platform, partitions, target.compute_capability)
@@ -178,11 +179,11 @@ def lower_for(target: Target, module: ir.Module) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The attempts that lead to the plan to show.
+    """The attempts before the plan that is shown.
 
     Attributes:
-      attempts: those before it, with what was predicted for them.
-      complaint: what that plan is predicted to miss; None where nothing.
+      attempts: the attempts before it, with their predictions.
+      complaint: the complaint that is predicted for the plan; None without one.
     """
 
     attempts: tuple[Attempt[Any], ...] = ()
@@ -190,7 +191,7 @@ class DryRun:
 
 
 def dry_run(pipeline: Pipeline, module: ir.Module, target: Target) -> DryRun:
-    """Goes through the pipeline's attempts, without any where no pass measures or predicts.
+    """Simulates the pipeline's attempts; returns none where no pass measures or predicts.
 
     Raises PassError where a step fails.
     """

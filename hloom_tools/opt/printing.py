@@ -1,4 +1,4 @@
-"""Output of `hloom-opt` on stderr: IR between passes, plans, times."""
+"""Prints the output of `hloom-opt` on stderr: IR between passes, plans, times."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class IrPrinter:
     """Prints the module before and after steps.
 
     Attributes:
-      stream: where to.
+      stream: the stream to print to.
       before_passes: names of the passes to print before.
       after_passes: names of the passes to print after.
-      debug_info: print locations.
+      debug_info: whether to print locations.
     """
 
     stream: TextIO
@@ -46,7 +46,7 @@ class IrPrinter:
 
 @dataclass(frozen=True)
 class PlanPrinter:
-    """Prints each step's plan: as one line of JSON, or as tables for people."""
+    """Prints each step's plan: as one line of JSON, or as tables."""
 
     stream: TextIO
     as_tables: bool = False
@@ -56,7 +56,7 @@ class PlanPrinter:
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         if self.as_tables:
-            # A report's tables, which JSON does not need.
+            # Tables for a report, which the JSON does not need.
             from hloom_tools.report.sections import plan_section
             from hloom_tools.report.sources import Sources
             from hloom_tools.report.text import section
@@ -76,14 +76,14 @@ class PlanPrinter:
 
 
 def assembly(module: ir.Module, *, debug_info: bool) -> bytes:
-    """The module as text that parses back; `debug_info` keeps the locations."""
+    """Returns the module as text that parses back; `debug_info` keeps the locations."""
     text = module.operation.get_asm(binary=True, enable_debug_info=debug_info)
     assert isinstance(text, bytes)
     return text.rstrip(b"\n") + b"\n"
 
 
 def timing_table(parse_s: float, result: PipelineResult, print_s: float) -> str:
-    """Wall time of each step of one module, in milliseconds.
+    """Returns a table of the wall time of each step of one module, in milliseconds.
 
     Args:
       parse_s: seconds to read the module.

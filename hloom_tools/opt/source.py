@@ -48,13 +48,13 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceChunk:
-    """One module of a source.
+    """One module in a source file.
 
     Attributes:
-      source: where it stands.
-      data: its own bytes.
-      first_line: the line of the source it starts at, from 1.
-      tried: a process that read it lived.
+      source: the source that contains it.
+      data: its bytes.
+      first_line: its first line in the source, from 1.
+      tried: whether a child process has parsed it without a crash.
     """
 
     source: Source
@@ -64,14 +64,14 @@ class SourceChunk:
 
     @property
     def has_locations(self) -> bool:
-        """Whether it may say where operations come from, as bytecode does."""
+        """Whether it may contain locations, as bytecode does."""
         return self.source.is_bytecode or b"loc(" in self.data
 
 
 def read(path: str) -> Source:
-    """The bytes of a file, or of standard input for "-".
+    """Reads the bytes of a file, or of standard input for "-".
 
-    Raises InputError where they cannot be read, and where there are none.
+    Raises InputError where the file cannot be read, and where it is empty.
     """
     name = "<stdin>" if path == "-" else path
     try:
@@ -84,7 +84,8 @@ def read(path: str) -> Source:
 
 
 def split(source: Source, *, at_markers: bool) -> tuple[SourceChunk, ...]:
-    """The modules of a source: one, or with `at_markers` one for each part between `// -----`."""
+    """Returns the modules of a source: one, or with `at_markers` one for each part between `//
+    -----`."""
     if not at_markers or source.is_bytecode:
         return (SourceChunk(source, source.data),)
     chunks = []
@@ -97,22 +98,22 @@ def split(source: Source, *, at_markers: bool) -> tuple[SourceChunk, ...]:
 
 
 def tried(chunks: Sequence[SourceChunk]) -> tuple[SourceChunk, ...]:
-    """The chunks, read in one child process: `parse` need not try each in a child of its own.
+    """Parses the chunks in one child process, so that `parse` need not start a child for each.
 
-    Where that process dies the chunks come back as they are.
+    Where that process dies the chunks are returned unchanged.
     """
     alive = not _death_of_reader(*(chunk.data for chunk in chunks))
     return tuple(dataclasses.replace(chunk, tried=alive) for chunk in chunks)
 
 
 def parse(chunk: SourceChunk, context: ir.Context) -> ir.Module:
-    """The module of a chunk; lines in its locations are those of the whole source.
+    """Parses the module of a chunk; lines in its locations are those of the whole source.
 
-    Raises InputError where it is no valid module, with what MLIR says about it.
+    Raises InputError, with MLIR's message, where it is no valid module.
     """
     name = chunk.source.name
     if not chunk.source.is_bytecode and (at := chunk.data.find(b"\0")) >= 0:
-        # MLIR takes a zero byte for the end of the text and would drop what follows.
+        # MLIR reads a zero byte as the end of the text and would drop the rest.
         line = chunk.data.count(b"\n", 0, at) + chunk.first_line
         column = at - chunk.data.rfind(b"\n", 0, at)
         raise _error(name, "binary data: neither MLIR text nor bytecode", line=line, column=column)
@@ -129,8 +130,8 @@ def parse(chunk: SourceChunk, context: ir.Context) -> ir.Module:
 
 
 def _from_portable(module: ir.Module, chunk: SourceChunk) -> ir.Module:
-    """StableHLO of a module in its versioned form, VHLO."""
-    # jaxlib 0.12.0 dies here on bytes that do not parse, so it only ever sees what parsed.
+    """Converts a module in StableHLO's versioned form, VHLO, to StableHLO."""
+    # jaxlib 0.12.0 crashes here on bytes that do not parse, so it only gets bytes that did.
     data = chunk.data if chunk.source.is_bytecode else bytecode_of(module)
     try:
         stablehlo: ir.Module = deserialize_portable_artifact(data, module.context)
@@ -140,11 +141,11 @@ def _from_portable(module: ir.Module, chunk: SourceChunk) -> ir.Module:
 
 
 def _death_of_reader(*modules: bytes) -> int:
-    """The signal that a child process dies of when it reads the modules; 0 where it lives.
+    """Returns the signal that kills a child process that reads the modules; 0 where it survives.
 
-    MLIR's reader trusts bytecode. Truncated it gives an error, but of 60 small modules with three
-    random bytes changed 11 killed the process, and others kept it busy for ever. Of text there are
-    operations that kill type inference and verification (jaxlib 0.10.2 and 0.12.0).
+    MLIR's reader trusts bytecode. Truncated bytecode gives an error, but of 60 small modules with
+    three random bytes changed 11 killed the process, and others never returned. Some operations in
+    text crash type inference and verification (jaxlib 0.10.2 and 0.12.0).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -169,9 +170,9 @@ def _crash(chunk: SourceChunk, death: int) -> InputError:
 
 
 def _crashing_line(text: bytes, death: int) -> int | None:
-    """The line, from 1, of the operation whose parsing kills the reader.
+    """Returns the line, from 1, of the operation whose parsing kills the reader.
 
-    None where verification kills it: that begins when a function or the module has ended.
+    None where verification kills it, which starts at the end of a function or the module.
     """
     lines = text.splitlines(keepends=True)
     last = bisect.bisect_left(
@@ -200,7 +201,7 @@ def _read_and_exit(*modules: bytes) -> NoReturn:
         context = make_context()
         context.enable_multithreading(False)
         for data in modules:
-            # What it says the parent meets again and reports.
+            # The parent gets the same error and reports it.
             with suppress(ir.MLIRError):
                 ir.Module.parse(data, context)
     finally:

@@ -1,11 +1,11 @@
-"""Runs dumped modules again, under any pipeline, and compares what they give."""
+"""Runs dumped modules again, under any pipeline, and compares their results."""
 
 from __future__ import annotations
 
 
 class ReplayError(ValueError):
-    """A dump cannot be replayed as asked; the text says what, where, and the remedy."""
+    """A dump cannot be replayed as requested; the text says what, where, and the remedy."""
 
 
 class DoesNotFitError(ReplayError):
-    """A program takes more of the device than there is: its compiler refuses it."""
+    """A program takes more memory than the device has: its compiler refuses it."""

@@ -1,4 +1,4 @@
-"""The arguments of a replay: those of the dumped step, or random values."""
+"""Loads the arguments of a replay from the dumped step, or makes random ones."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _OR_RANDOM = "or use --arguments random"
 
 
 def chosen(program: ReplayProgram, kind: str | None, seed: int) -> tuple[list[Array], str]:
-    """The dumped or random arguments and which they are: without a choice dumped, if there."""
+    """Returns the dumped or random arguments and their kind: without a choice dumped ones, if
+    available."""
     kind = kind or ("dumped" if has_dumped(program) else "random")
     return (dumped(program) if kind == "dumped" else random(program, seed)), kind
 
 
 def has_dumped(program: ReplayProgram) -> bool:
-    """Whether the arguments of the program's step are in the dump, or a share of them is."""
+    """Whether the dump has the arguments of the program's step, or a share of them."""
     return not program.arguments or bool(_folders(program, "arguments"))
 
 
 def dumped(program: ReplayProgram) -> list[Array]:
-    """The arguments that the program had in its step, put together from all processes' shares.
+    """Returns the arguments that the program had in its step, assembled from all processes' shares.
 
-    Raises ReplayError where they are not in the dump, not all of them, or not the module's.
+    Raises ReplayError where the dump lacks some of them, or they are not the module's.
     """
     if not program.arguments:
         return []
@@ -58,7 +59,8 @@ def dumped(program: ReplayProgram) -> list[Array]:
 
 
 def dumped_results(program: ReplayProgram) -> list[Array] | None:
-    """The step's results, put together from all processes' shares; None where they were not dumped.
+    """Returns the step's results, assembled from all processes' shares; None where they were not
+    dumped.
 
     Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
     """
@@ -70,12 +72,12 @@ def dumped_results(program: ReplayProgram) -> list[Array] | None:
 
 
 def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
-    """Random arguments, finite and small, the same for the same seed.
+    """Returns random arguments, finite and small, the same for the same seed.
 
-    Floating-point values are positive, as square roots and logarithms want. A matrix has values of
+    Floating-point values are positive, for square roots and logarithms. A matrix has values of
     about `1 / sqrt(its elements)`, so that products with it do not grow. Integers are below 8.
 
-    Raises ReplayError where they are more than this machine's memory.
+    Raises ReplayError where they exceed this machine's memory.
     """
     total_bytes = sum(value.size_bytes for value in program.arguments)
     if total_bytes > machine_bytes():
@@ -84,7 +86,7 @@ def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
             f"{size(machine_bytes())} of memory: --target only compiles."
         )
     return [
-        # A generator for each: one more argument does not change the others.
+        # Each argument has its own generator, so that one more argument does not change the others.
         _random_array(value, np.random.default_rng((seed, index)))
         for index, value in enumerate(program.arguments)
     ]
@@ -95,14 +97,14 @@ def _random_array(value: Value, generator: np.random.Generator) -> Array:
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
     if not is_inexact(dtype):
-        # They may be indices, or the number of times round a loop.
+        # Integers may be indices, or a trip count.
         stop = min(8, int(_iinfo(dtype).max) + 1)
         return np.asarray(generator.integers(0, stop, shape)).astype(dtype)
     size = math.prod(shape)
     scale = 1 / math.sqrt(size) if len(shape) > 1 and size else 1.0
-    # Of a narrow dtype, all would be zero.
+    # In a narrow dtype all values would be zero.
     scale = max(scale, float(finfo(dtype).tiny))
-    # float32 halves the memory of a large one; float64 needs its own digits.
+    # float32 halves the memory of a large argument; float64 needs its own digits.
     kind: Any = np.float64 if dtype.itemsize >= 8 else np.float32
     drawn: Array = np.asarray(generator.random(shape, kind))
     if dtype.kind == "c":
@@ -121,7 +123,8 @@ def _in_order(
     values: Sequence[Value],
     remedy: str,
 ) -> list[Array]:
-    """The arrays of the values; JAX counts arrays without the tokens that stand before them."""
+    """Returns the arrays in the values' order; JAX's indices do not count the tokens before
+    them."""
     for number, value in enumerate(values):
         array = found.get(number)
         if array is None:

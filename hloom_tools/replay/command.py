@@ -1,4 +1,4 @@
-"""`hloom replay`: runs a dumped module again and compares what it gives."""
+"""`hloom replay` runs a dumped module again and compares its results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replays, and gives 0 where all results are equal within the tolerance, else 1."""
+    """Replays; returns 0 where all results are equal within the tolerance, else 1."""
     console = PlainConsole(stderr=arguments.json == STANDARD_OUTPUT)
     return options.exit_status("hloom replay", lambda: _replay(arguments, console))
 
@@ -77,7 +77,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     program = options.load(arguments, module)
     here = pluralize(len(program.devices), f"{program.devices[0].device_kind} device")
     options.tell_program(console, program, f" of {module.folder}, on {here}")
-    # Read first: a compile may take minutes.
+    # Read before the compile, which may take minutes.
     kind, seed = arguments.arguments, arguments.seed
     given, kind = inputs.chosen(program, kind, seed) if program.runs else ([], "")
     all_runs = list(_compiled(ways, program, console))
@@ -85,7 +85,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
         record, notes = each.runnable.record, []
         if record.complaint is not None:
             notes.append(record.complaint)
-        # For a device that the user names the passes plan otherwise on purpose.
+        # For a device that the user names, different plans are intended.
         is_planned_again = each.title == (module.spec or OFF) and arguments.target is None
         if is_planned_again and (others := other_plans(record.runs, module)):
             notes.append(f"not planned as in the dump: pass {', '.join(others)}.")
@@ -117,7 +117,8 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
 def _compiled(
     ways: Mapping[str, Pipeline], program: ReplayProgram, console: Console
 ) -> Iterator[Run]:
-    """A run for each way; of several, one whose program does not fit the device is told of."""
+    """Yields a run for each pipeline; of several, one whose program does not fit the device is
+    reported and skipped."""
     refused: list[tuple[str, DoesNotFitError]] = []
     for title, pipeline in ways.items():
         try:
@@ -131,13 +132,13 @@ def _compiled(
 
 
 def _way(spec: str, module: ModuleDump, source: str) -> tuple[str, Pipeline]:
-    """A pipeline to run the program under, behind what it is called."""
+    """Returns the title of a pipeline, and the pipeline."""
     if spec != options.RECORDED:
         pipeline = Pipeline.parse(spec, source=source)
         return str(pipeline) or OFF, pipeline
     pipeline = Pipeline.parse(module.spec or OFF, source=str(module.folder / "manifest.json"))
     try:
-        # The very plans of the dump, which a measured pass may not make again here.
+        # The dump's own plans: a measured pass might plan otherwise here.
         planned = Pipeline(tuple(step.whole() for step in replayed(pipeline, module)))
     except ReplayError:
         planned = pipeline
@@ -152,7 +153,7 @@ def _opinions(
     kind: str,
     console: Console,
 ) -> list[Verdict]:
-    """The results of each run against the others, the interpreter and the dumped step."""
+    """Compares the results of each run with the others, the interpreter and the dumped step."""
     names = [value.name for value in program.results]
     results = {each.title: each.runnable.run(given) for each in all_runs}
     wanted, got = all_runs[0].title, all_runs[-1].title
@@ -179,9 +180,10 @@ def _opinions(
 
 
 def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list[Run]:
-    """The runs with their times."""
+    """Returns the runs with their times."""
     times_s: dict[str, list[float]] = {each.title: [] for each in all_runs}
-    # In two turns each: what slows the machine down meanwhile shall not meet only one of them.
+    # Each is timed in two turns, so that other load on the machine does not affect only one of
+    # them.
     for count in filter(None, (repeat // 2, repeat - repeat // 2)):
         for each in all_runs:
             times_s[each.title] += each.runnable.times_s(given, count)

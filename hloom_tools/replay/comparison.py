@@ -23,17 +23,18 @@ _CHUNK_ELEMENTS = 2**20
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest relative error of floating-point values; integers and booleans must be equal.
+    """The largest allowed relative error of floating-point values; integers and booleans must be
+    equal.
 
-    Without one it is by dtype, `eps ** 0.6`: 4e-10 for float64, 7e-5 for float32, 0.016 for
-    float16, 0.054 for bfloat16. That is room for sums in another order, and far from a wrong
-    operation.
+    The default depends on the dtype, `eps ** 0.6`: 4e-10 for float64, 7e-5 for float32, 0.016 for
+    float16, 0.054 for bfloat16. That allows sums in another order, and is far below the error of a
+    wrong operation.
     """
 
     relative: float | None = None
 
     def of(self, dtype: np.dtype[np.generic]) -> float:
-        """The relative tolerance of a dtype."""
+        """Returns the relative tolerance of a dtype."""
         if not is_inexact(dtype):
             return 0.0
         if self.relative is not None:
@@ -43,18 +44,19 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class ValueComparison:
-    """One value of two runs.
+    """The comparison of one value of two runs.
 
-    Relative errors are against the wanted element's size plus the mean size of the value's
-    elements: what is left where large terms cancel is noise, and no large error.
+    Relative errors are relative to the wanted element's size plus the mean size of the value's
+    elements: the remainder where large terms cancel is noise, not a large error.
 
     Attributes:
-      differing: elements beyond the tolerance, NaNs on one side only among them.
+      differing: the number of elements beyond the tolerance, NaNs on one side only included.
       max_absolute, max_relative: the largest errors of the elements that are numbers on both
         sides; infinite where an infinity stands against another number.
-      worst: the index of the largest relative error, of which a number on one side only is the
-        worst; None where all elements are equal.
-      nan_got, nan_wanted, nan_both: elements that are NaN in the one, the other, or both.
+      worst: the index of the largest relative error, where a number on one side only counts as the
+        largest; None where all elements are equal.
+      nan_got, nan_wanted, nan_both: the numbers of elements that are NaN in one, the other, or
+        both.
       mismatch: why the values cannot be compared, e.g. their shapes; None where they can.
     """
 
@@ -77,43 +79,43 @@ class ValueComparison:
 
     @property
     def equal(self) -> bool:
-        """Within tolerance everywhere, with NaNs at the same places."""
+        """Whether all elements are within tolerance, with NaNs at the same places."""
         return self.mismatch is None and self.differing == 0
 
     @property
     def nan_one(self) -> int:
-        """Elements that are NaN on one side only."""
+        """Counts the elements that are NaN on one side only."""
         return self.nan_got + self.nan_wanted
 
     @property
     def type(self) -> str:
-        """As JAX prints it, e.g. "float32[8,3]"."""
+        """Returns the type as JAX prints it, e.g. "float32[8,3]"."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All values of two runs, in the order of the program's results."""
+    """The comparisons of all values of two runs, in the order of the program's results."""
 
     values: tuple[ValueComparison, ...]
 
     @property
     def equal(self) -> bool:
-        """Every value is equal within its tolerance."""
+        """Whether every value is equal within its tolerance."""
         return all(value.equal for value in self.values)
 
     @property
     def bits_equal(self) -> bool:
-        """Every bit is the same."""
+        """Whether every bit is the same."""
         return all(value.bits_equal for value in self.values)
 
     @property
     def first_differing(self) -> ValueComparison | None:
-        """The first value that is not equal within its tolerance."""
+        """Returns the first value that is not equal within its tolerance."""
         return next((value for value in self.values if not value.equal), None)
 
     def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes; infinite errors as text."""
+        """Returns values that `json.dumps` takes, with infinite errors as text."""
         values = [dataclasses.asdict(value) | {"equal": value.equal} for value in self.values]
         for value in values:
             for name, each in value.items():
@@ -128,7 +130,7 @@ def compare(
     names: Sequence[str],
     tolerance: Tolerance | None = None,
 ) -> Comparison:
-    """Compares the results of one run with those of another that is taken to be right.
+    """Compares the results of one run with those of a reference run.
 
     NaNs are equal to each other, whatever their bits; infinities of one sign too.
     """
@@ -196,14 +198,14 @@ def _inexact_errors(got: Array, wanted: Array, scale: float) -> _Errors:
         absolute = np.where(absolute < least, 0.0, absolute)
         # Halves: the sum of two large float64 values could overflow.
         relative = absolute / 2 / (np.abs(other) / 2 + scale / 2 + least)
-        # An infinity against a number, on either side.
+        # An infinity on one side, a number on the other.
         relative = np.where(np.isinf(absolute), math.inf, relative)
     return absolute, relative, no_got, no_wanted
 
 
 def _exact_errors(got: Array, wanted: Array, _scale: float) -> _Errors:
     one, other = _wide(got), _wide(wanted)
-    # 64-bit integers that differ may be one number as float64.
+    # Different 64-bit integers may be equal as float64.
     absolute = np.where(got != wanted, np.maximum(np.abs(one - other), 1.0), 0.0)
     numbers = np.zeros(got.shape, bool)
     return absolute, absolute / np.maximum(np.abs(other), 1.0), numbers, numbers
@@ -215,12 +217,12 @@ def _chunks(array: Array) -> Iterator[Array]:
 
 
 def _wide(chunk: Array) -> NDArray[Any]:
-    """As float64 or complex128."""
+    """Converts to float64 or complex128."""
     return chunk.astype(np.complex128 if chunk.dtype.kind == "c" else np.float64)
 
 
 def _mean_size(array: Array) -> float:
-    """The mean size of the finite elements; 0 where there are none."""
+    """Returns the mean size of the finite elements; 0 without any."""
     total, count = 0.0, 0
     for chunk in _chunks(array):
         sizes = np.abs(_wide(chunk))

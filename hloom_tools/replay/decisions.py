@@ -1,7 +1,7 @@
-"""Passes that plan as they did when a dump was written, and the same with some of their decisions.
+"""Repeats the plans of a dump's passes, with all or some of their decisions.
 
-What a measured pass planned depends on what XLA made of its earlier plans. The dump has those plans
-and XLA's figures, and the planner is given them again.
+The plan of a measured pass depends on XLA's figures of its earlier plans. The dump has those plans
+and figures, and the planner gets them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _IN_TEXT = "-:"
 
 
 def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attempt[Any], ...]:
-    """The attempts of the measured pass before the plan that was used. Raises ReplayError."""
+    """Returns the attempts of the measured pass before the plan that was used. Raises
+    ReplayError."""
     used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
     rows = enumerate(dump.attempts[:used], 1)
     return tuple(_attempt(dump, step, number, row) for number, row in rows)
@@ -59,12 +60,13 @@ def _attempt(
 
 
 class Replayed:
-    """One step of a pipeline, planned as it was for the dump.
+    """One step of a pipeline, with the plan of the dump.
 
     Attributes:
       step: the pass.
-      prepares: it is alone no reason to change a program.
-      decisions: of its last whole plan, in the order to add them; none where it is not divisible.
+      prepares: whether it only prepares for other passes.
+      decisions: the decisions of its last whole plan, in the order to add them; none where it is
+        not divisible.
     """
 
     def __init__(
@@ -76,19 +78,19 @@ class Replayed:
         self._planner: Planner[Any] | None = None
 
     def whole(self) -> Pass:
-        """The pass with all its decisions."""
+        """Returns the pass with all its decisions."""
         return _Chosen(self, None, preparation=self.prepares)
 
     def counted(self) -> Pass:
-        """The pass with all its decisions, as one that changes programs and prepares for none."""
+        """Returns the pass with all its decisions, marked as one that changes programs itself."""
         return _Chosen(self, None, preparation=False)
 
     def restricted_to(self, ids: Collection[str]) -> Pass:
-        """The pass with these decisions alone, as `counted`."""
+        """Returns the pass with these decisions alone, marked as in `counted`."""
         return _Chosen(self, frozenset(ids), preparation=False)
 
     def plan(self, module: ir.Module, target: Target, ids: frozenset[str] | None) -> Plan:
-        """The plan for a module as the passes before leave it, with some decisions or all."""
+        """Returns the plan for a module after the earlier passes, with some decisions or all."""
         plan = self._plan(module, target)
         if isinstance(plan, DivisiblePlan):
             if ids is not None:
@@ -101,22 +103,22 @@ class Replayed:
         if nothing is not None or not isinstance(self.step, MeasuredPass):
             return nothing or self.step.plan(module, target)
         if self._planner is None:
-            # The module is edited soon, and the planner reads its own for all plans to come.
+            # The module will be edited, and the planner reads its own copy for all later plans.
             self._planner = self.step.planner(clone_module(module), target)
         return self._planner(module, self._attempts)
 
 
 class _Chosen(Pass):
-    """A step of a pipeline with all its decisions, or some.
+    """A step of a pipeline with all or some of its decisions.
 
-    It is no measured pass, so that nothing is tried beside the plan.
+    It is no measured pass, so that no other plan is tried.
     """
 
     def __init__(
         self, replayed: Replayed, ids: frozenset[str] | None, *, preparation: bool
     ) -> None:
         self._replayed, self._ids = replayed, ids
-        # What a pass is to a pipeline, its messages and records; a class variable of others.
+        # The pass's identity in a pipeline, messages and records; a class variable in other passes.
         self.name = replayed.step.name  # type: ignore[misc]
         self.preparation = preparation  # type: ignore[misc]
 
@@ -137,9 +139,9 @@ class _Chosen(Pass):
 
 
 def replayed(pipeline: Pipeline, dump: ModuleDump, *, afresh: bool = False) -> tuple[Replayed, ...]:
-    """The steps of a pipeline, planned as they were for the dump, or ``afresh``.
+    """Returns the steps of a pipeline, with the plans of the dump, or planned ``afresh``.
 
-    Raises ReplayError where the dump has not what a measured pass planned from.
+    Raises ReplayError where the dump lacks the attempts of a measured pass.
     """
     platform = str(dump.manifest.get("platform"))
     driver = pipeline.driver(platform)
@@ -155,14 +157,15 @@ def replayed(pipeline: Pipeline, dump: ModuleDump, *, afresh: bool = False) -> t
 
 
 def other_plans(runs: Sequence[PassRun], dump: ModuleDump) -> tuple[str, ...]:
-    """The passes whose plans are not those of the dump, with the entries that differ, as text."""
+    """Describes the passes whose plans differ from those of the dump, with the differing
+    entries."""
     recorded = {(plan.index, plan.name): plan.json for plan in dump.planned}
     found = []
     for number, run in enumerate(runs, 1):
         wanted = recorded.get((number, run.name))
         made = json.loads(json.dumps(run.plan))
         if wanted is not None and not _is_same(made, wanted):
-            # Rows of values whose lines the dumped text has not, and dumps of earlier versions.
+            # Rows of values whose lines are not in the dumped text, and dumps of earlier versions.
             is_told = "tables" in wanted and not _is_lost(made.get("tables"))
             keys = sorted(made.keys() | wanted.keys() if is_told else made.keys() & wanted.keys())
             keys = [key for key in keys if is_told or key != "tables"]
@@ -179,9 +182,9 @@ def _is_lost(part: Any) -> bool:
 
 
 def _is_same(made: Any, recorded: Any) -> bool:
-    """Whether parts of two plans are the same, as far as the dumped text tells.
+    """Whether parts of two plans are the same, as far as the dumped text shows.
 
-    MLIR does not write down where the arguments of a loop's body come from.
+    MLIR does not print the locations of the arguments of a loop's body.
     """
     if isinstance(made, list) and isinstance(recorded, list):
         return len(made) == len(recorded) and all(map(_is_same, made, recorded))
@@ -191,7 +194,7 @@ def _is_same(made: Any, recorded: Any) -> bool:
     if str(made.get("source")).startswith(_IN_TEXT):
         lost |= {"name", "source"}
     elif made.get("library") == recorded.get("source"):
-        # Dumps of earlier versions name the library's line alone.
+        # Dumps of earlier versions have the library's line alone.
         lost |= {"source"}
     return made.keys() - lost == recorded.keys() - lost and all(
         _is_same(value, recorded[key]) for key, value in made.items() if key not in lost

@@ -1,8 +1,8 @@
 """Runs a program in StableHLO's reference interpreter, in a process of its own.
 
-The interpreter ends its process at an operation that it does not know, and takes minutes for what
-a device does at once. Run as a program, this module takes three files: the StableHLO, its
-arguments, and where the results go.
+The interpreter ends its process at an unknown operation, and takes minutes for a program that takes
+a device milliseconds. Run as a program, this module takes three files: the StableHLO, its
+arguments, and the file for the results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ and out as wider ones, which hold every value of theirs. A complex array goes as
 def interpret(
     program: ReplayProgram, arguments: Sequence[Array], *, limit_s: float = 600.0
 ) -> list[Array]:
-    """The results of the program as it came, without passes and without XLA.
+    """Returns the results of the original program, without passes and without XLA.
 
     Raises ReplayError where the interpreter does not know an operation of the program, a collective
     among many devices for example, or takes longer than `limit_s` seconds.
@@ -73,7 +73,7 @@ def interpret(
 
 
 def _save_arrays(file: Path, arrays: Sequence[Array]) -> None:
-    """Writes the bytes of arrays: NumPy's format does not know bfloat16 and its like."""
+    """Writes the bytes of arrays: NumPy's format does not support bfloat16 and similar types."""
     np.savez(file, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays))
 
 
@@ -114,7 +114,8 @@ def main(module_file: Path, given: Path, found: Path) -> None:
 
 
 def _make_known(op: ir.Operation) -> None:
-    """Replaces what the interpreter does not know: HLO's products, and shardings by nothing."""
+    """Replaces operations that the interpreter does not know: HLO's products, and removes
+    shardings."""
     if op.name == "stablehlo.dot":
         left, right = op.operands
         rank = ir.RankedTensorType(left.type).rank
@@ -130,7 +131,7 @@ def _make_known(op: ir.Operation) -> None:
 
 
 def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Value]) -> None:
-    """Puts a function of carriers around the module's."""
+    """Wraps the module's function in one of carrier types."""
     inner = main_of(module)
     inner.attributes["sym_name"] = ir.StringAttr.get("hloom_interpreted")
     parts = [type_ for value in arguments for type_ in _carrier_types(value)]
@@ -177,7 +178,7 @@ def _to_carriers(array: Array) -> list[Array]:
         return [np.ascontiguousarray(array.real), np.ascontiguousarray(array.imag)]
     if array.dtype.isbuiltin == 1:
         return [array]
-    # NumPy does not know the dtype, and its carrier holds every value of it.
+    # NumPy lacks the dtype, and its carrier type represents every value of it.
     name = array.dtype.name
     narrow: Any = np.uint8 if name.startswith("u") else np.int8
     return [array.astype(np.float64).astype(narrow if "int" in name else np.float32)]

@@ -22,7 +22,7 @@ RECORDED = "recorded"
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) -> None:
-    """Adds the shared options; two of them have a help text of the command's own."""
+    """Adds the shared options; the help texts of two of them depend on the command."""
     parser.add_argument(
         "dump",
         metavar="DIR",
@@ -62,19 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) 
 
 
 def not_negative(text: str) -> float:
-    """A number of 0 or more, of the text of an option."""
+    """Parses a number of 0 or more from the text of an option."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    # Not a number is not at least 0 either.
+    # NaN is not at least 0 either.
     if not value >= 0:
         raise argparse.ArgumentTypeError(f"a number of 0 or more, got {text}")
     return value
 
 
 def exit_status(command: str, run: Callable[[], int]) -> int:
-    """Runs a command, and tells on stderr why it is not possible. It is not dumped itself."""
+    """Runs a command, and reports on stderr why it fails. Its own programs are not dumped."""
     for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
         del os.environ[name]
     try:
@@ -84,7 +84,7 @@ def exit_status(command: str, run: Callable[[], int]) -> int:
 
 
 def load(arguments: argparse.Namespace, module: ModuleDump) -> ReplayProgram:
-    """The program of a module as the options ask for it."""
+    """Loads the program of a module by the options."""
     return ReplayProgram.load(
         module,
         target=arguments.target,
@@ -94,17 +94,17 @@ def load(arguments: argparse.Namespace, module: ModuleDump) -> ReplayProgram:
 
 
 def tell_program(console: Console, program: ReplayProgram, more: str) -> None:
-    """Prints what is replayed, and what is otherwise than it was."""
+    """Prints what is replayed, and what differs from the dump."""
     console.print(Text.assemble((program.name, "bold"), more))
     for note in program.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
 
 def chosen_module(path: Path) -> ModuleDump:
-    """The module that a folder holds; of several, the only one that the passes changed.
+    """Returns the module in a folder; of several, the only one that the passes changed.
 
-    Of several processes' folders of one module it is the first. Raises DumpError where there is
-    none, or where it is not clear which is meant.
+    Of several processes' folders of one module the first counts. Raises DumpError where no module
+    exists, or the choice is ambiguous.
     """
     dump = open_dump(path)
     if not dump.modules:

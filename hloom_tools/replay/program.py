@@ -1,4 +1,4 @@
-"""A dumped module, compiled here under any pipeline, run on the devices that are here, timed."""
+"""Compiles a dumped module under any pipeline, and runs and times it on this machine's devices."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 
 @dataclass(frozen=True)
 class ReplayProgram:
-    """A module that JAX once handed over, and where it is to run now.
+    """A module of a dump, and the devices that it runs on now.
 
     Attributes:
       module: the input, in a context of its own, with `source` for messages.
-      arguments, results: what `Runnable.run` wants and gives, in order, tokens left out.
-      argument_count: of the arguments with tokens.
-      devices: JAX's, one for each partition.
-      target: what the passes plan for: the recorded device, on the platform that is here.
+      arguments, results: the arguments and results of `Runnable.run`, in order, without tokens.
+      argument_count: the number of arguments with tokens.
+      devices: JAX's devices, one for each partition.
+      target: the target that the passes plan for: the recorded device, on this machine's platform.
       placement: where the lowered program runs.
-      runs: the devices are here; False where they are only described.
-      notes: what is otherwise than it was, phrases for people.
+      runs: whether the devices are present; False where they are only described.
+      notes: the differences from the dump, as phrases.
     """
 
     name: str
@@ -86,9 +86,9 @@ class ReplayProgram:
 
     @classmethod
     def load(cls, dump: ModuleDump, *, trusted: bool = False, **choices: Any) -> ReplayProgram:
-        """The program of a module folder, with the choices of `parse`.
+        """Loads the program of a module folder, with the choices of `parse`.
 
-        Raises ReplayError where it cannot be replayed here.
+        Raises ReplayError where it cannot be replayed on this machine.
         """
         file = dump.input_file
         if file is None:
@@ -113,14 +113,14 @@ class ReplayProgram:
         with_options: bool = True,
         trusted: bool = True,
     ) -> ReplayProgram:
-        """The program of a module as text.
+        """Parses the program from a module's text.
 
         Args:
-          source: where it came from, for messages.
-          target: a name of `hloom.targets`, to compile for that without having one; None for the
-            devices that are here.
-          with_options: with the options of XLA that the program had set.
-          trusted: it may hold custom calls that carry machine code, or may run any.
+          source: the origin of the text, for messages.
+          target: a name of `hloom.targets`, to compile for a device that is only described; None
+            for this machine's devices.
+          with_options: whether to set the options of XLA that the program had set.
+          trusted: whether custom calls that carry machine code, or may run any, are allowed.
         """
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))
@@ -142,7 +142,7 @@ class ReplayProgram:
         plugin.initialize()
         here = _described_devices(target, partitions) if target else _devices_here(partitions)
         if trust.calls_lapack(module):
-            # Lowering any of them is what makes JAX load the library.
+            # JAX loads the library when it lowers any such call.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
         backend, grid = here[0].client, np.array(here)
         platform = platform_of(backend)
@@ -171,8 +171,8 @@ class ReplayProgram:
         """Compiles the program under a pipeline, or a spec ("off" for none).
 
         Nothing falls back: raises SpecError for a mistaken spec, PassError where a pass fails or
-        XLA refuses what the passes made, and ReplayError where it refuses the program itself:
-        DoesNotFitError where that is for its memory.
+        XLA refuses the passes' result, and ReplayError where XLA refuses the program itself:
+        DoesNotFitError where it takes too much memory.
         """
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
@@ -224,7 +224,7 @@ def _parse(text: str, source: str, versions: Any) -> ir.Module:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
             raise ReplayError(_unreadable(error, source, versions)) from error
-        if "sym_name" not in module.operation.attributes:  # JAX's compile wants one
+        if "sym_name" not in module.operation.attributes:  # JAX's compile requires one
             module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
     return module
 
@@ -270,17 +270,17 @@ def _described_devices(target: str, count: int) -> list[Any]:
 
 
 def _prepare_devices(count: int) -> None:
-    """Lets the CPU stand for at least that many devices, as long as JAX has not started."""
+    """Gives the CPU at least that many virtual devices, if JAX has not started."""
     deviceless.prepare()
     given = _CPU_DEVICES.search(os.environ.get("XLA_FLAGS", ""))
     if count > 1 and not (given and int(given[1]) >= count):
-        # Once JAX has started, `_devices_here` counts what there is.
+        # Once JAX has started, `_devices_here` counts the devices.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
 
 
 def _devices_here(count: int) -> list[Any]:
-    """That many devices of one platform: JAX's own choice, or the CPU where it has too few.
+    """Returns that many devices of one platform: JAX's default, or the CPU where that has too few.
 
     Raises ReplayError where there are too few of both.
     """
@@ -299,7 +299,7 @@ def _devices_here(count: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Runnable:
-    """A program that was compiled under one pipeline, whose spec is "off" for none."""
+    """A program compiled under one pipeline, whose spec is "off" for none."""
 
     program: ReplayProgram
     spec: str
@@ -307,26 +307,28 @@ class Runnable:
 
     @property
     def memory(self) -> MemoryFigures:
-        """XLA's figures of one device."""
+        """Returns XLA's memory figures of one device."""
         return self.result.figures
 
     @property
     def record(self) -> CompileRecord:
-        """The effect of the passes, and the times of the passes and XLA."""
+        """Returns the record of the compile: the effect of the passes, and the times of the passes
+        and XLA."""
         return self.result.record
 
     @property
     def pass_s(self) -> float:
-        """Seconds in the passes; 0 without any."""
+        """Returns the seconds in the passes; 0 without any."""
         return 0.0 if self.spec == "off" else self.record.pass_s
 
     @property
     def step_bytes(self) -> int | None:
-        """Bytes of a run on one device; None where the backend does not tell."""
+        """Returns the bytes of a run on one device; None where the backend does not report them."""
         return self.memory.step_bytes
 
     def run(self, arguments: Sequence[Array]) -> list[Array]:
-        """The results of one run, whole values on the host; the arguments stay as they are.
+        """Runs the program once; returns whole values on the host and leaves the arguments
+        unchanged.
 
         Raises ReplayError where arguments do not fit, where the devices are only described, and
         where the run fails.
@@ -337,15 +339,16 @@ class Runnable:
             found = execute(executable, placed)
             results = [(each.index, each.shape, found[each.index]) for each in self.program.results]
             wholes = jax.block_until_ready(assembled(executable, self.program.devices, results))
-        # A copy: on the CPU the host's array would be the device's memory itself.
+        # Copied, since on the CPU the host's array would share the device's memory.
         return [np.array(each) for each in wholes]
 
     def times_s(
         self, arguments: Sequence[Array], repeat: int, limit_s: float = 10.0
     ) -> list[float]:
-        """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
+        """Returns the seconds of each of `repeat` runs, after a warm-up, with arguments on the
+        device.
 
-        At least one, and no further one after `limit_s` seconds. Raises as `run` does.
+        At least one run is timed, and none starts after `limit_s` seconds. Raises as `run` does.
         """
         self._check(arguments)
         placed = self._place(arguments)
@@ -369,7 +372,7 @@ class Runnable:
             raise ReplayError(f"{program.name} was compiled for devices that are not here.")
         wanted_bytes = (self.step_bytes or 0) * len(program.devices)
         if program.placement.platform == "cpu" and wanted_bytes > machine_bytes():
-            # Linux would end this process, or another.
+            # Linux would kill this process, or another.
             raise ReplayError(
                 f"{program.name} under '{self.spec}' takes {size(wanted_bytes)}, and this machine "
                 f"has {size(machine_bytes())} of memory."
@@ -394,7 +397,7 @@ class Runnable:
     def _place(self, arguments: Sequence[Array]) -> list[Any]:
         values = {value.index: value for value in self.program.arguments}
         given = iter(arguments)
-        # What is no value is a token, which JAX passes as an array without elements.
+        # Every other argument is a token, which JAX passes as an array without elements.
         token = np.zeros(0, np.bool_)
         with self._running():
             return [
@@ -405,8 +408,8 @@ class Runnable:
             ]
 
     def _put(self, argument: Array, value: Value) -> Any:
-        # A donated argument is written over, and the host's array shall stay as it is.
-        with jax.enable_x64(True):  # 64-bit arguments stay so, whatever the process is set to
+        # A donated argument is written over, and the host's array must not change.
+        with jax.enable_x64(True):  # in any process 64-bit arguments keep their type
             return jax.device_put(argument, self._shardings[value.index], may_alias=False)
 
     @contextlib.contextmanager

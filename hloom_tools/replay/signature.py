@@ -1,4 +1,4 @@
-"""The signature of a module: names, dtypes and shapes of its arguments and results."""
+"""Reads the signature of a module: names, dtypes and shapes of its arguments and results."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Value:
     """One argument or result of a module, e.g. "state['w']" or "result[0]".
 
     Attributes:
-      index: its place among the module's arguments or results, tokens counted.
-      type, dtype: e.g. "tensor<8x8xf32>", and of arrays that hold it; a typed PRNG key is its data.
-      shape: of the whole value, over all devices.
-      memory_kind: e.g. "pinned_host"; None for the device's own memory.
+      index: its index among the module's arguments or results, tokens included.
+      type, dtype: the type, e.g. "tensor<8x8xf32>", and the dtype of its arrays; a typed PRNG key
+        counts as its data.
+      shape: the shape of the whole value, over all devices.
+      memory_kind: the memory that holds it, e.g. "pinned_host"; None for the device's own.
     """
 
     name: str
@@ -43,17 +44,18 @@ class Value:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of an array of it on the host."""
+        """Returns the bytes of its array on the host."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def values_of(
     module: ir.Module, argument_names: Sequence[str] = (), result_names: Sequence[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...], int]:
-    """The arguments and results of @main without tokens, and the number of arguments with them.
+    """Returns the arguments and results of @main without tokens, and the number of arguments with
+    tokens.
 
-    Names are given for all values, with tokens or without; where their number is another, the
-    module's own stand. Raises ReplayError without @main, and for a type that no array has.
+    The given names are those of all values, with or without tokens; where their number differs, the
+    module's own names are used. Raises ReplayError without @main, and for a type that no array has.
     """
     main = main_of(module)
     if main is None:
@@ -89,7 +91,7 @@ def _value(name: str, index: int, entry: EntryValue) -> Value:
 
 
 def _dtype(element: str) -> np.dtype[Any] | None:
-    """The dtype of arrays of elements of MLIR's type, "float8_e4m3fn" for "f8E4M3FN"."""
+    """Returns the dtype of an MLIR element type, "float8_e4m3fn" for "f8E4M3FN"."""
     name = _ODD.get(element)
     if name is None and (match := _ELEMENT.fullmatch(element)):
         name = _KINDS[match[1]] + match[2] + (f"_{match[3].lower()}" if match[3] else "")

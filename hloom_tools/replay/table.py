@@ -1,4 +1,4 @@
-"""The tables that `hloom replay` prints."""
+"""Builds the tables that `hloom replay` prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Run:
-    """One way that the program was run, its title e.g. "remat", and seconds of each timed run."""
+    """The program under one pipeline: a title, e.g. "remat", and the seconds of each timed run."""
 
     title: str
     runnable: Runnable
@@ -32,7 +32,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results of one way of running the program against another's, by their titles."""
+    """The comparison of two runs' results, with the runs' titles."""
 
     got: str
     wanted: str
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def runs(all_runs: Sequence[Run]) -> RenderableType:
-    """Memory and times of each run, side by side."""
+    """Returns a table of the memory and times of each run, side by side."""
     table = Table(title="Memory and time", title_justify="left")
     table.add_column("")
     for run in all_runs:
@@ -66,7 +66,7 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
 
 
 def opinion(found: Verdict) -> RenderableType:
-    """Whether two runs are equal, and what differs, the worst first."""
+    """Shows whether two runs are equal, and what differs, the largest error first."""
     comparison, values = found.comparison, found.comparison.values
     unequal = _worst_first([value for value in values if not value.bits_equal])
     pair = f"{found.got} and {found.wanted}"
@@ -101,7 +101,7 @@ def opinion(found: Verdict) -> RenderableType:
 
 
 def _described(value: ValueComparison) -> str:
-    """The largest difference of a value, and its place; a sentence without its beginning."""
+    """Describes the largest difference of a value, and its place, as the rest of a sentence."""
     if value.mismatch is not None:
         return f"{value.name}: its {value.mismatch}."
     place = f"[{', '.join(map(str, value.worst or ()))}]"
@@ -137,7 +137,7 @@ def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
 
 
 def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:
-    """Those that differ, then by how much of their tolerance the largest error takes."""
+    """Sorts differing values first, then by the largest error relative to the tolerance."""
 
     def rank(value: ValueComparison) -> tuple[bool, bool, float]:
         error = math.inf if value.nan_one else value.max_relative

@@ -1,8 +1,8 @@
 """Finds operations that a replay cannot run, or runs only where the dump is trusted.
 
-A program of StableHLO can compute, and no more. A custom call can do whatever its target does: it
-may hold machine code, as kernels of Triton and Mosaic and hloom's own for CUDA do, or addresses.
-Calls to the host cannot run again: the Python program is not there any more.
+A program of StableHLO can only compute. A custom call can do whatever its target does: it may
+contain machine code, as kernels of Triton and Mosaic and hloom's own for CUDA do, or addresses.
+Calls to the host cannot run again: the Python program no longer exists.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONFIGS = ("backend_config", "mhlo.backend_config")
 
 
 def require_trust(module: ir.Module) -> None:
-    """Raises ReplayError for the first operation that may run code which XLA did not make."""
+    """Raises ReplayError for the first operation that may run code that XLA did not generate."""
     for op in walk.operations(module.operation):
         what = _foreign(op)
         if what is not None:
@@ -63,7 +63,7 @@ def require_trust(module: ir.Module) -> None:
 
 
 def _foreign(op: ir.Operation) -> str | None:
-    """A sentence on the part of an operation that may be somebody's code; None where none is."""
+    """Describes the part of an operation that may be foreign code; None where it has none."""
     if op.name.partition(".")[0] not in _DIALECTS:
         return f"the module has an operation '{op.name}', which JAX does not write"
     target = target_of(op)
@@ -71,7 +71,7 @@ def _foreign(op: ir.Operation) -> str | None:
         return None
     if target in _KNOWN or _NUMERICAL.fullmatch(target) or is_python_callback(target):
         return None
-    # A kernel comes with the call; on the CPU hloom's are in its library.
+    # A call carries its kernel's code; on the CPU hloom's kernels are in its library.
     configs = [op.attributes[name] for name in _CONFIGS if name in op.attributes]
     has_image = any(isinstance(each, ir.DictAttr) and "image" in each for each in configs)
     if target.startswith(OWN) and not has_image:
@@ -80,9 +80,10 @@ def _foreign(op: ir.Operation) -> str | None:
 
 
 def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
-    """Takes out what only tells the host something, like `jax.debug.print`, in place; gives notes.
+    """Removes calls that only send values to the host, like `jax.debug.print`, in place; returns
+    notes.
 
-    Raises ReplayError where the program uses what the host gave it.
+    Raises ReplayError where the program uses the result of a host call.
     """
     callbacks = [
         op
@@ -107,7 +108,7 @@ def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
 
 
 def place_of_call(module: ir.Module, message: str) -> str | None:
-    """The custom call of the module that an error of XLA is about, with its line, or None."""
+    """Returns the custom call that an error of XLA is about, with its line, or None."""
     for target, op in _custom_calls(module):
         if re.search(rf"(?<!\w){re.escape(target)}(?!\w)", message):
             return _described(op)
@@ -128,7 +129,7 @@ def _custom_calls(module: ir.Module) -> Iterator[tuple[str, ir.Operation]]:
 def _described(op: ir.Operation) -> str:
     target = target_of(op)
     what = op.name if target is None else f"custom call '{target}'"
-    # JAX puts a colon behind the name of a callback.
+    # JAX adds a colon after the name of a callback.
     name, source = operation_name(op.location).rstrip(":"), source_of(op.location)
     of = f" of '{name}'" if name else ""
     return f"{what}{of}" + (f" at {source}" if source.line else "")

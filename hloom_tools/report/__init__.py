@@ -1,1 +1,1 @@
-"""`hloom report`: a dump as one page to look at, as text, and as plots."""
+"""`hloom report` shows a dump as an HTML page, as text, and as plots."""

@@ -1,4 +1,4 @@
-"""`hloom report`: shows dumps as HTML pages, on the terminal, or as plots."""
+"""`hloom report` shows dumps as HTML pages, on the terminal, or as plots."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    """Runs `hloom report` and returns its exit status: 0, or 1 for a mistake, reported on
+    stderr."""
     try:
         for line in _run(arguments.dumps, arguments.out, arguments.png, as_text=arguments.text):
             PlainConsole(soft_wrap=True).print(line)
@@ -100,7 +101,7 @@ def _run(
 
 
 def opened(path: Path) -> Dump:
-    """A dump with modules. Raises DumpError where there is none, or more than one."""
+    """Opens a dump with modules. Raises DumpError where none exists, or more than one."""
     found = open_dump(path)
     if not found.modules:
         missing = "".join(f"\n  {each}" for each in found.missing)
@@ -142,7 +143,7 @@ def write_page(report: Report, file: Path) -> Path:
 
 
 def _write(file: Path, kind: str, *content: object) -> Path:
-    """Writes the page that the function of this name makes of the content."""
+    """Writes the page that the function of this name renders."""
     try:
         page = import_module("hloom_tools.report.page")
     except ModuleNotFoundError as error:
@@ -164,7 +165,7 @@ def _write(file: Path, kind: str, *content: object) -> Path:
 
 
 def save_plots(report: Report, folder: Path) -> list[Path]:
-    """Writes the plots of the largest modules as PNG files; gives them.
+    """Writes the plots of the largest modules as PNG files; returns the files.
 
     Raises ReportError, and PictureError without matplotlib.
     """

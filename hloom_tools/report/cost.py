@@ -1,4 +1,4 @@
-"""The cost of what the passes did to a module: time and work of a step, and what was done."""
+"""Computes the cost of the passes' changes to a module: added time and work of a step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hloom_tools.report.sources import entries
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step takes more than without the passes; None is what nobody knows.
+    """The time and work that the passes add to a step; unknown figures are None.
 
     Attributes:
-      changed: XLA compiled what the passes made.
-      added_seconds, step_seconds: added, and of the step as it was, both by rooflines in which
-        cheap work counts by a share, as in `hloom budgets`.
-      added_work: FLOPs as a share of the program's.
-      effects: what the passes did, in few words each.
+      changed: whether XLA compiled the passes' result.
+      added_seconds, step_seconds: the added time, and the original step's time, both by rooflines
+        in which cheap work counts by a share, as in `hloom budgets`.
+      added_work: the added FLOPs as a share of the program's.
+      effects: a short summary of each pass's changes.
     """
 
     changed: bool
@@ -38,7 +38,7 @@ class Cost:
 
     @property
     def figure(self) -> str:
-        """The cost in one figure: a time, else a share of the work; empty where nobody knows."""
+        """Returns the cost in one figure: a time, else a share of the work; empty where unknown."""
         if not self.changed:
             return "0"
         if self.added_seconds is not None:
@@ -47,7 +47,7 @@ class Cost:
 
     @property
     def remark(self) -> str:
-        """What the figure is of."""
+        """Returns the meaning of the figure."""
         if not self.changed:
             return "XLA compiled the program as it was"
         if self.added_seconds is None:
@@ -67,9 +67,9 @@ class Cost:
 
 
 def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:
-    """The cost of a module; None where the dump does not say what became of it.
+    """Returns the cost of a module; None where the dump does not have its result.
 
-    Its step is timed where the module's text has no more than `most_bytes`.
+    The step is timed where the module's text has at most `most_bytes`.
     """
     compiled = entries(dump.manifest, "compile")
     changed = compiled.get("changed")
@@ -92,7 +92,7 @@ def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:
 
 
 def _effects(compiled: Mapping[str, Any]) -> list[str]:
-    """As the log tells them: of the passes that were asked for, else of their helpers."""
+    """Returns the effects as in the log: of the requested passes, else of their helpers."""
     runs = [each for each in compiled.get("runs") or () if isinstance(each, dict)]
     told = [each for each in runs if isinstance(each.get("effect"), str) and each["effect"]]
     asked_for = [each["effect"] for each in told if each.get("requested")]

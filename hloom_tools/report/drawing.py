@@ -1,7 +1,7 @@
-"""Plots: drawn by matplotlib on demand, as SVG for the page or as a PNG file.
+"""Draws plots by matplotlib on demand, as SVG for the page or as a PNG file.
 
-In the SVG colours are variables of CSS, which the page sets for light and for dark; text stays
-text, in the page's font.
+Colours in the SVG are CSS variables, which the page sets for light and for dark; text stays text,
+in the page's font.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TITLE_INCHES = 0.4
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot as an `<svg>` element, and where in it the axes begin and end, as shares of it."""
+    """A plot as an `<svg>` element, and the bounds of its axes as shares of its size."""
 
     svg: str
     left: float
@@ -37,9 +37,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that is drawn when it is asked for, by `draw` into a figure of that size.
+    """A plot that is drawn on demand, by `draw` into a figure of the given size.
 
-    The figure, or the part of one, has matplotlib's constrained layout.
+    The figure, or its part, has matplotlib's constrained layout.
     """
 
     width_inches: float
@@ -47,23 +47,23 @@ class Plot:
     draw: Callable[[Any], None]
 
     def svg(self) -> str:
-        """The plot as an `<svg>` element. Raises PictureError without matplotlib."""
+        """Returns the plot as an `<svg>` element. Raises PictureError without matplotlib."""
         return self.drawing().svg
 
     def drawing(self) -> Drawing:
-        """The plot for a page. Raises PictureError without matplotlib."""
+        """Draws the plot for a page. Raises PictureError without matplotlib."""
         content, figure = self._render("svg", metadata={"Date": None})
         box = figure.axes[0].get_position()
         svg = for_page(content.decode(), COLORS)
         return Drawing(svg, left=box.x0, right=box.x1, top=1 - box.y1, bottom=1 - box.y0)
 
     def save_png(self, path: Path, title: str = "") -> None:
-        """Writes the plot to a file, a title above it. Raises PictureError without matplotlib,
+        """Writes the plot to a file, with a title above it. Raises PictureError without matplotlib,
         and OSError."""
         write_whole(path, self._render("png", title=title, dpi=PNG_DOTS_PER_INCH)[0])
 
     def _render(self, format_: str, *, title: str = "", **options: Any) -> tuple[bytes, Any]:
-        """The drawn parts, and the figure of matplotlib."""
+        """Returns the rendered bytes, and the result of `draw`."""
         with (
             figures("plots need", **{"svg.fonttype": "none"}) as new_figure,
             io.BytesIO() as file,
@@ -72,7 +72,7 @@ class Plot:
             figure = new_figure(figsize=(self.width_inches, height_inches), layout="constrained")
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
             if title:
-                # Above the drawing: a page has its own headings, a file alone has none.
+                # The title is above the drawing: a page has its own headings, a file has none.
                 heights = (_TITLE_INCHES, self.height_inches)
                 parts: Any = figure.subfigures(2, 1, height_ratios=heights)
                 style = {"va": "center", "color": COLORS["text"], "weight": "bold"}
@@ -98,10 +98,10 @@ _JOINS = "stroke-linejoin: round; stroke-linecap: butt"
 
 
 def for_page(text: str, colors: Mapping[str, str]) -> str:
-    """The `<svg>` element of a file that matplotlib wrote, for the inside of a page.
+    """Returns the `<svg>` element of a file that matplotlib wrote, to be placed inside a page.
 
-    It has no size of its own but its proportions, and may stand beside others. `colors` has by name
-    of a CSS variable the colour that stands for it in the file, as "#rrggbb".
+    It has proportions but no size of its own, and may be beside others. `colors` maps each CSS
+    variable to its colour in the file, as "#rrggbb".
     """
     found = _ELEMENT.search(text)
     if found is None:
@@ -109,10 +109,10 @@ def for_page(text: str, colors: Mapping[str, str]) -> str:
     element = _METADATA.sub("", found[0])
     while _SIZE.search(element):
         element = _SIZE.sub(r"\1", element)
-    # It would hold for the whole page.
+    # A style here would apply to the whole page.
     element = _STYLE.sub("", element).replace("<svg ", f'<svg style="{_JOINS}" ', 1)
     element = _PATH.sub(lambda match: _shortened(match[0]), _NO_TURN.sub("", element))
-    # These name nothing that is referred to, and would be there once for each plot.
+    # Nothing refers to these ids, and each plot would repeat them.
     element = _COUNTED_ID.sub("", element)
     own = hashlib.sha256(element.encode()).hexdigest()[:8]
     element = _ID.sub(lambda match: f"{match[1]}{own}-{match[2]}", element)
@@ -123,6 +123,6 @@ def for_page(text: str, colors: Mapping[str, str]) -> str:
 
 
 def _shortened(path: str) -> str:
-    """A path with its numbers to a tenth of a point, which is less than what a screen shows."""
+    """Rounds the numbers of a path to a tenth of a point, which no screen resolves."""
     path = _NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), path)
     return " ".join(path.split())

@@ -1,4 +1,5 @@
-"""The rest of a module folder for a report: times, files, versions and flags, next commands."""
+"""Reads the rest of a module folder for a report: times, files, versions and flags, next
+commands."""
 
 from __future__ import annotations
 
@@ -42,15 +43,15 @@ class PassRow:
 
     @property
     def seconds(self) -> float:
-        """Seconds in all."""
+        """Returns the total seconds."""
         return self.plan_s + self.apply_s + self.verify_s
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of all attempts in passes, and in JAX's cache and XLA; None where not known.
+    """The seconds of all attempts in passes, and in JAX's cache and XLA; None where unknown.
 
-    `compiles` is how often XLA, or the cache, was asked.
+    `compiles` is the number of compiles, those that the cache served included.
     """
 
     passes: tuple[PassRow, ...] = ()
@@ -61,13 +62,13 @@ class Times:
 
     @property
     def known(self) -> bool:
-        """There is something to show."""
+        """Whether any figure is known."""
         return bool(self.passes) or self.compile_s is not None
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a module folder; the label of a module's state is its point in the pipeline."""
+    """A file of a module folder; the label of a state is its place in the pipeline."""
 
     name: str
     path: Path
@@ -77,7 +78,7 @@ class File:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to know before everything else; `severity` is "error" or "warning"."""
+    """A notice at the top of the page; `severity` is "error" or "warning"."""
 
     severity: str
     title: str
@@ -123,7 +124,7 @@ def times_of(dump: ModuleDump) -> Times:
 
 
 def device_of(manifest: Json) -> str:
-    """ "h100_sxm, 8 devices"; empty where nobody knows."""
+    """Describes the devices, "h100_sxm, 8 devices"; empty where unknown."""
     devices = manifest.get("devices")
     kind = str(entries(manifest, "target").get("name") or manifest.get("platform") or "")
     count = len(devices) if isinstance(devices, list) else 0
@@ -131,7 +132,7 @@ def device_of(manifest: Json) -> str:
 
 
 def arrays_of(listed: object) -> tuple[dict[str, Any], ...]:
-    """The arguments or results of a manifest: names, types, shardings, and which are donated."""
+    """Returns the arguments or results of a manifest: names, types, shardings, and donation."""
     if not isinstance(listed, list):
         return ()
     found = [
@@ -149,7 +150,7 @@ _STATES = {"input": "as JAX handed it over", "after lowering": "as XLA got it"}
 
 
 def states_of(dump: ModuleDump) -> tuple[File, ...]:
-    """The module at each point that was written, in order."""
+    """Returns the module's states that were written, in order."""
     return tuple(
         File(each.file.name, each.file, _STATES.get(each.label, each.label), each.size_bytes)
         for each in dump.states
@@ -157,7 +158,7 @@ def states_of(dump: ModuleDump) -> tuple[File, ...]:
 
 
 def files_of(dump: ModuleDump) -> tuple[File, ...]:
-    """Everything else in the folder, arrays left out."""
+    """Returns all other files in the folder, without arrays."""
     others = {PAGE, COMPARISON, *(state.file.name for state in dump.states)}
     found = [
         File(name, dump.folder / name, "", facts.st_size)
@@ -168,7 +169,8 @@ def files_of(dump: ModuleDump) -> tuple[File, ...]:
 
 
 def odd_ones(dump: ModuleDump) -> tuple[Missing, ...]:
-    """Entries of the folder that are no files, such as links and FIFOs: they are not read."""
+    """Returns entries of the folder that are no regular files, such as links and FIFOs: they are
+    not read."""
     found = ((name, files.kind_of(facts)) for name, facts in _beside_arrays(dump))
     odd = sorted((name, kind) for name, kind in found if kind is not None)
     return tuple(Missing(name, f"it is {kind}") for name, kind in odd[:_MOST_FILES])
@@ -192,7 +194,7 @@ _FACTS = {
 
 
 def facts_of(manifest: Json) -> Facts:
-    """Versions, flags and options by group, as a manifest has them."""
+    """Returns versions, flags and options by group, from a manifest."""
     groups = ((title, sorted(entries(manifest, key).items())) for title, key in _FACTS.items())
     return tuple((title, tuple((str(k), _fact(v)) for k, v in g)) for title, g in groups if g)
 
@@ -206,7 +208,7 @@ def _fact(value: object) -> str:
 
 
 def commands_of(dump: ModuleDump) -> tuple[tuple[str, str], ...]:
-    """Commands to run next, each with its purpose."""
+    """Returns commands to run next, each with its purpose."""
     if dump.input_file is None:
         return ()
     folder, file = shlex.quote(str(dump.folder)), shlex.quote(str(dump.input_file))

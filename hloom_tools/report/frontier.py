@@ -1,4 +1,4 @@
-"""Memory against added time: the plans that were considered for a budget, and those compiled."""
+"""Plots memory against added time: the plans considered for a budget, and those compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEIGHT_INCHES = {"wide": 3.9, "phone": 4.4}
 
 @dataclass(frozen=True)
 class FrontierView:
-    """The plot, for wide and narrow pages, what it shows in words, and what to run for more."""
+    """The plot, for wide and narrow pages, with its caption, and the command to run for more."""
 
     wide: Plot
     phone: Plot
@@ -33,9 +33,9 @@ class FrontierView:
 
 
 def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None:
-    """The plot of a module that was planned to a budget; None for any other.
+    """Returns the plot of a module that was planned to a budget; None for any other.
 
-    It is read from the plan and the attempts: nothing is planned again.
+    The plot is read from the plan and the attempts: nothing is planned again.
     """
     record = record_of(dump.planned)
     if record is None or record.prediction is None or len(record.considered) < 2:

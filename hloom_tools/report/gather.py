@@ -1,4 +1,4 @@
-"""Gathers the contents of a report from a dump: of each module, and of the whole."""
+"""Gathers the contents of a report from a dump: for each module, and for the whole."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """All there is to show of a module.
+    """All contents of a report about a module.
 
     Attributes:
-      anchor: its name in links of the page.
-      input_sha256: of the program as JAX handed it over; empty where it is not known.
-      spec: what ran on it; empty where hloom was off, None where nobody knows.
-      in_full: it is one of the large ones: its states were read for its memory.
-      commands: what to run next, each with what for.
+      anchor: its anchor in links of the page.
+      input_sha256: the hash of the program as JAX passed it to the compile; empty where unknown.
+      spec: the spec that ran on it; empty where hloom was off, None where unknown.
+      in_full: whether it is one of the large modules, whose states were read for their memory.
+      commands: the commands to run next, each with its purpose.
     """
 
     anchor: str
@@ -84,12 +84,12 @@ class ModuleReport:
 
     @property
     def is_troubled(self) -> bool:
-        """Something went wrong with it, or something of it is missing."""
+        """Whether something failed, or is missing."""
         return bool(self.notices or self.missing)
 
     @property
     def step_bytes(self) -> int:
-        """Its bytes on a device; 0 where nobody knows."""
+        """Returns the bytes of the step on a device; 0 where unknown."""
         if self.memory.xla is not None:
             return self.memory.xla.step_bytes
         curve = self.memory.after or self.memory.before
@@ -97,7 +97,7 @@ class ModuleReport:
 
 
 def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> ModuleReport:
-    """Reads a module that one process ran, or several alike; only `in_full` its states as well."""
+    """Reads a module that one process, or several, ran; its states only if `in_full`."""
     dump = group[0]
     sources = Sources(dump.manifest)
     unread: list[Missing] = list(dump.missing)
@@ -164,17 +164,17 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         commands=folder.commands_of(dump),
         missing=(),
     )
-    # Once everything has been looked at.
+    # After everything has been read.
     missing = dict.fromkeys((*unread, *dump.refused.values(), *folder.odd_ones(dump)))
     return dataclasses.replace(found, missing=tuple(missing))
 
 
 def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryView:
-    """The memory of the input and of the last state before lowering, by hloom's model."""
+    """Adds the memory of the input and of the last state before lowering, by hloom's model."""
     states = [each for each in dump.states if each.size_bytes <= MOST_MODEL_BYTES]
     if not states or states[0].label != "input":
         return memory
-    # What was prepared for a program that is left as it is does not run.
+    # The prepared form of an unchanged program does not run.
     changed = entries(dump.manifest, "compile").get("changed") is not False
     rewritten = [state for state in states if changed and _may_change_memory(state)]
     platform = str(entries(dump.manifest, "target").get("platform") or "cpu")
@@ -189,14 +189,14 @@ def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryV
 
 
 def _may_change_memory(state: State) -> bool:
-    """Whether a state is one to model: of the others, graphs and kernels hide what is in them."""
+    """Whether a state can be modelled: in the others, graphs and kernels hide their content."""
     name = state.label.removeprefix("after ")
     if name in (state.label, "lowering"):
         return False
     try:
         found = registry.lookup(name)
     except registry.PassLoadError:
-        return True  # the dump may come from another machine, where the pass loaded
+        return True  # the dump may come from another machine, on which the pass was installed
     return found is None or not (found.preparation or found.hides_operations)
 
 
@@ -209,7 +209,8 @@ _SMALL_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a dump, the largest module first; `missing` is of the dump as a whole."""
+    """The content of a dump, the largest module first; `missing` lists what the dump lacks as a
+    whole."""
 
     path: Path
     title: str
@@ -221,12 +222,12 @@ class Report:
 
 
 def gather(dump: Dump) -> Report:
-    """Reads a dump, and models the memory of its largest modules. Raises nothing for damage."""
+    """Reads a dump, and models the memory of its largest modules. Damage raises nothing."""
     groups = alike(dump.modules)
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
     in_full = to_show_in_full([group[0] for group in groups])
     modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
-    # Of those that are only told of in a line, first what somebody should know of.
+    # Of the modules with only a line, those with problems come first.
     modules.sort(
         key=lambda each: (
             not each.in_full,
@@ -248,14 +249,14 @@ def gather(dump: Dump) -> Report:
 
 
 def to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
-    """The numbers of those that matter, of modules with the largest first."""
+    """Returns the numbers of the modules that matter, given modules with the largest first."""
     least_bytes = _SMALL_SHARE * max(map(_rough_bytes, modules), default=0)
     matter = [_was_touched(each) or _rough_bytes(each) >= least_bytes for each in modules]
     return set([number for number, each in enumerate(matter) if each][:MOST_IN_FULL])
 
 
 def _was_touched(module: ModuleDump) -> bool:
-    """Whether passes changed a module, or something went wrong with it."""
+    """Whether passes changed a module, or something failed."""
     compiled = module.manifest.get("compile")
     if not isinstance(compiled, dict):
         return bool(module.planned)
@@ -264,7 +265,7 @@ def _was_touched(module: ModuleDump) -> bool:
 
 
 def _rough_bytes(module: ModuleDump) -> int:
-    """For ordering, what it takes of a device, or of the disk where that is not known."""
+    """Returns a size for ordering: the bytes on a device, or on disk where those are unknown."""
     memory = memory_of(module)
     if memory.xla is not None:
         return memory.xla.step_bytes

@@ -37,7 +37,7 @@ _MOST_OWNERS = 8
 
 @dataclass(frozen=True)
 class StepBytes:
-    """Bytes of a step on a device; results in the place of an argument do not count."""
+    """The bytes of a step on a device; results in the memory of an argument do not count."""
 
     argument_bytes: int
     output_bytes: int
@@ -45,7 +45,7 @@ class StepBytes:
 
     @property
     def step_bytes(self) -> int:
-        """All of it."""
+        """Returns the sum."""
         return self.argument_bytes + self.output_bytes + self.temp_bytes
 
 
@@ -59,17 +59,17 @@ class Bound:
 
     @property
     def described(self) -> str:
-        """The budget, with its bytes where the spec does not name them."""
+        """Returns the budget as text, with its bytes where the spec does not name them."""
         if self.bytes is None or self.text == units.size(self.bytes):
             return self.text
         return f"{self.text}, {units.size(self.bytes)}"
 
     def holds(self, figures: StepBytes) -> bool | None:
-        """Whether a step keeps to it; None where that is not known."""
+        """Whether a step is within the budget; None where unknown."""
         return None if self.bytes is None else self._bounded(figures) <= self.bytes
 
     def measured(self, figures: StepBytes) -> str:
-        """What it bounds against the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
+        """Formats the bounded figure and the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
         what = "temporaries" if self.of_temp else "the step"
         allowed = f" of {units.size(self.bytes)} allowed" if self.bytes is not None else ""
         return f"{what}: {units.size(self._bounded(figures))}{allowed}"
@@ -80,12 +80,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class OwnerRow:
-    """Values of one line that are alive when most memory is in use.
+    """The values of one line that are alive at the peak.
 
     Attributes:
-      start, end: when the first begins and the last ends, from 0, the program's start, to 1.
-      note: what else there is to say, e.g. "inside of a loop".
-      continues: the row above is of the same line.
+      start, end: the start of the first and the end of the last live range, from 0, the program's
+        start, to 1.
+      note: a remark, e.g. "inside of a loop".
+      continues: whether the row above is of the same line.
     """
 
     value: Named
@@ -97,20 +98,20 @@ class OwnerRow:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all of them."""
+        """Returns the bytes of all of them."""
         return self.value.size_bytes * self.count
 
 
 @dataclass(frozen=True)
 class PeakOwners:
-    """Whose the memory is when most of it is in use.
+    """The values that own the memory at the peak.
 
     Attributes:
-      peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
-      rows: the largest, in order; `smaller` are the others of them, in the same order.
-      others, others_bytes: how many values are in `smaller`, and what these take.
-      is_before: of the program as it was before the passes.
-      totals: all of the values by layer.
+      peak_bytes, peak_at: the bytes in use at the peak, and its time, from 0 to 1.
+      rows: the largest rows, in order; `smaller` are the next ones, in the same order.
+      others, others_bytes: the number of values in `smaller`, and their bytes.
+      is_before: whether it is the program before the passes.
+      totals: the values' totals by layer.
     """
 
     title: str
@@ -126,15 +127,16 @@ class PeakOwners:
 
 @dataclass(frozen=True)
 class MemoryView:
-    """A module's memory; what is not known is None.
+    """A module's memory; unknown parts are None.
 
     Attributes:
-      xla, xla_before: XLA's figures for what runs, and for the program as it was.
-      before, after: by hloom's model of memory; `after` only where the passes changed something.
-      live_ranges: what lives when in XLA's schedule, as the dump has it.
-      live_ranges_before: the same of the program as it was, where an attempt compiled that.
-      owners: tables of the peak's owners, the one that tells most first.
-      xla_tips: what lives in each stretch of XLA's schedule.
+      xla, xla_before: XLA's figures for the compiled program, and for the original.
+      before, after: the profiles by hloom's memory model; `after` only where the passes changed
+        something.
+      live_ranges: the live ranges in XLA's schedule, from the dump.
+      live_ranges_before: the live ranges of the original program, where an attempt compiled it.
+      owners: tables of the peak's owners, the most informative first.
+      xla_tips: the values that live in each stretch of XLA's schedule.
     """
 
     xla: StepBytes | None
@@ -149,7 +151,8 @@ class MemoryView:
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        """Bytes before and after, counted in the same way; None where not both are known."""
+        """Returns the bytes before and after, counted in the same way; None unless both are
+        known."""
         if self.xla is not None and self.xla_before is not None:
             return self.xla_before.step_bytes, self.xla.step_bytes
         if self.before is not None and self.after is not None:
@@ -158,14 +161,16 @@ class MemoryView:
 
     @property
     def arguments(self) -> tuple[Total, ...]:
-        """The program's arguments by what they are, on one device; empty where not known."""
+        """Returns the totals of the program's arguments by group, on one device; empty where
+        unknown."""
         return () if self.before is None else by_argument(self.before.arguments)
 
     @property
     def bars(self) -> tuple[tuple[str, str, StepBytes | None], ...]:
-        """What to show side by side: "before" or "after", who counted, and the figures.
+        """Returns the bars to show side by side: "before" or "after", the source of the figures,
+        and the figures.
 
-        XLA's own come first; None where XLA did not compile the program as it was.
+        XLA's own come first; None where XLA did not compile the original program.
         """
         bars: list[tuple[str, str, StepBytes | None]] = []
         if self.xla is not None:
@@ -183,7 +188,8 @@ def _figures(curve: MemoryProfile) -> StepBytes:
 
 
 def memory_of(dump: ModuleDump) -> MemoryView:
-    """XLA's figures and the budget, and of the rest what a module folder has as it is."""
+    """Reads XLA's figures, the budget, and other memory data of a module folder without
+    modelling."""
     figures = _xla_figures(dump.memory)
     before = None if figures is None else _unmodified(dump, figures)
     attempts = range(1, len(dump.attempts) + 1) if before is not None else ()
@@ -203,9 +209,9 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
 
 
 def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
-    """XLA's figures of the program as it was, where an attempt compiled that.
+    """Returns XLA's figures of the original program, where an attempt compiled it.
 
-    `figures` are of what runs: no pass changes arguments and results.
+    `figures` are those of the compiled program: no pass changes arguments and results.
     """
     compiled = entries(dump.manifest, "compile")
     if compiled.get("before_is_measured") is not True:
@@ -215,7 +221,7 @@ def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
 
 
 def _known(value: object) -> int | None:
-    """A size; None where a damaged file has something else."""
+    """Returns a size; None where a damaged file has something else."""
     try:
         return whole_or_none(value)
     except TypeError:
@@ -241,9 +247,9 @@ def _bound(dump: ModuleDump) -> Bound | None:
 
 
 def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
-    """The owners of the peak by XLA's assignment of buffers.
+    """Returns the owners of the peak by XLA's buffer assignment.
 
-    Raises TypeError, LookupError or ValueError where the file has not what a plot of it needs.
+    Raises TypeError, LookupError or ValueError where the file lacks what a plot needs.
     """
     _check_curve(ranges)
     last = max(whole(ranges["instructions"]) - 1, 1)
@@ -262,7 +268,7 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
             note=str(value["name"]) if value["operation"] else "",
         )
         for value in (ranges["values"][index] for index in ranges["at_peak"])
-        # The peak is of temporaries; what is given and returned is there all the time.
+        # The peak is that of temporaries; arguments and results are in memory all the time.
         if value["kind"] == "temp"
     ]
     title = "XLA's temporaries at their peak, in what runs"
@@ -270,7 +276,7 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
 
 
 def checked_curve(ranges: Json) -> Json:
-    """Live ranges of which a curve can be drawn; raises as `xla_owners` does."""
+    """Returns the live ranges if a curve can be drawn from them; raises as `xla_owners` does."""
     _check_curve(ranges)
     whole(ranges["peak_bytes"])
     if not ranges.get("curve"):
@@ -289,10 +295,10 @@ def _check_curve(ranges: Json) -> None:
 
 
 def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
-    """The memory of a module over its kernels by hloom's model, given the module's text.
+    """Returns the memory of a module over its kernels by hloom's model, given the module's text.
 
-    The model is that of the compiler for this platform, by JAX's name.
-    Raises ValueError where the text is no module, and PassError where it cannot be prepared.
+    The model imitates the compiler for this platform, by JAX's name. Raises ValueError where the
+    text is no module, and PassError where it cannot be prepared.
     """
     with make_context(), ir.Location.unknown():
         target = Target(platform, platform)
@@ -300,7 +306,7 @@ def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
 
 
 def prepared_module(text: str, target: Target) -> ir.Module:
-    """A module as the planner reads it, in the context at hand.
+    """Parses a module into the form that the planner reads, in the current context.
 
     Raises ValueError where the text is no module, and PassError where it cannot be prepared.
     """
@@ -308,7 +314,7 @@ def prepared_module(text: str, target: Target) -> ir.Module:
         module = ir.Module.parse(text)
     except ir.MLIRError as error:
         raise ValueError(f"not a module of StableHLO: {error}") from error
-    # What a pass that saves memory requires; a later state has it behind it.
+    # The passes that memory-saving passes require; in a later state they have run already.
     pipeline = Pipeline.parse(registry.DEFAULT, source="the report")
     pipeline.run(module, target=target, stop=len(pipeline.steps()) - 1)
     return module
@@ -317,7 +323,7 @@ def prepared_module(text: str, target: Target) -> ir.Module:
 def model_owners(
     title: str, curve: MemoryProfile, sources: Sources, *, is_before: bool = False
 ) -> PeakOwners:
-    """The owners of the peak of a program by hloom's model."""
+    """Returns the owners of the peak of a program by hloom's model."""
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
@@ -341,7 +347,7 @@ def model_owners(
 def _owners(
     title: str, values: list[OwnerRow], peak_bytes: int, peak_at: float, *, is_before: bool = False
 ) -> PeakOwners:
-    # One row for the values of one line and type: each layer of a model has its own.
+    # One row for the values of one line and type: each layer of a model has such a value.
     together: dict[tuple[object, ...], OwnerRow] = {}
     for each in values:
         value = each.value

@@ -1,4 +1,4 @@
-"""A report as one HTML file that opens from disk: no script, and nothing from elsewhere."""
+"""Renders a report as one HTML file that opens from disk, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _T = TypeVar("_T")
 
 
 def page(report: Report, *, folder: Path) -> str:
-    """The page, to be written into `folder`: links to files of the dump start there."""
-    # Of a single program the page is about that, and not about the dump.
+    """Renders the page, to be written into `folder`: links to files of the dump start there."""
+    # With a single program the page's title names it, not the dump.
     one = report.modules[0].name if len(report.modules) == 1 else ""
     return _rendered("report", folder, title=one or report.title, report=report, one=one)
 
 
 def index_page(found: Index, pages: Mapping[Path, Path], *, folder: Path) -> str:
-    """The page of several dumps, given the pages of some of them."""
+    """Renders the page of several dumps, given the pages of some of them."""
     return _rendered("index", folder, title=found.path.resolve().name, index=found, pages=pages)
 
 
 def compare_page(both: TwoDumps, *, folder: Path) -> str:
-    """The page of two dumps side by side."""
+    """Renders the page of two dumps side by side."""
     return _rendered("compare", folder, title=both.title, both=both)
 
 
@@ -53,7 +53,7 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """One for all pages, since it keeps the templates that it has compiled."""
+    """Returns one environment for all pages, since it caches compiled templates."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -74,24 +74,25 @@ def _environment() -> jinja2.Environment:
 
 @jinja2.pass_context
 def _link(context: jinja2.runtime.Context, path: Path) -> str:
-    """As a URL from the page's folder: names of modules are plain, but folders are the user's."""
+    """Returns a path as a URL from the page's folder: module names are plain, but folders are the
+    user's."""
     return quote(os.fsencode(os.path.relpath(path, context["folder"])))
 
 
 def _shown(value: object) -> object:
-    """What stands for a value; of markup that was made here nothing is hidden."""
+    """Returns the printable form of a value; markup of this module is not escaped."""
     return visible(value) if type(value) is str else value
 
 
 def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Drawing, Drawing]]:
-    """A module's figures, each with its two drawings."""
+    """Yields a module's figures, each with its two drawings."""
     if module.in_full:
         for figure in figures_of(module.memory):
             yield figure, figure.wide.drawing(), figure.phone.drawing()
 
 
 def _sections(module: ModuleReport) -> list[tuple[str, str]]:
-    """The anchors and titles of what a module has."""
+    """Returns the anchors and titles of a module's sections."""
     memory = module.memory
     has_curve = module.in_full and (memory.before is not None or memory.live_ranges is not None)
     found = (
@@ -109,14 +110,14 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
 
 
 def _parted(rows: Sequence[_T], most: int) -> list[Sequence[_T]]:
-    """The first rows and the others; all of them where only a few would be left."""
+    """Returns the first rows and the others; all together where only a few would be left."""
     if len(rows) <= most + 3:
         return [rows] if rows else []
     return [rows[:most], rows[most:]]
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """ "0-7, 9" for 0 to 7 and 9."""
+    """Formats number ranges, "0-7, 9" for 0 to 7 and 9."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -127,12 +128,12 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _of(part: float, whole: float) -> str:
-    """A share as a length of CSS, within what there is."""
+    """Returns a share as a CSS length, clipped to 0 to 100 %."""
     return f"{min(max(part / whole, 0), 1) * 100:.2f}%" if whole else "0%"
 
 
 def _sentence(text: str) -> str:
-    """A text with a capital and a full stop; code at its beginning stays as it is."""
+    """Adds a capital and a full stop to a text; code at its start does not change."""
     text = text.strip()
     if text[:1].islower() and not text.startswith(("hloom ", "pip ")):
         text = text[0].upper() + text[1:]
@@ -140,7 +141,7 @@ def _sentence(text: str) -> str:
 
 
 def _moment(text: str) -> str:
-    """A time as ISO has it, for people; as it is where it is none."""
+    """Formats an ISO time for reading; any other text is returned unchanged."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -149,7 +150,7 @@ def _moment(text: str) -> str:
 
 
 def _ticked(text: str) -> Markup:
-    """A text in which what stands between backticks is code."""
+    """Returns markup of a text, with text between backticks as code."""
     parts = (escape(part) for part in visible(text).split("`"))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if number % 2 else part
@@ -158,7 +159,7 @@ def _ticked(text: str) -> Markup:
 
 
 def _breakable(spec: str) -> Markup:
-    """A spec that may be broken where its options begin."""
+    """Returns a spec that may wrap before its options."""
     return Markup("<wbr>{").join(escape(part) for part in visible(spec).split("{"))
 
 

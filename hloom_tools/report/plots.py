@@ -1,4 +1,4 @@
-"""The report's plots: memory over the program, in two widths each, with captions."""
+"""Draws the report's plots: memory over the program, in two widths each, with captions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _HIGHEST_LEVEL = 3
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot for wide and narrow pages, with a file's name, a heading, and what it shows in words.
+    """A plot for wide and narrow pages, with a file name, a heading, and captions.
 
-    The caption says what to look at; the alternative is for those who do not see it. `tips` tell
-    what lives in each stretch of it.
+    The caption says what to look at; the alternative text describes the plot. `tips` list the live
+    values in each stretch.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Figure:
 
 
 def figures_of(memory: MemoryView) -> Iterator[Figure]:
-    """Memory over what XLA made of a program, and over the program by hloom's model."""
+    """Yields the figures of memory over XLA's schedule, and over the program by hloom's model."""
     ranges = memory.live_ranges
     if ranges is not None and ranges.get("curve"):
         length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
@@ -92,7 +92,8 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
 
 
 def figure_of_two(first: MemoryView, second: MemoryView) -> Figure | None:
-    """The temporaries of two compiles over XLA's schedules; None where not both are known."""
+    """Returns the figure of the temporaries of two compiles over XLA's schedules; None unless both
+    are known."""
     ranges = first.live_ranges, second.live_ranges
     if not (ranges[0] and ranges[1] and ranges[0].get("curve") and ranges[1].get("curve")):
         return None
@@ -111,7 +112,8 @@ def memory_plot(
     width: Width = "wide",
     budget_bytes: int | None = None,
 ) -> Plot:
-    """Memory over the program before and after the passes, by hloom's model, peaks marked.
+    """Plots memory over the program before and after the passes, by hloom's model, with peaks
+    marked.
 
     A budget is a bound on the whole step, drawn as a line.
     """
@@ -132,10 +134,10 @@ def xla_memory_plot(
     before_bytes: int | None = None,
     budget_bytes: int | None = None,
 ) -> Plot:
-    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`.
+    """Plots temporary memory over XLA's schedule, from `xla/live_ranges.json`.
 
-    `was` is that of the program as it was, over a schedule of its own. Lines show what XLA set
-    aside for it, where its schedule is not known, and a budget of its temporaries.
+    `was` has the live ranges of the original program, over its own schedule. Lines show XLA's
+    temporary memory of the original, where its schedule is unknown, and a budget of temporaries.
     """
     lines = [_line_of_xla("temporaries" if was is None else "after", "after", "o", live_ranges)]
     levels = []
@@ -156,7 +158,7 @@ def xla_memory_plot(
 def two_memory_plot(
     first: Mapping[str, Any], second: Mapping[str, Any], *, width: Width = "wide"
 ) -> Plot:
-    """Temporary memory over XLA's schedules of two compiles, "A" and "B"."""
+    """Plots temporary memory over XLA's schedules of two compiles, "A" and "B"."""
     lines = [_line_of_xla("A", "before", "o", first), _line_of_xla("B", "after", "D", second)]
     return _curves(lines, [], _SCHEDULE, width)
 
@@ -170,7 +172,7 @@ def _line_of_xla(label: str, color: str, mark: str, live_ranges: Mapping[str, An
 
 @dataclass(frozen=True)
 class _Line:
-    """A curve: it keeps each size from its place to the next one's, the last place is the end."""
+    """A step curve: each size holds from its place to the next one; the last place is the end."""
 
     label: str
     color: str
@@ -192,7 +194,7 @@ def _steps(curve: MemoryProfile) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _thinned(line: _Line) -> tuple[list[int], list[int]]:
-    """The places where a curve changes; of very many, the maximum of each stretch."""
+    """Returns the places where a curve changes; of very many, the maximum of each stretch."""
     end = line.places[-1]
     stretch = max(1, math.ceil(end / _MOST_STEPS))
     most: dict[int, int] = {}

@@ -1,7 +1,6 @@
-"""Sections of a report made of facts and tables: what any pass decided, the attempts, the graphs.
+"""Builds sections of facts and tables: the passes' plans, the attempts, the graphs.
 
-The functions that read a dump raise KeyError, TypeError or ValueError where a damaged one has
-something else.
+The functions that read a dump raise KeyError, TypeError or ValueError where it is damaged.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class CellView:
 class RowView:
     """The cells of a row, the first one indented by `depth`.
 
-    `continues` where its value is of the same line as that of the row above.
+    `continues` is set where its value is of the same line as that of the row above.
     """
 
     cells: tuple[CellView, ...]
@@ -48,7 +47,7 @@ class RowView:
 
     @property
     def line(self) -> str:
-        """The line of the value that the row is about; empty where it is about none or several."""
+        """Returns the line of the row's value; empty where it has none or several."""
         entries = next((cell.entries for cell in self.cells if cell.kind is Kind.VALUE), ())
         one = entries[0] if len(entries) == 1 else ""
         return one.place.line if isinstance(one, Named) else ""
@@ -56,7 +55,7 @@ class RowView:
 
 @dataclass(frozen=True)
 class TableView:
-    """A table with the lines of the user's program; `more` rows are counted only."""
+    """A table with the lines of the user's program; `more` counts rows that are not shown."""
 
     title: str
     text: str
@@ -74,10 +73,10 @@ class Section:
     """Facts and tables with a title.
 
     Attributes:
-      anchor: of it in a page.
-      title: e.g. the pass, as a spec spells it.
+      anchor: its anchor in a page.
+      title: the title, e.g. the pass as spelled in a spec.
       summary: a line of text; empty for none.
-      empty: the pass did nothing.
+      empty: whether the pass did nothing.
     """
 
     anchor: str
@@ -89,14 +88,14 @@ class Section:
 
     @property
     def name(self) -> str:
-        """The title without options."""
+        """Returns the title without options."""
         return self.title.partition("{")[0]
 
 
 def plan_sections(
     plans: Sequence[PlanFile], runs: Sequence[PassRow], sources: Sources
 ) -> tuple[Section, ...]:
-    """A section for each plan that has tables."""
+    """Returns a section for each plan that has tables."""
     return tuple(
         section
         for plan, run in _with_runs(plans, runs)
@@ -113,7 +112,8 @@ def plan_sections(
 
 
 def without_tables(plans: Sequence[PlanFile], runs: Sequence[PassRow]) -> list[str]:
-    """The passes that did something and whose plans state nothing: those of older versions."""
+    """Returns the passes that changed something but whose plans have no tables: those of older
+    versions."""
     return [
         plan.name
         for plan, run in _with_runs(plans, runs)
@@ -137,14 +137,14 @@ def plan_section(
     empty: bool = False,
     anchor: str = "",
 ) -> Section:
-    """The section of a plan, of its `to_json`."""
+    """Returns the section of a plan, given its `to_json`."""
     facts = tuple(map(Fact.from_json, plan.get("facts", ())))
     tables = tuple(_table(Table.from_json(each), sources) for each in plan.get("tables", ()))
     return Section(anchor, spec, summary, facts, tables, empty)
 
 
 def ran_section(found: Json, sources: Sources) -> Section:
-    """What a run of a step in several programs did, beside what was planned."""
+    """Returns the section of a run of a step in several programs, compared with its plan."""
     return plan_section(found, "What ran", "", sources, anchor="ran")
 
 
@@ -165,7 +165,7 @@ _ATTEMPT_COLUMNS = {
 
 
 def attempts_section(attempts: Sequence[Json], bound: Bound | None) -> Section | None:
-    """The compiles of a measured pass's plans; None where it had just one plan."""
+    """Returns the section of a measured pass's attempts; None where it had just one plan."""
     if not attempts:
         return None
     limit = None if bound is None or bound.of_temp else bound.bytes
@@ -201,7 +201,7 @@ _LEFT_OUT_COLUMNS = {
 
 
 def graphs_section(found: Json, sources: Sources) -> Section:
-    """What of a module runs in CUDA graphs, by XLA's numbers where they are known."""
+    """Returns the section on the part of a module in CUDA graphs, by XLA's figures where known."""
     coverage = found["coverage"] or {}
     thunks, captured, count = (
         whole_or_none(coverage.get(name)) for name in ("thunks", "captured", "graphs")
@@ -253,7 +253,8 @@ _SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTE
 
 
 def sent_section(found: Json, sources: Sources) -> Section:
-    """What each device of a sharded program sends the others in a step, and what it has whole."""
+    """Returns the section on the bytes that devices exchange in a step, and the values that each
+    has whole."""
     predicted, by_xla = dict(found["predicted_bytes"]), dict(found["xla_bytes"] or {})
     rows = tuple(
         (kind, whole_or_none(predicted.get(kind)), whole_or_none(by_xla.get(kind)))

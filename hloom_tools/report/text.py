@@ -1,4 +1,4 @@
-"""A report for the terminal."""
+"""Renders a report for the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_NESTED = 24
 
 
 def text(report: Report) -> RenderableType:
-    """The report as tables of rich; the largest modules in full, of the others a line."""
+    """Returns the report as tables of rich; the largest modules in full, the others in a line."""
     parts: list[RenderableType] = [Text(f"{report.title}  {report.path}", style="bold")]
     if report.missing:
         parts += [heading("Missing from this dump"), *_missing(report.missing)]
@@ -141,7 +141,7 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
 
 
 def section(what: Section) -> Iterator[RenderableType]:
-    """The title with the summary, then facts and tables."""
+    """Yields the title with the summary, then facts and tables."""
     style = "dim" if what.empty else "bold"
     yield Text.assemble((what.title, style), f": {what.summary}" if what.summary else "")
     facts = ", ".join(map(str, what.facts))
@@ -151,7 +151,7 @@ def section(what: Section) -> Iterator[RenderableType]:
 
 
 def tables(what: Section) -> Iterator[RenderableType]:
-    """The tables of a section, the first rows of each."""
+    """Yields the tables of a section, the first rows of each."""
     for each in what.tables:
         yield heading(each.title)
         if each.text:
@@ -170,7 +170,7 @@ def _headings(of: TableView) -> Iterator[str]:
 
 
 def _cells(row: RowView) -> Sequence[str]:
-    """A cell's text for each column; of values their names, and then their lines."""
+    """Returns a cell's text for each column; for values the name, then the line."""
     found: list[str] = []
     for cell in row.cells:
         entries = cell.entries[:_MOST_ROWS]
@@ -218,15 +218,15 @@ def _more(count: int, most: int) -> Iterator[RenderableType]:
 
 
 def heading(title: str) -> RenderableType:
-    """A line above a table."""
+    """Returns a heading for a table."""
     return Padding(Text(title, style="bold"), (1, 0, 0, 0))
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table without lines.
+    """Returns a table without rules.
 
-    ">" at the end of a column's name puts its numbers to the right, "=" breaks no line. Names are
-    broken behind their separators.
+    A ">" at the end of a column's name aligns its numbers right, "=" prevents wrapping. Names wrap
+    after their separators.
     """
     found = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:

@@ -1,4 +1,4 @@
-"""Totals of the peak by layer or by function, and of the arguments by what they are."""
+"""Sums the peak by layer or by function, and the arguments by group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Total:
-    """Bytes of several values together."""
+    """The total bytes of several values."""
 
     name: str
     size_bytes: int
@@ -29,11 +29,11 @@ class Total:
 
 
 def by_layer(values: Iterable[tuple[Named, int]]) -> tuple[Total, ...]:
-    """Totals of values, each with its bytes, by layer, the largest first.
+    """Returns totals of values by layer, the largest first.
 
-    Layers are the scopes of JAX's names. Where there are none they are the user's functions, the
-    lines in these, and the files of libraries that the lines call. Of a tree of layers the largest
-    are divided as long as no more than `MOST_ROWS` come of it.
+    Layers are the scopes of JAX's names. Without scopes they are the user's functions, the lines in
+    these, and the files of libraries that the lines call. In a tree of layers the largest are
+    divided as long as at most `MOST_ROWS` rows result.
     """
     sizes: Counter[_Path] = Counter()
     counts: Counter[_Path] = Counter()
@@ -46,7 +46,8 @@ def by_layer(values: Iterable[tuple[Named, int]]) -> tuple[Total, ...]:
 
 
 def by_argument(arguments: Sequence[tuple[str, int]]) -> tuple[Total, ...]:
-    """Totals of arguments, names with bytes, by what they are part of, the largest first."""
+    """Returns totals of arguments, names with bytes, by the tree that they belong to, the largest
+    first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     groups = argument_groups([name for name, _ in arguments])
@@ -74,7 +75,7 @@ def _without_scopes(place: Place) -> _Path:
 
 
 def _divided(sizes: Counter[_Path]) -> list[tuple[_Path, list[_Path]]]:
-    """Prefixes of paths with the paths that begin with them, each path in one."""
+    """Returns prefixes of paths with the paths that start with them, each path under one prefix."""
     open_: dict[_Path, list[_Path]] = dict(_children((), list(sizes)))
     done: list[tuple[_Path, list[_Path]]] = []
     while open_:

@@ -1,1 +1,1 @@
-"""Several dumps at once: an index of the steps of a run, and two dumps side by side."""
+"""Shows several dumps: an index of the steps of a run, and two dumps side by side."""

@@ -1,6 +1,6 @@
-"""The steps of a run, or its modules where it was dumped without steps, with the figures of each.
+"""Lists the steps of a run, or its modules where it was dumped without steps, with figures.
 
-Of very many the rows are bounded, and so are the reports that are written for them.
+The number of rows is bounded, and so is the number of reports that are written for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_MODULES = 3
 
 @dataclass(frozen=True)
 class IndexModule:
-    """One of the largest modules of a dump; what is not known is None."""
+    """One of the largest modules of a dump; unknown figures are None."""
 
     name: str
     processes: tuple[int, ...]
@@ -43,10 +43,11 @@ class IndexRow:
     """A dump.
 
     Attributes:
-      modules: the largest, and `others` counts the rest.
-      problems, missing: how many modules failed or complained, and what is missing, in numbers.
-      like: the first dump with the same programs and passes; itself where it is the first.
-      is_step: it is of a step, and not of a compile.
+      modules: the largest modules; `others` counts the rest.
+      problems, missing: the number of modules that failed or have a complaint, and of missing
+        parts.
+      like: the first dump with the same programs and passes, possibly this one.
+      is_step: whether it is the dump of a step, not of a compile.
       error: why the dump cannot be read; empty where it can.
     """
 
@@ -63,7 +64,7 @@ class IndexRow:
 
 @dataclass(frozen=True)
 class Index:
-    """The dumps of a folder, and how many of them it does not tell of."""
+    """The dumps of a folder, and the number of those without a row."""
 
     path: Path
     rows: tuple[IndexRow, ...]
@@ -71,7 +72,7 @@ class Index:
 
     @property
     def to_write(self) -> list[Path]:
-        """The dumps that get a report, in their order."""
+        """Returns the dumps that get a report, in order."""
         readable = [row for row in self.rows if not row.error and row.modules]
         ranked = sorted(readable, key=lambda row: row.like != row.path)[:MOST_PAGES]
         chosen = {row.path for row in ranked}
@@ -79,11 +80,11 @@ class Index:
 
 
 def index(path: Path, dumps: Sequence[Path]) -> Index:
-    """Reads the manifests and the figures of the dumps in a folder. Raises nothing for damage."""
+    """Reads the manifests and the figures of the dumps in a folder. Damage raises nothing."""
     firsts: dict[object, Path] = {}
     rows = [_row(each, firsts) for each in dumps[:MOST_DUMPS]]
     if not any(row.is_step for row in rows):
-        # Modules in the order of their names say nothing; the largest matter.
+        # Modules are sorted by size, not by name: the largest matter.
         rows.sort(key=lambda row: min(map(_size, row.modules), default=1))
     return Index(path, tuple(rows), max(len(dumps) - MOST_DUMPS, 0))
 

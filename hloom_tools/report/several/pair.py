@@ -1,4 +1,4 @@
-"""Two dumps side by side: their modules paired by name, and what differs."""
+"""Compares two dumps: pairs their modules by name, and finds what differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hloom_tools.report.sources import Named
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure of both, as it is shown; empty where one of them has none."""
+    """A figure of both dumps, formatted; empty where one of them has none."""
 
     name: str
     first: str
@@ -28,7 +28,7 @@ class FigureRow:
 
 @dataclass(frozen=True)
 class OwnerChange:
-    """Bytes of the values of one line at the peak of each; 0 where it has none there."""
+    """The bytes of the values of one line at the peak of each dump; 0 where a peak has none."""
 
     value: Named
     first_bytes: int
@@ -36,7 +36,7 @@ class OwnerChange:
 
     @property
     def what(self) -> str:
-        """Their change, in a word."""
+        """Returns the change, in a word."""
         if not self.first_bytes or not self.second_bytes:
             return "gone" if self.first_bytes else "new"
         return "grew" if self.second_bytes > self.first_bytes else "shrank"
@@ -44,7 +44,8 @@ class OwnerChange:
 
 @dataclass(frozen=True)
 class PeakChange:
-    """The owners of both peaks by one count: those that changed, and how many did not."""
+    """The owners of both peaks by the same count: those that changed, and the number of the
+    others."""
 
     title: str
     first_bytes: int
@@ -58,9 +59,9 @@ class ModulePair:
     """A module of both dumps.
 
     Attributes:
-      first, second: it in each; None where that one has no module of the name.
-      same_input: whether JAX handed over the same program; None where that is not known.
-      figures: memory, decisions and times that at least one has.
+      first, second: the module in each; None where that dump has no module of the name.
+      same_input: whether JAX's programs are the same; None where unknown.
+      figures: memory, decisions and times that at least one dump has.
       settings: the spec, versions, flags and options that differ.
     """
 
@@ -74,32 +75,32 @@ class ModulePair:
 
     @property
     def either(self) -> ModuleReport:
-        """The second, or the first where there is none."""
+        """Returns the second module, or the first without one."""
         found = self.second or self.first
         assert found is not None
         return found
 
     @property
     def in_full(self) -> bool:
-        """Whether it is one of the large ones of either dump."""
+        """Whether it is one of the large modules of either dump."""
         return any(each is not None and each.in_full for each in (self.first, self.second))
 
     @property
     def notices(self) -> Iterator[tuple[str, Notice]]:
-        """What is to know of each before everything else."""
+        """Yields the notices of each module."""
         for side, each in (("A", self.first), ("B", self.second)):
             yield from ((side, notice) for notice in (each.notices if each else ()))
 
     @property
     def missing(self) -> Iterator[tuple[str, Missing]]:
-        """Entries that one of them lacks, so that they cannot be compared."""
+        """Yields entries that one of them lacks, so that they cannot be compared."""
         for side, each in (("A", self.first), ("B", self.second)):
             yield from ((side, entry) for entry in (each.missing if each else ()))
 
 
 @dataclass(frozen=True)
 class TwoDumps:
-    """Two dumps, their paths as they were given, and their modules, the largest first."""
+    """Two dumps, their given paths, and their modules, the largest first."""
 
     paths: tuple[Path, Path]
     reports: tuple[Report, Report]
@@ -107,7 +108,7 @@ class TwoDumps:
 
     @property
     def title(self) -> str:
-        """Both, by as much of their paths as tells them apart."""
+        """Returns the names of both, by the parts of their paths that differ."""
         paths = [path.resolve() for path in self.paths]
         names = [path.name for path in paths]
         if names[0] == names[1]:
@@ -116,7 +117,7 @@ class TwoDumps:
 
     @property
     def missing(self) -> Iterator[tuple[str, Missing]]:
-        """Parts that are missing of each dump as a whole."""
+        """Yields the parts that each dump lacks as a whole."""
         for side, report in zip("AB", self.reports, strict=True):
             yield from ((side, each) for each in report.missing)
 
@@ -134,7 +135,7 @@ _Pair = tuple[ModuleReport | None, ModuleReport | None]
 
 
 def _paired(first: Sequence[ModuleReport], second: Sequence[ModuleReport]) -> list[_Pair]:
-    """Modules of one name: first those of the same program, then the others in their order."""
+    """Pairs modules of one name: first those of the same program, then the others in order."""
     left: defaultdict[str, list[ModuleReport]] = defaultdict(list)
     for module in second:
         left[module.name].append(module)
@@ -175,7 +176,7 @@ def _pair(anchor: str, first: ModuleReport | None, second: ModuleReport | None) 
 
 
 def same_program(pair: ModulePair) -> str:
-    """Whether both ran the same program, in words."""
+    """Says whether both ran the same program."""
     if pair.first is None or pair.second is None:
         return f"only in {'A' if pair.second is None else 'B'}"
     return {
@@ -228,7 +229,7 @@ def _figures(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
 
 
 def _facts(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
-    """What the sections state in figures, by the section and the fact."""
+    """Yields the figures in the sections, by section and fact."""
     named = [
         {
             (section.name, fact.title): fact
@@ -248,7 +249,7 @@ def _facts(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
 
 
 def _peak_change(first: Sequence[PeakOwners], second: Sequence[PeakOwners]) -> PeakChange | None:
-    """By the first count that both have."""
+    """Returns the change of the peak's owners, by the first count that both have."""
     theirs = {each.title: each for each in second}
     one = next((each for each in first if each.title in theirs), None)
     if one is None:
@@ -269,7 +270,7 @@ def _peak_change(first: Sequence[PeakOwners], second: Sequence[PeakOwners]) -> P
 
 
 def _by_line(rows: Iterable[OwnerRow], values: dict[object, Named]) -> dict[object, int]:
-    """Bytes by what was computed where. A line that has moved is known by its code."""
+    """Returns the bytes by operation and line. A line that has moved is recognized by its code."""
     totals: dict[object, int] = defaultdict(int)
     for row in rows:
         file, _, number = row.value.place.line.rpartition(":")

@@ -1,4 +1,4 @@
-"""Several dumps for the terminal."""
+"""Renders several dumps for the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OWNERS = 8
 
 
 def index_text(found: Index) -> RenderableType:
-    """The dumps as a table, a line for each of their large modules."""
+    """Returns the dumps as a table, a line for each of their large modules."""
     columns = ("dump", "module", "step>", "by the passes>", "compile>", "passes")
     parts: list[RenderableType] = [Text(str(found.path), style="bold")]
     parts.append(table(columns, (cells for row in found.rows[:_MOST_DUMPS] for cells in _row(row))))
@@ -53,7 +53,7 @@ def _row(row: IndexRow) -> Iterator[Sequence[str]]:
 
 
 def compare_text(both: TwoDumps) -> RenderableType:
-    """Two dumps as tables: the large modules in full, of the others a line."""
+    """Returns two dumps as tables: the large modules in full, the others in a line."""
     parts: list[RenderableType] = [Text(both.title, style="bold")]
     parts += [Text(f"{side}: {path}") for side, path in zip("AB", both.paths, strict=True)]
     for side, each in both.missing:

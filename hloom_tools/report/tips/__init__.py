@@ -1,1 +1,1 @@
-"""Tips at a curve of the report: the values that live in each of its stretches."""
+"""Tips on a curve of the report: the values that live in each of its stretches."""

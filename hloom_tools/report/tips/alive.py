@@ -1,4 +1,4 @@
-"""Values in memory in each stretch of a curve, at the instruction there that needs most."""
+"""Finds the values in memory in each stretch of a curve, at the instruction of its maximum."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MOST_SPIKES = 6
 
 @dataclass(frozen=True)
 class AliveRow:
-    """Values of one line that live at one time."""
+    """The values of one line that live at one time."""
 
     value: Named
     count: int
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all of them."""
+        """Returns the bytes of all of them."""
         return self.value.size_bytes * self.count
 
 
@@ -38,9 +38,9 @@ class Alive:
     """The values that live at one time, by one curve.
 
     Attributes:
-      curve: which one, e.g. "before"; empty where there is only one.
-      bytes: all that is in memory then.
-      rows: the largest values; `others` are not among them.
+      curve: the curve's name, e.g. "before"; empty where only one is drawn.
+      bytes: the bytes in memory at the time.
+      rows: the largest values; `others` counts the rest.
     """
 
     curve: str
@@ -51,7 +51,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Tip:
-    """The tip of a stretch of a curve, which begins at an instruction and has a width."""
+    """The tip of a stretch of a curve, which starts at an instruction and has a width."""
 
     title: str
     begin: int
@@ -60,13 +60,13 @@ class Tip:
 
     @property
     def bytes(self) -> int:
-        """The most that is in memory in this stretch."""
+        """Returns the most bytes in memory in this stretch."""
         return max(each.bytes for each in self.alive)
 
 
 @dataclass(frozen=True)
 class _Span:
-    """A value's place in time, both ends included."""
+    """A value's live range, both ends included."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Curve:
-    """A curve that keeps each size from its time on until the next one's, and up to its end."""
+    """A step curve: each size holds from its time until the next one, the last up to the end."""
 
     name: str
     end: int
@@ -83,7 +83,7 @@ class _Curve:
     spans: Sequence[_Span]
 
     def highest(self, begin: int, end: int) -> tuple[int, int]:
-        """When in a stretch most is in memory, and how much."""
+        """Returns the time of the maximum in a stretch, and the maximum."""
         first = bisect_right(self.changes, begin, key=lambda change: change[0])
         last = bisect_left(self.changes, end, key=lambda change: change[0])
         at_begin = [(begin, self.changes[first - 1][1])] if first else [(begin, 0)]
@@ -91,16 +91,17 @@ class _Curve:
 
 
 def tips_of_xla(ranges: Json) -> tuple[Tip, ...]:
-    """Of the temporaries in XLA's schedule.
+    """Returns the tips of the temporaries in XLA's schedule.
 
-    Raises TypeError, LookupError or ValueError where the file has not what this needs.
+    Raises TypeError, LookupError or ValueError where the file lacks what this needs.
     """
     curve = _curve_of_xla("", ranges)
     return tuple(_tips(curve.end, [curve], "instruction"))
 
 
 def tips_of_two(first: Json, second: Json) -> tuple[Tip, ...]:
-    """Of the temporaries in XLA's schedules of two compiles, "A" and "B"; raises as well."""
+    """Returns the tips of the temporaries in XLA's schedules of two compiles, "A" and "B"; raises
+    as `tips_of_xla`."""
     curves = [_curve_of_xla(name, each) for name, each in (("A", first), ("B", second))]
     return tuple(_tips(max(each.end for each in curves), curves, "instruction"))
 
@@ -114,7 +115,7 @@ def _curve_of_xla(name: str, ranges: Json) -> _Curve:
 
 
 def tips_of_model(before: MemoryProfile, after: MemoryProfile | None) -> tuple[Tip, ...]:
-    """Of the program before and after the passes, by hloom's model."""
+    """Returns the tips of the program before and after the passes, by hloom's model."""
     profiles = [("", before)] if after is None else [("before", before), ("after", after)]
     curves = [
         _Curve(
@@ -129,7 +130,7 @@ def tips_of_model(before: MemoryProfile, after: MemoryProfile | None) -> tuple[T
 
 
 def spikes(tips: Sequence[Tip]) -> tuple[Tip, ...]:
-    """The highest of those that are higher than the ones beside them, in their order."""
+    """Returns the highest local maxima, in order."""
     levels = [each.bytes for each in tips]
     rising = [
         tip
@@ -157,14 +158,14 @@ def _tips(count: int, curves: Sequence[_Curve], noun: str) -> Iterator[Tip]:
 
 
 class _Living:
-    """The values that live at one time, asked for times that only grow."""
+    """Finds the values that live at a time, for ascending times."""
 
     def __init__(self, spans: Iterable[_Span]) -> None:
         self._coming = sorted(spans, key=lambda span: -span.start)
         self._there: list[_Span] = []
 
     def at(self, time: int, name: str, size_bytes: int) -> Alive:
-        """The values that live then."""
+        """Returns the values that live at a time."""
         while self._coming and self._coming[-1].start <= time:
             self._there.append(self._coming.pop())
         self._there = [span for span in self._there if span.end >= time]
