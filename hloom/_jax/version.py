@@ -1,4 +1,4 @@
-"""Which versions of JAX hloom is tested with."""
+"""The versions of JAX that hloom is tested with."""
 
 from __future__ import annotations
 

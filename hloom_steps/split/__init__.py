@@ -43,9 +43,9 @@ The backward program contains all operations that depend on an argument with the
 names. Arguments and constants are no residuals, since the caller has them: the backward program
 takes the arguments that it reads. Cheap work (elementwise operations, conversions, reductions) is
 recomputed where that leaves fewer bytes to cross; matrix products and other expensive work are not,
-unless ``residuals`` bounds the bytes: then the least expensive work, in seconds by a model of the
-device, is recomputed to meet the bound. Under a bound a scan may also stack fewer values, which its
-backward loop recomputes. Bytes are those of one device, since sharded values stay sharded.
+unless ``residuals`` bounds the bytes: then as little of it as meets the bound, in seconds by a
+model of the device. Under a bound a scan may also stack fewer values, which its backward loop
+recomputes. Bytes are those of one device, since sharded values stay sharded.
 
 Where results carry ``hloom.weight_gradient``, two backward functions are written: ``@backward_x``
 returns the other gradients, and ``@backward_w`` those of weights. Each matrix product is in one of

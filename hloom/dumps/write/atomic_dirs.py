@@ -1,7 +1,7 @@
 """Folders of steps and processes, each claimed by one writer among runs, processes and machines.
 
-A folder is made under a name of its own and then moved to the name that it shall have. The move
-succeeds for one only, which is what claims the name. Nothing here locks, and nothing waits.
+A folder is created under a temporary name and then moved to its final name. The move succeeds for
+one writer only, which claims the name. No lock is taken, and no writer waits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _occurrences: Counter[tuple[str, str, int]] = Counter()
 
 @dataclass(frozen=True)
 class Claim:
-    """The place of one process in the dump of one step: it writes to `staging`.
+    """The folder of one process in the dump of one step; the process writes to `staging`.
 
     The processes of a run share its id and the step's folder.
     """
@@ -51,28 +51,28 @@ class Claim:
 
     @property
     def final(self) -> Path:
-        """The name of `staging` when all is written."""
+        """Returns the name of `staging` after all is written."""
         return self.step_folder / f"process-{jax.process_index()}"
 
     def publish(self) -> None:
-        """Tells by the folder's name that all of it is written. Raises OSError."""
+        """Renames the folder, which marks it as complete. Raises OSError."""
         self.staging.rename(self.final)
 
     def withdraw(self) -> None:
-        """Removes what was written, and the step's folder where no other process can be in it."""
+        """Deletes the written files, and the step's folder where no other process can be in it."""
         shutil.rmtree(self.staging, ignore_errors=True)
         if jax.process_count() == 1:
             shutil.rmtree(self.step_folder, ignore_errors=True)
 
 
 def run_id(store: Store | None = None) -> str:
-    """The id of this run of the program: made at random, and the same in all its processes.
+    """Returns the random id of this run of the program, the same in all its processes.
 
-    They agree on it in `store`, that of `jax.distributed` where None; without any, each process is
-    a run of its own.
+    The processes agree on it in `store`, by default that of `jax.distributed`; without a store,
+    each process is a run of its own.
     """
     with _lock:
-        # A forked process is a run of its own as well.
+        # A forked process is also a run of its own.
         if os.getpid() not in _run_ids:
             _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
         return _run_ids[os.getpid()]
@@ -82,7 +82,7 @@ def _agree(store: Store | None) -> str:
     mine = secrets.token_hex(8)
     if store is None or jax.process_count() == 1:
         return mine
-    # Where another process was first this fails: a key is given a value once.
+    # This fails where another process was first: a key is set only once.
     with suppress(RuntimeError):
         store.put(_RUN_KEY, mine)
     theirs = store.get(_RUN_KEY, _RUN_TIMEOUT_S)
@@ -95,13 +95,13 @@ def _agree(store: Store | None) -> str:
 
 
 def claim_step(root: Path, step: int, started: str) -> Claim:
-    """A folder for this process in the dump of a step. Raises OSError.
+    """Creates a folder for this process in the dump of a step. Raises OSError.
 
-    The first process of the run makes `root`/step-N, with its manifest; the others find it. Where
-    another run has left one there, or this run has dumped a step of that number before, it is
-    step-N-run-2 and so on, and the first time that is a warning.
+    The first process of the run creates `root`/step-N, with its manifest; the others find it. Where
+    another run's folder has that name, or this run has dumped a step of that number before, the
+    name is step-N-run-2 and so on, with one warning.
 
-    `started` is when the step began, ISO 8601, UTC.
+    `started` is the step's start, ISO 8601, UTC.
     """
     run = run_id()
     key = (run, str(root), step)
@@ -134,13 +134,14 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
 def _claim_step_folder(
     root: Path, step: int, manifest: dict[str, object]
 ) -> tuple[Path, Path | None]:
-    """The step's folder, and the first one with its number that is not for it."""
+    """Returns the step's folder, and the first folder of that number that belongs to another
+    dump."""
     staging, taken = new_staging(root, f"step-{step}"), None
     try:
         write_manifest(staging, "step", **manifest)
         for number in range(1, _MOST_RUNS):
             folder = root / (f"step-{step}" if number == 1 else f"step-{step}-run-{number}")
-            # Else whoever was there before, or just now faster than this process.
+            # Otherwise the folder is an earlier one, or of a process that was faster than this one.
             if move(staging, folder) or _is_same(folder, manifest):
                 return folder, taken
             taken = taken or folder
@@ -156,14 +157,14 @@ def _is_same(folder: Path, manifest: dict[str, object]) -> bool:
 
 
 def new_staging(root: Path, stem: str) -> Path:
-    """A new folder under `root` with a name that says that it is not whole. Raises OSError."""
+    """Creates a folder under `root` whose name marks it as incomplete. Raises OSError."""
     staging = root / f".{stem}-{secrets.token_hex(4)}.partial"
     staging.mkdir()
     return staging
 
 
 def claim(staging: Path, name: Callable[[int], Path]) -> Path:
-    """Moves a folder, not empty, to the first free one of the names, which are numbered from 0.
+    """Moves a non-empty folder to the first free name, numbered from 0.
 
     Raises OSError.
     """
@@ -171,9 +172,9 @@ def claim(staging: Path, name: Callable[[int], Path]) -> Path:
 
 
 def move(staging: Path, folder: Path) -> bool:
-    """Moves a folder that is not empty; False where its new name is taken. Raises OSError.
+    """Moves a non-empty folder; returns False where its new name is taken. Raises OSError.
 
-    Of several that move to one name at once, one succeeds.
+    If several move to one name at once, one succeeds.
     """
     if folder.exists():
         return False

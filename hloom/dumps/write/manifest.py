@@ -1,4 +1,5 @@
-"""Writes manifest.json, and gathers what only it holds: versions, flags, types, source lines."""
+"""Writes manifest.json, and gathers the facts that only it has: versions, flags, types, source
+lines."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _OPTIONS_OF_JAX = (
 
 
 def input_facts(module: ir.Module, text: str) -> dict[str, Any]:
-    """The entries of the manifest about a module's input, and about its text with locations.
+    """Returns the entries of the manifest about a module's input, and about its text with
+    locations.
 
     The hash is of the text without locations, which is the same in every process.
     """
@@ -83,9 +85,10 @@ def write_manifest(folder: Path, kind: str, **entries: object) -> None:
 def values_of(
     names: Sequence[str], entries: Sequence[Mapping[str, object]], what: str
 ) -> list[dict[str, object]]:
-    """The manifest's "arguments" or "results": each one's name, and its entry where there is one.
+    """Returns the manifest's "arguments" or "results": each one's name, and its entry if it has
+    one.
 
-    A module that shardings were taken out of, for example, has names all the same.
+    A module without entries, e.g. one whose shardings were removed, still has names.
     """
     count = max(len(names), len(entries))
     return [
@@ -96,7 +99,7 @@ def values_of(
 
 
 def versions() -> dict[str, str]:
-    """The versions of hloom and of what it stands on."""
+    """Returns the versions of hloom and of its dependencies."""
     return {
         "hloom": importlib.metadata.version("hloom"),
         "jax": jax.__version__,
@@ -106,7 +109,7 @@ def versions() -> dict[str, str]:
 
 
 def flags() -> dict[str, object]:
-    """Settings of the environment and of jax.config: variables and options by their names."""
+    """Returns the settings of the environment and of jax.config: variables and options by name."""
     environment: dict[str, object] = {
         name: value
         for name, value in os.environ.items()
@@ -126,10 +129,10 @@ _LOCATION = re.compile(r'("(?:[^"\\\n]|\\.)*"):(\d+):\d+')
 
 
 def sources(text: str) -> dict[str, object]:
-    """The lines that the locations of a module's text name, by file, as they are now.
+    """Returns the current source lines that the locations of a module's text name, by file.
 
-    A file that cannot be read, one on another machine for example, has neither a hash nor lines.
-    Over `MAX_LINES` the rest is left out.
+    A file that cannot be read, e.g. one on another machine, has neither a hash nor lines. Lines
+    over `MAX_LINES` are left out.
     """
     places = {(match[1], int(match[2])): None for match in _LOCATION.finditer(text)}
     named: dict[str, set[int]] = {}
@@ -140,14 +143,14 @@ def sources(text: str) -> dict[str, object]:
 
 def _unquoted(quoted: str) -> str:
     try:
-        # MLIR's escapes of the characters that paths have are those of JSON.
+        # MLIR escapes the characters of paths as JSON does.
         return str(json.loads(quoted))
     except ValueError:
         return quoted[1:-1]
 
 
 def _lines(file: str, numbers: list[int]) -> Mapping[str, object]:
-    # A notebook's cells are in this cache and nowhere else.
+    # A notebook's cells are only in this cache.
     linecache.checkcache(file)
     lines = {str(n): linecache.getline(file, n).rstrip("\n")[:MAX_LINE_LENGTH] for n in numbers}
     return {"sha256": _sha256(file), "lines": {n: line for n, line in lines.items() if line}}

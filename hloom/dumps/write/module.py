@@ -1,6 +1,6 @@
 """Writes one module folder: the module's states, plans, XLA's side, arrays, and the manifest.
 
-The manifest comes last: a folder without one was cut off.
+The manifest is written last: a folder without one is incomplete.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _BYTECODE = b"ML\xefR"
 
 
 def write_module(live: LiveModule, executable: Any | None, root: Path | None) -> Path | None:
-    """Writes a module at its compile, to a new folder under `root`, and gives the folder.
+    """Writes a module at its compile, to a new folder under `root`, and returns the folder.
 
-    The folder is there whole or not at all. None, and one warning, where it cannot be written.
+    The folder is written whole or not at all. Returns None, with one warning, where it cannot be
+    written.
 
     Args:
-      live: what is known of the module.
-      executable: what XLA made of it; None where it made nothing.
-      root: a folder, made where it does not exist; None for the system's temporary one.
+      live: the facts of the module.
+      executable: XLA's executable; None where XLA made none.
+      root: a folder, created where it does not exist; None for the system's temporary one.
     """
     stem = plain_name(live.facts.name)
     try:
@@ -66,17 +67,17 @@ def write_module(live: LiveModule, executable: Any | None, root: Path | None) ->
 
 
 def write_execution(execution: Execution, folder: Path, *, step: int) -> str | None:
-    """Writes a module that ran in a step to `folder`, which is made. Raises OSError.
+    """Creates `folder` and writes a module to it that ran in a step. Raises OSError.
 
-    What it lacks is in the manifest's "missing". Gives why its arrays cannot be written; None
-    where all is well.
+    The manifest's "missing" lists what it lacks. Returns why its arrays cannot be written; None
+    where they were written.
     """
     folder.mkdir()
     return _fill(folder, execution, step)
 
 
 def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
-    """Writes all of a module into an empty folder; `step` is None at its compile."""
+    """Writes all files of a module into an empty folder; `step` is None at its compile."""
     live, executable = ran.kept, ran.executable
     bare = ModuleFacts(ran.name, jax.default_backend(), manifest={"spec": "", "passes": []})
     facts = live.facts if live else bare
@@ -92,12 +93,12 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
         try:
             snapshot.write(folder / kind)
         except Exception as problem:
-            # They are what fills a disk. All else of the module is small, and there is room again.
+            # Arrays fill a disk. All other files are small, and fit after the arrays are deleted.
             shutil.rmtree(folder / kind, ignore_errors=True)
             failed = failed or reason_of(problem)
             missing.append(Missing(kind, f"they cannot be written: {reason_of(problem)}"))
     if executable is not None:
-        # Whoever kept the module knows better why something is not there.
+        # The kept module has the better reason for a missing file.
         missing += missing_texts(folder, live.facts if live else None, missing)
     for kind, names in (("arguments", facts.arguments), ("results", facts.results)):
         told[kind] = values_of(names, told[kind], kind[:-1])
@@ -122,9 +123,9 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
 def _write_files(
     folder: Path, files: Mapping[str, Content]
 ) -> tuple[dict[str, Any], list[Missing]]:
-    """Writes what was kept of a module, bytecode as text. Raises OSError.
+    """Writes the kept files of a module, bytecode as text. Raises OSError.
 
-    Gives what the input's text tells, and the files that cannot be read or understood.
+    Returns the facts in the input's text, and the files that cannot be read or parsed.
     """
     told, missing = dict(NO_INPUT), list[Missing]()
     if not files:
@@ -159,7 +160,7 @@ def _read(content: Content) -> bytes:
 
 
 def _sizes(folder: Path) -> dict[str, dict[str, int]]:
-    """The manifest's "files"."""
+    """Returns the manifest's "files"."""
     return {
         str(file.relative_to(folder)): {"bytes": file.stat().st_size}
         for file in sorted(folder.rglob("*"))

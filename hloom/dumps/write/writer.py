@@ -1,10 +1,10 @@
 """Writes the dumps of chosen steps in the background, one after the other.
 
-    DIR/step-3/.process-0.partial/   while it is written; the manifest there tells what is to come
-    DIR/step-3/process-0/            when all is there
+    DIR/step-3/.process-0.partial/ while it is written; its manifest lists what will follow
+    DIR/step-3/process-0/ when all is written
 
-The training thread only hands a step over. Whatever fails here is one warning, and what was
-written of that step goes.
+The training thread only submits a step. Any failure here is one warning, and the files of that step
+are deleted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXIT_TIMEOUT_S = 30.0
 
 
 class Writer:
-    """A thread that writes steps; it starts with the first. Of steps too many to wait, it drops."""
+    """A thread that writes steps, started with the first one. It drops steps when too many wait."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
@@ -54,7 +54,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def submit(self, capture: StepCapture) -> bool:
-        """Hands a step over and returns at once; False, and one warning, where it is dropped."""
+        """Submits a step and returns at once; False, with one warning, where it is dropped."""
         with self._changed:
             dropped = self._closed or len(self._waiting) >= self._max_waiting
             if not dropped:
@@ -75,13 +75,14 @@ class Writer:
         return not dropped
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Waits until all is written, as long as it takes without a limit; False where too late."""
+        """Waits until all steps are written, for at most `timeout_s`, if given; returns False at
+        the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._left(), timeout_s)
 
     def close(self, timeout_s: float) -> int:
-        """Takes no more steps, waits for those that it has, and gives how many are left."""
-        # Ctrl-C: somebody does not want to wait.
+        """Accepts no more steps, waits for the submitted ones, and returns how many are left."""
+        # Ctrl-C: the user does not want to wait.
         with suppress(KeyboardInterrupt):
             self.flush(timeout_s)
         with self._changed:
@@ -108,7 +109,8 @@ class Writer:
                 reason = str(error) if isinstance(error, OSError) else reason_of(error)
                 _tell(capture, f"dump of step {capture.step}: {reason}")
             finally:
-                # What the step held on the device and the host is free before anybody is told.
+                # The step's memory on the device and the host is freed before waiting threads are
+                # notified.
                 del capture
                 with self._changed:
                     self._writing = False
@@ -116,9 +118,9 @@ class Writer:
 
 
 def write_step(capture: StepCapture) -> Path:
-    """Writes what ran in a step, and gives this process's folder. Raises OSError.
+    """Writes the modules that ran in a step, and returns this process's folder. Raises OSError.
 
-    Where it raises, nothing of this process is left of the step.
+    Where it raises, this process leaves no files of the step.
     """
     started = capture.started.astimezone(UTC).isoformat(timespec="milliseconds")
     claim = claim_step(capture.settings.to, capture.step, started)
@@ -152,7 +154,7 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
             error=capture.error,
         )
 
-    # First of all, so that half a dump tells what it is half of.
+    # Written first, so that an incomplete dump says what it is part of.
     describe()
     for folder, execution in zip(folders, capture.executions, strict=True):
         try:
@@ -171,13 +173,13 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
 
 
 def _folder_names(names: Iterable[str]) -> list[str]:
-    """A folder name for each module, in order: those of one name are numbered."""
+    """Returns a folder name for each module, in order: equal names are numbered."""
     counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     return [f"{name}-{next(counts[name])}" for name in map(plain_name, names)]
 
 
 def _tell_written(folder: Path) -> None:
-    """Says, in one of the processes, that a step is written."""
+    """Logs, in one of the processes, that a step is written."""
     if jax.process_index() == 0:
         from hloom.log.lines import emit_written
 
@@ -185,14 +187,14 @@ def _tell_written(folder: Path) -> None:
 
 
 def _tell(capture: StepCapture, what: str) -> None:
-    """Warns that something cannot be written; of one folder just once."""
+    """Warns that a file cannot be written, once for each folder."""
     if not first_time(f"dump {capture.settings.to}"):
         return
     text = f"hloom cannot write the {what}"
     try:
         warn(text)
     except Warning:
-        # `-W error`: there is nobody above this thread to catch it.
+        # `-W error`: no caller of this thread would catch it.
         print(text, file=sys.stderr)
 
 
@@ -200,15 +202,15 @@ _writer = Writer()
 
 
 def submit(capture: StepCapture) -> None:
-    """Has a step written in the background; returns at once.
+    """Submits a step to be written in the background; returns at once.
 
-    Where it cannot be written, or too many steps wait already, that is one warning.
+    One warning is given where it cannot be written, or too many steps wait already.
     """
     _writer.submit(capture)
 
 
 def flush(timeout_s: float | None = None) -> bool:
-    """Waits until every step that was handed over is written; see `Writer.flush`."""
+    """Waits until every submitted step is written; see `Writer.flush`."""
     return _writer.flush(timeout_s)
 
 
@@ -227,9 +229,9 @@ def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
 
 
 def _renew() -> Writer:
-    """Gives the writer, and has another one from now on.
+    """Returns the writer, and replaces it by a new one.
 
-    A forked process begins with it: the thread and what waits are its parent's.
+    A forked process does this first: the thread and the waiting steps are its parent's.
     """
     global _writer
     writer, _writer = _writer, Writer()
