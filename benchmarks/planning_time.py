@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,9 +30,11 @@ from benchmarks.programs.gpt import Gpt
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.feedback import record_in
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.record import RematRecord
 
 TARGET = "h100_sxm"
 LIMIT_S = 10.0
@@ -157,7 +159,7 @@ def _plan_times(name: str, layers: int) -> dict[str, Any]:
             "prepare_s": clone_s + sum(run.plan_s + run.apply_s for run in runs.values()),
             "plan_s": remat.plan_s,
             "apply_s": remat.apply_s,
-            "settings": len(cast(list[Any], remat.plan["considered"])),
+            "settings": len(record_in(remat.plan, RematRecord).considered),
             "summary": remat.summary,
         }
     return found

@@ -29,8 +29,9 @@ NAMES: dict[str, str] = {
     "hloom.dumps.collect.divided": "DividedStep",
     "hloom.dumps.collect.program": "ProgramDump module_text",
     "hloom.dumps.entry": "EntryValue entry_values main_of",
-    "hloom.dumps.read.dump": "Dump DumpError Missing ModuleDump alike dumps_in open_dump",
-    "hloom.dumps.read.module": "Missing ModuleDump PlanFile State",
+    "hloom.dumps.read.dump": (
+        "Dump DumpError Missing ModuleDump PlanFile State alike dumps_in open_dump"
+    ),
     "hloom.dumps.select": "settings",
     "hloom.dumps.select.settings": "VARIABLES as_part",
     "hloom.dumps.select.steps": "SettingsError Steps",
@@ -63,12 +64,13 @@ NAMES: dict[str, str] = {
     "hloom.passes.framework": "registry",
     "hloom.passes.framework.base": "Decision DivisiblePlan OTHERS Pass Plan PlanBase",
     "hloom.passes.framework.errors": "PassError SpecError did_you_mean echo reason_of",
-    "hloom.passes.framework.feedback": "Attempt MeasuredPass Planner Progress attempts",
+    "hloom.passes.framework.feedback": "Attempt MeasuredPass Planner Progress attempts record_in",
     "hloom.passes.framework.options": (
         "Budget Bytes OptionInfo SpellingError option options_of parse_bytes print_bytes"
     ),
     "hloom.passes.framework.pipeline": "Observer PassRun Pipeline PipelineResult gc_paused",
-    "hloom.passes.framework.tables": "Cell Described Fact Kind Table facts_of shown",
+    "hloom.passes.framework.structure": "Amount Whole read",
+    "hloom.passes.framework.tables": "Cell Described Fact Kind Statement Table facts_of shown",
     "hloom.passes.framework.target": "Speed Target called",
     "hloom.passes.framework.text": "percent pluralize seconds size",
     "hloom.passes.free_constants": "FreeConstants",
@@ -104,12 +106,11 @@ NAMES: dict[str, str] = {
     "hloom.show": "units",
     "hloom.show.pictures": "COLORS COLORS_CSS PNG_DOTS_PER_INCH PictureError figures plain_axes",
     "hloom.show.terminal": "Breakable PlainConsole complain",
-    "hloom.show.units": "change lower_first seconds size",
     "hloom.show.visible": "in_columns visible",
     "hloom.targets": "TargetError deviceless",
     "hloom.targets.describing": "description_of",
     "hloom.targets.devices": "machine_bytes placement_of target_of with_options",
     "hloom.xla.coverage": "Coverage LeftOut",
-    "hloom.xla.live_ranges": "MAX_VALUES",
+    "hloom.xla.live_ranges": "LiveRanges",
     "hloom.xla.thunk_dump": "find_sequences read_sequence thunk_dump",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -84,10 +83,6 @@ class Captured:
     coverage: Coverage | None
     notes: tuple[str, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Sent:
@@ -106,10 +101,6 @@ class Sent:
     xla_bytes: Mapping[str, int] | None = field(hash=False)
     overview: Mapping[str, object] = field(repr=False, hash=False)
     summary: str
-
-    def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,9 +18,9 @@ import numpy as np
 
 from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, did_you_mean, reason_of
+from hloom.passes.framework.text import seconds, size
 from hloom.settings import environment
 from hloom.show.terminal import PlainConsole
-from hloom.show.units import seconds, size
 
 _OF_JAX = (
     "CUDA_VISIBLE_DEVICES",

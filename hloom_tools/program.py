@@ -10,8 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom import targets
 from hloom._jax.modules import make_context
-from hloom.dumps.read.dump import DumpError
-from hloom.dumps.read.module import ModuleDump
+from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.target import Target
 from hloom_tools.budgets import dumped
 from hloom_tools.opt import source

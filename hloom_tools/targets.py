@@ -14,8 +14,8 @@ from rich.table import Table
 from hloom import targets
 from hloom._jax.devices import NoDeviceError
 from hloom.passes.framework.target import Target
+from hloom.passes.framework.text import size
 from hloom.show.terminal import PlainConsole, complain
-from hloom.show.units import size
 from hloom.targets.describing import description_of
 from hloom_tools.output import OutputError, write_told
 

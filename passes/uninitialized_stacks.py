@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax.extend.mlir import ir
 
@@ -56,9 +56,9 @@ from .framework.feedback import (
     Complaint,
     MeasuredPass,
     PlanRecord,
-    whole_number,
 )
 from .framework.options import Bytes, option
+from .framework.structure import Whole
 from .framework.tables import Described, Fact, Kind, Table
 from .framework.target import Target
 from .framework.text import pluralize, size
@@ -111,22 +111,12 @@ class StacksRecord(PlanRecord):
       filled_bytes: of those that could, and start filled.
     """
 
-    unfilled_bytes: int = 0
-    filled_bytes: int = 0
+    unfilled_bytes: Whole = 0
+    filled_bytes: Whole = 0
 
     @property
     def is_final(self) -> bool:
         return not (self.unfilled_bytes or self.filled_bytes)
-
-    def to_json(self) -> dict[str, object]:
-        return {"unfilled_bytes": self.unfilled_bytes, "filled_bytes": self.filled_bytes}
-
-    @classmethod
-    def from_json(cls, plan: Mapping[str, Any]) -> StacksRecord:
-        return cls(
-            unfilled_bytes=whole_number(plan["unfilled_bytes"]),
-            filled_bytes=whole_number(plan["filled_bytes"]),
-        )
 
 
 @dataclass(frozen=True)

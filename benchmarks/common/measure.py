@@ -19,7 +19,9 @@ import jax
 
 import hloom
 from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
+from hloom.passes.framework.feedback import record_in
 from hloom.passes.framework.tables import rows_of
+from hloom.passes.planner.record import RematRecord
 
 Row = Mapping[str, Any]
 Cell = Callable[[Any], str]
@@ -141,3 +143,9 @@ def without_cache() -> None:
 def moves_of(plan: Mapping[str, Any]) -> list[str]:
     """What a plan for a budget, as a record has it, is made of; empty of any other."""
     return [str(row["move"]) for row in rows_of(plan, "What was done, and what it costs")]
+
+
+def added_s_of(plan: Mapping[str, Any]) -> float | None:
+    """The seconds that a plan for a budget adds, as they count in prices; None of any other."""
+    estimate = record_in(plan, RematRecord).estimate if "record" in plan else None
+    return None if estimate is None else estimate.seconds

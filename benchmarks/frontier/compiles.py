@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import executed_flops
-from benchmarks.common.measure import moves_of
+from benchmarks.common.measure import added_s_of, moves_of
 from benchmarks.frontier.points import BudgetPoint, Point
 from benchmarks.frontier.yardsticks import Yardstick
 from hloom._jax.devices import device_facts, platform_of
@@ -198,7 +198,7 @@ class Compiles:
             complaint=record.complaint and without_place(record.complaint),
             planning_cpu_s=round(planning_s, 3),
             compile_cpu_s=round(sum(each.compile_cpu_s for each in asked), 3),
-            added_s=plan.get("weighted_seconds"),
+            added_s=added_s_of(plan),
             moves=moves_of(plan),
         )
 

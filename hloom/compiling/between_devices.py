@@ -44,9 +44,9 @@ def sent_of(
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
         pass  # The figure is only shown, and this backend reports none.
     overview = replace(overview, by_xla=by_xla)
-    told = overview.to_json()
+    told: dict[str, Any] = overview.to_json()
     if made is not None:
-        told["tables"] = [*(table.to_json() for table in overview.tables()), made.to_json()]
+        told["tables"] = [*told["tables"], made.to_json()]
     return Sent(
         overview.sent_by_kind(),
         None if by_xla is None else by_xla.by_kind,

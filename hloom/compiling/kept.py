@@ -13,20 +13,19 @@ import functools
 import hashlib
 import importlib.util
 import json
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jax.extend.mlir import ir
 
 from hloom.compiling.origin import module_name
 from hloom.passes.analysis import kernels
+from hloom.passes.framework import structure
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
@@ -36,7 +35,7 @@ from hloom.record import CompileAttempt, CompileRecord, Sent
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-_FORMAT = 1
+_FORMAT = 2
 
 _CODE = (".py", *EXTENSION_SUFFIXES)
 """How the names of files end that Python imports."""
@@ -162,7 +161,7 @@ def _installed() -> str:
 
 def written(code: bytes, options: Mapping[str, str | int], told: Told) -> bytes:
     """A plan as bytes: a line of JSON, then the module's bytecode; none for the program itself."""
-    body = json.dumps({"options": dict(options), "told": dataclasses.asdict(told)}, default=str)
+    body = json.dumps(structure.written({"options": options, "told": told}), default=str)
     content = body.encode() + b"\n" + code
     return f"hloom {_FORMAT} {hashlib.sha256(content).hexdigest()}\n".encode() + content
 
@@ -177,8 +176,8 @@ def read(value: bytes, program: ir.Module) -> KeptPlan:
     body, _, code = content.partition(b"\n")
     try:
         found = json.loads(body)
-        options = _as(dict[str, str | int], found["options"])
-        told = _as(Told, found["told"])
+        options = structure.read(dict[str, str | int], found["options"])
+        told = structure.read(Told, found["told"])
         return KeptPlan(_module(code, program) if code else None, options, told)
     except (ValueError, KeyError, TypeError, RecursionError, ir.MLIRError) as error:
         raise DamagedError(str(error) or type(error).__name__) from error
@@ -196,34 +195,3 @@ def _module(code: bytes, program: ir.Module) -> ir.Module:
     if told != wanted:
         raise ValueError(f"it is of {' : '.join(told)}, not of {' : '.join(wanted)}")
     return module
-
-
-def _as(kind: Any, found: Any) -> Any:
-    """A value of JSON as one of a type: dataclasses, tuples, dicts, unions, and what JSON has."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        for each in arguments:
-            try:
-                return _as(each, found)
-            except TypeError:
-                continue
-    elif origin is tuple and isinstance(found, list):
-        every = arguments[:1] * len(found) if arguments[-1] is Ellipsis else arguments
-        return tuple(_as(each, one) for each, one in zip(every, found, strict=True))
-    elif origin in (dict, Mapping) and isinstance(found, dict):
-        return {name: _as(arguments[1], value) for name, value in found.items()}
-    elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(found, dict):
-        hints = _hints(kind)
-        return kind(**{name: _as(hints[name], value) for name, value in found.items()})
-    elif kind is object or (kind is types.NoneType and found is None):
-        return found
-    elif kind is float and type(found) in (int, float):
-        return float(found)
-    elif isinstance(kind, type) and type(found) is kind:
-        return found
-    raise TypeError(f"{str(found)[:40]!r} is no {kind}")
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)

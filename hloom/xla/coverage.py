@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hloom.passes.framework.structure import Whole
 from hloom.passes.ir.custom_calls import OWN, is_python_callback
 from hloom.xla.hlo import HloInstruction, HloModule
 from hloom.xla.thunks import GRAPH, Thunk, walk
@@ -44,9 +45,9 @@ class Coverage:
       left_out: the thunks that are in no graph, in execution order.
     """
 
-    thunks: int
-    captured: int
-    graphs: int
+    thunks: Whole
+    captured: Whole
+    graphs: Whole
     left_out: tuple[LeftOut, ...]
 
     @property

@@ -7,12 +7,18 @@ computes it.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
+from hloom.passes.framework.structure import Wanted, Whole, written
+from hloom.passes.framework.tables import Described
+from hloom.passes.ir.names import SourceLine
 from hloom.xla.hlo import HloModule
 from hloom.xla.origins import HloValue, Origin, Origins
 
@@ -27,34 +33,116 @@ _HOST_COLOR = 5
 """The memory space that XLA gives to the host's memory on a GPU (Layout::kHostMemorySpace)."""
 
 
-def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
-    """Returns the live ranges as values that `json.dumps` takes.
+@dataclass(frozen=True)
+class LiveValue:
+    """A value in XLA's schedule.
+
+    Attributes:
+      name: of the instruction that makes it, and where in its result the value is.
+      operation: JAX's name of it; of what a loop stacks that of the value that it stores.
+      line: "file:line" of the user's own program.
+      type: in XLA, e.g. "f32[8,8]".
+      bytes: on one device.
+      start, end: the first and the last instruction while it lives.
+      kind: what it lies in: an argument, an output, a constant, or a temporary.
+      library: the line in an installed package that `line` calls; empty where not known.
+      function: what `line` stands in; empty where not known.
+      stacked: how many a loop stacks in it; 1 where none does.
+      copy_of: the type that XLA has widened to the value's own; empty where it has not.
+    """
+
+    name: str
+    operation: str
+    line: str
+    type: str
+    bytes: Whole
+    start: Whole
+    end: Whole
+    kind: str
+    library: str = ""
+    function: str = ""
+    stacked: Whole = 1
+    copy_of: str = ""
+
+    @classmethod
+    def of(cls, value: HloValue, origin: Origin) -> LiveValue:
+        """A value that XLA's texts tell of, and what it is made by."""
+        source = origin.made_by.source
+        return cls(
+            name=value.instruction + value.index,
+            operation=origin.made_by.operation,
+            line=source.line,
+            type=value.type,
+            bytes=value.bytes,
+            start=value.start,
+            end=value.end,
+            kind=value.kind,
+            library=source.library,
+            function=source.function,
+            stacked=origin.stacked,
+            copy_of=origin.copy_of,
+        )
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it lies in temporary memory."""
+        return self.kind == TEMP
+
+    @property
+    def described(self) -> Described:
+        """The value for people, by what makes it."""
+        source = SourceLine(self.line, self.library, self.function)
+        name = self.operation or self.name
+        return Described(name, source, self.type, self.bytes, stacked=self.stacked)
+
+
+_LISTED = Wanted(f"a list of at most {MAX_VALUES}", lambda values: len(values) <= MAX_VALUES)
+
+
+@dataclass(frozen=True)
+class LiveRanges:
+    """What lives when in the schedule that XLA chose.
+
+    Attributes:
+      instructions: how many the schedule has; times count them.
+      peak_bytes: the most temporary memory in use at once.
+      peak_at: when.
+      temp_bytes: the temporary memory that XLA allocates.
+      at_peak: indices of the values in use then, largest first.
+      values: those that are listed: of very many the largest.
+      values_left_out: how many are not.
+      curve: pairs of a time and the temporary memory in use from then on, in order.
+    """
+
+    instructions: Whole
+    peak_bytes: Whole
+    peak_at: Whole
+    temp_bytes: Whole
+    at_peak: tuple[Whole, ...]
+    values: Annotated[tuple[LiveValue, ...], _LISTED]
+    values_left_out: Whole
+    curve: tuple[tuple[Whole, Whole], ...]
+
+    def __post_init__(self) -> None:
+        times = [-1, *(time for time, _ in self.curve)]
+        if max(times) > self.instructions or any(map(operator.ge, times, times[1:])):
+            raise ValueError("its curve does not go on from one instruction to a later one")
+
+
+def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, Any]:
+    """Live ranges, as `structure` writes `LiveRanges`.
 
     Args:
       assignment: XLA's `*buffer-assignment.txt`.
       ranges: XLA's `*live-range.txt`.
       module: the optimised module as text.
 
-    Returns:
-      instructions: the number of instructions in the schedule; times are indices into it.
-      peak_bytes: the peak of the temporary memory in use.
-      peak_at: the time of the peak.
-      temp_bytes: the temporary memory that XLA allocates.
-      at_peak: indices of the values in use at the peak, largest first.
-      values: name, operation, line, type, bytes, start, end (included) and kind of each value; of
-        very many values the largest. Line is the user's own; where known also "library", the line
-        in an installed package that it calls, and "function", the function that contains the user's
-        line. For a loop's stack, operation and line are of the value that the loop stores, and
-        "stacked" is the number of stored values; "copy_of" is the type that XLA has widened to the
-        value's own.
-      values_left_out: the number of values that are not listed.
-      curve: pairs of a time and the temporary memory in use from then on.
-
-    Raises ValueError where a text cannot be parsed, or the two are of different modules.
+    Raises ValueError where a text is not what XLA writes, or the two are of different modules.
     """
     count = len(re.findall(r"^    \d+:\S+$", ranges, re.MULTILINE))
-    found = _RANGE.findall(ranges)
-    lives = {(name, index): (int(start), int(end)) for name, index, start, end in found}
+    lives = {
+        (name, index): (int(start), int(end)) for name, index, start, end in _RANGE.findall(ranges)
+    }
     sizes, values = _read_values(assignment, lives)
     if not sizes or (count and not values):
         raise ValueError("the buffer assignment names no allocation of this module's values")
@@ -64,37 +152,17 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
     listed = sorted(values, key=lambda value: (-value.bytes, value.start, value.instruction))
     listed = sorted(listed[:MAX_VALUES], key=lambda value: (value.start, value.instruction))
     origins = Origins(values, HloModule(module))
-    return {
-        "instructions": count,
-        "peak_bytes": int(curve.max(initial=0)),
-        "peak_at": peak_at,
-        "temp_bytes": sum(size for size, kind in sizes.values() if kind == TEMP),
-        "at_peak": _temps_at(listed, peak_at),
-        "values": [_to_json(value, origins.of(value)) for value in listed],
-        "values_left_out": len(values) - len(listed),
-        "curve": _changes(curve),
-    }
-
-
-def _to_json(value: HloValue, origin: Origin) -> dict[str, object]:
-    source = origin.made_by.source
-    more = {
-        "library": source.library,
-        "function": source.function,
-        "stacked": origin.stacked if origin.stacked > 1 else 0,
-        "copy_of": origin.copy_of,
-    }
-    return {
-        "name": value.instruction + value.index,
-        "operation": origin.made_by.operation,
-        "line": source.line,
-        "type": value.type,
-        "bytes": value.bytes,
-        "start": value.start,
-        "end": value.end,
-        "kind": value.kind,
-        **{name: known for name, known in more.items() if known},
-    }
+    found = LiveRanges(
+        instructions=count,
+        peak_bytes=int(curve.max(initial=0)),
+        peak_at=peak_at,
+        temp_bytes=sum(size for size, kind in sizes.values() if kind == TEMP),
+        at_peak=tuple(_temps_at(listed, peak_at)),
+        values=tuple(LiveValue.of(value, origins.of(value)) for value in listed),
+        values_left_out=len(values) - len(listed),
+        curve=tuple(_changes(curve)),
+    )
+    return written(found)
 
 
 _RANGE = re.compile(r"^    (\S+?)\{([\d,]*)\}:(\d+)-(\d+)$", re.MULTILINE)
@@ -204,8 +272,8 @@ def _temps_at(values: list[HloValue], time: int) -> list[int]:
     return found
 
 
-def _changes(curve: np.ndarray) -> list[list[int]]:
+def _changes(curve: np.ndarray) -> list[tuple[int, int]]:
     if not curve.size:
         return []
     changed = np.flatnonzero(np.diff(curve, prepend=curve[0] - 1))
-    return [[int(time), int(curve[time])] for time in changed]
+    return [(int(time), int(curve[time])) for time in changed]

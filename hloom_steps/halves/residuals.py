@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hloom.passes.framework.text import pluralize
-from hloom.show.units import size
+from hloom.passes.framework.text import pluralize, size
 from hloom_steps.halves.host import is_on_host
 
 _TITLES = ("takes", "values", "type", "made by")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.framework.tables import Cell, Fact, Kind, Table
+from hloom.passes.framework.tables import Cell, Fact, Kind, Statement, Table
 from hloom.passes.framework.text import percent, pluralize, seconds, size
 from hloom_steps.mpmd.pictures import drawn, planned_columns
 from hloom_steps.mpmd.places import Place
@@ -163,21 +163,13 @@ def told_of(
         Table("Reads", {**columns, "of": Kind.TEXT}, tuple(reads), "Of one microbatch."),
         Table("Gives", {**columns, "to": Kind.TEXT}, tuple(gives)),
     )
-    return facts_and_tables(facts, tables)
+    return Statement(facts, tables).to_json()
 
 
 def _path(source: Parameter | Batch, paths: Mapping[int, str]) -> str:
     path = paths.get(source.leaf, f"argument {source.leaf}")
     rows = isinstance(source, Parameter) and source.start is not None
     return f"{path}[{source.start}:{source.stop}]" if rows else path  # type: ignore[union-attr]
-
-
-def facts_and_tables(facts: Sequence[Fact], tables: Sequence[Table]) -> dict[str, object]:
-    """Returns the form that `Plan.to_json` of a pass has."""
-    return {
-        "facts": [fact.to_json() for fact in facts],
-        "tables": [table.to_json() for table in tables if table.rows],
-    }
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (1,)) -> list[str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hloom.passes.framework.tables import Fact, Kind, Table
+from hloom.passes.framework.tables import Fact, Kind, Statement, Table
 from hloom_steps.mpmd.pictures import drawn, planned_columns
-from hloom_steps.mpmd.plans import Plan, facts_and_tables
+from hloom_steps.mpmd.plans import Plan
 from hloom_steps.mpmd.schedules import Task
 
 
@@ -52,7 +52,7 @@ def told(plan: Plan, trace: Trace) -> dict[str, object]:
         Fact("live microbatches by stage", ", ".join(map(str, trace.live)), Kind.TEXT),
         Fact("planned", ", ".join(map(str, plan.live)), Kind.TEXT),
     )
-    return facts_and_tables(facts, (_pictures(plan, trace, end), _starts(plan, trace)))
+    return Statement(facts, (_pictures(plan, trace, end), _starts(plan, trace))).to_json()
 
 
 def _pictures(plan: Plan, trace: Trace, end: float) -> Table:

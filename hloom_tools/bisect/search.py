@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from hloom.passes.framework.base import Decision, Pass
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import PassRun, Pipeline
-from hloom.passes.framework.text import pluralize
-from hloom.show.units import size
+from hloom.passes.framework.text import pluralize, size
 from hloom_tools.replay import ReplayError
 from hloom_tools.replay.comparison import Tolerance, ValueComparison, compare
 from hloom_tools.replay.decisions import Replayed

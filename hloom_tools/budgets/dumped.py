@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.dumps.read.module import ModuleDump, PlanFile
-from hloom.passes.framework.feedback import Attempt
+from hloom.dumps.read.dump import ModuleDump, PlanFile
+from hloom.passes.framework.feedback import Attempt, record_in
+from hloom.passes.framework.structure import Whole, read
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom_tools.replay import manifest as recorded
 
-_MOST_BYTES, _MOST_SECONDS = 2**60, 1e9
+_MEASURED = ("step_bytes", "temp_bytes")
+_MOST_SECONDS = 1e9
 """What is more is no figure of a device: the file is damaged."""
 
 
@@ -41,17 +42,15 @@ def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
     elif dump.memory is not None:
         rows.append((dump.planned, {**dump.memory, "used": True}))
     for plans, figures in rows:
-        step_bytes, temp_bytes = figures.get("step_bytes"), figures.get("temp_bytes")
-        if type(step_bytes) is not int or type(temp_bytes) is not int:
+        try:
+            step_bytes, temp_bytes = (read(Whole, figures.get(each)) for each in _MEASURED)
+            limit_bytes = read(Whole | None, figures.get("limit_bytes"))
+        except ValueError:
             continue
-        if not 0 < temp_bytes <= step_bytes < _MOST_BYTES:
-            continue
-        limit_bytes = figures.get("limit_bytes")
-        if limit_bytes is not None and not (
-            type(limit_bytes) is int and 0 < limit_bytes < step_bytes
-        ):
-            continue
-        if (record := record_of(plans)) is not None:
+        is_sound = 0 < temp_bytes <= step_bytes and (
+            limit_bytes is None or 0 < limit_bytes < step_bytes
+        )
+        if is_sound and (record := record_of(plans)) is not None:
             attempt = Attempt(record, step_bytes, temp_bytes, limit_bytes)
             yield CompiledPlan(attempt, bool(figures.get("used")))
 
@@ -62,8 +61,8 @@ def record_of(plans: Iterable[PlanFile]) -> RematRecord | None:
     found = None
     for plan in plans:
         try:
-            record = RematRecord.from_json(plan.json)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            record = record_in(plan.json, RematRecord)
+        except ValueError:
             continue
         if record.estimate is not None:
             found = record
@@ -73,10 +72,9 @@ def record_of(plans: Iterable[PlanFile]) -> RematRecord | None:
 
 
 def _is_sound(estimate: Estimate | None) -> bool:
-    if estimate is None:
-        return False
-    is_finite = math.isfinite(estimate.seconds) and 0 <= estimate.seconds < _MOST_SECONDS
-    return is_finite and 0 < estimate.temp_bytes < _MOST_BYTES
+    return (
+        estimate is not None and 0 <= estimate.seconds < _MOST_SECONDS and estimate.temp_bytes > 0
+    )
 
 
 def _plans(dump: ModuleDump, number: int) -> Sequence[PlanFile]:

@@ -22,7 +22,7 @@ from hloom.files import FileError, as_text, read_given
 from hloom.passes.capture import Capture
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.tables import Fact
+from hloom.passes.framework.tables import Statement
 from hloom.passes.ir.mesh import partition_count
 from hloom.passes.ir.names import SourceLine
 from hloom.record import CompileRecord, records
@@ -206,8 +206,8 @@ def _left_out(found: Iterable[LeftOut]) -> RenderableType:
 
 
 def _foreseen(plan: Mapping[str, Any]) -> RenderableType:
-    """Returns the pass's prediction, from its plan's `to_json`."""
-    return Text(f"Foreseen: {', '.join(map(str, map(Fact.from_json, plan['facts'])))}")
+    """What the pass foresaw, from its plan's `to_json`."""
+    return Text(f"Foreseen: {', '.join(map(str, Statement.of(plan).facts))}")
 
 
 def _name(each: LeftOut) -> str:

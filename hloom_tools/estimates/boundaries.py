@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from jax.extend.mlir import ir
 from rich.table import Table
@@ -14,10 +14,10 @@ from hloom.passes.framework.options import Budget, Bytes
 from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
+from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.show.terminal import PlainConsole
-from hloom.show.units import size
 from hloom_steps.split import BEFORE, Split
 from hloom_steps.split.boundary import COTANGENT, SplitError
 from hloom_steps.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
@@ -45,10 +45,6 @@ class BoundaryPoint:
     added_seconds: float
     added_share: float
 
-    def to_json(self) -> dict[str, object]:
-        """Its fields, as values that `json.dumps` takes."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Boundaries:
@@ -73,7 +69,7 @@ class Boundaries:
 
     def to_json(self) -> dict[str, object]:
         """Everything, as values that `json.dumps` takes."""
-        return dict(vars(self)) | {"points": [point.to_json() for point in self.points]}
+        return asdict(self)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The points as texts for people."""

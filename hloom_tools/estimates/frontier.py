@@ -6,15 +6,15 @@ import base64
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 
 from rich.table import Table
 
 from hloom.passes.framework.tables import Described
+from hloom.passes.framework.text import size
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import Breakable, PlainConsole
-from hloom.show.units import size
 from hloom.show.visible import visible
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 
@@ -61,10 +61,6 @@ class BudgetPoint:
     knee: bool = False
     moves: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        """Its fields, as values that `json.dumps` takes."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Frontier:
@@ -101,10 +97,7 @@ class Frontier:
 
     def to_json(self) -> dict[str, object]:
         """Everything, as values that `json.dumps` takes."""
-        return dict(vars(self)) | {
-            "points": [point.to_json() for point in self.points],
-            "peak": [value.to_json() for value in self.peak],
-        }
+        return asdict(self)
 
     @property
     def columns(self) -> tuple[tuple[str, bool], ...]:

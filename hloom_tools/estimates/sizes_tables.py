@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
+from hloom.passes.framework.text import size
 from hloom.show.terminal import PlainConsole
-from hloom.show.units import size
 from hloom_tools.estimates.sizes import LargestSize, SizedStep
 
 _YES, _NO = "yes", "no"

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from hloom.dumps.read.dump import DumpError
 from hloom.dumps.write.array_files import read_arrays
-from hloom.passes.framework.text import pluralize
-from hloom.show.units import size
+from hloom.passes.framework.text import pluralize, size
 from hloom.targets.devices import machine_bytes
 from hloom_tools.replay import ReplayError
 from hloom_tools.replay.comparison import finfo, is_inexact

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.show.terminal import PlainConsole
-from hloom.show.units import size
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hloom_tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom_tools.replay import arguments as inputs

@@ -14,8 +14,9 @@ from jax.extend.mlir import ir
 
 from hloom.dumps.read.dump import ModuleDump
 from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan
-from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner, record_in
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.structure import Whole, read
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom_tools.replay import ReplayError
@@ -37,26 +38,18 @@ def _attempt(
 ) -> Attempt[Any]:
     used = reversed(dump.planned)
     plans = (each.json for each in (*dump.planned_for(number), *used) if each.name == step.name)
-    plan = next(plans, None)
-    step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
-    limit_bytes = row.get("limit_bytes")
-    cause: Exception | None = None
-    is_whole = isinstance(limit_bytes, int | None)
-    if (
-        plan is not None
-        and isinstance(step_bytes, int)
-        and isinstance(temp_bytes, int)
-        and is_whole
-    ):
-        try:
-            return Attempt(step.record_type.from_json(plan), step_bytes, temp_bytes, limit_bytes)
-        except (KeyError, TypeError, ValueError) as error:
-            cause = error
-    raise ReplayError(
-        f"{dump.folder} has not all of attempt {number} of pass '{step.name}', which its plan "
-        "followed from: its plan and the memory it took. Dump the step again, or name another "
-        "pipeline."
-    ) from cause
+    try:
+        record = record_in(next(plans, {}), step.record_type)
+        step_bytes, temp_bytes = (
+            read(Whole, row.get(name)) for name in ("step_bytes", "temp_bytes")
+        )
+        return Attempt(record, step_bytes, temp_bytes, read(Whole | None, row.get("limit_bytes")))
+    except ValueError as error:
+        raise ReplayError(
+            f"{dump.folder} has not all of attempt {number} of pass '{step.name}', which its plan "
+            "followed from: its plan and the memory it took. Dump the step again, or name another "
+            "pipeline."
+        ) from error
 
 
 class Replayed:
@@ -157,28 +150,38 @@ def replayed(pipeline: Pipeline, dump: ModuleDump, *, afresh: bool = False) -> t
 
 
 def other_plans(runs: Sequence[PassRun], dump: ModuleDump) -> tuple[str, ...]:
-    """Describes the passes whose plans differ from those of the dump, with the differing
-    entries."""
-    recorded = {(plan.index, plan.name): plan.json for plan in dump.planned}
+    """The passes whose plans are not those of the dump, with the entries that differ, as text."""
+    recorded = {(plan.index, plan.name): _entries(plan.json) for plan in dump.planned}
     found = []
     for number, run in enumerate(runs, 1):
         wanted = recorded.get((number, run.name))
-        made = json.loads(json.dumps(run.plan))
+        made = _entries(json.loads(json.dumps(run.plan)))
         if wanted is not None and not _is_same(made, wanted):
             # Rows of values whose lines are not in the dumped text, and dumps of earlier versions.
             is_told = "tables" in wanted and not _is_lost(made.get("tables"))
             keys = sorted(made.keys() | wanted.keys() if is_told else made.keys() & wanted.keys())
             keys = [key for key in keys if is_told or key != "tables"]
-            entries = [key for key in keys if not _is_same(made.get(key), wanted.get(key))]
-            found += [f"'{run.name}' ({', '.join(entries)})"] if entries else []
+            others = [key for key in keys if not _is_same(made.get(key), wanted.get(key))]
+            found += [f"'{run.name}' ({', '.join(others)})"] if others else []
     return tuple(found)
+
+
+def _entries(plan: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a plan, with those of its record in place of that."""
+    record = plan.get("record")
+    return {k: v for k, v in plan.items() if k != "record"} | record if record else plan
 
 
 def _is_lost(part: Any) -> bool:
     """Whether a part of a plan names a place of the dumped text instead of the program's."""
     if isinstance(part, dict):
-        return str(part.get("source")).startswith(_IN_TEXT) or any(map(_is_lost, part.values()))
+        return _is_in_text(part) or any(map(_is_lost, part.values()))
     return isinstance(part, list) and any(map(_is_lost, part))
+
+
+def _is_in_text(part: dict[str, Any]) -> bool:
+    source = part.get("source")
+    return isinstance(source, dict) and str(source.get("line")).startswith(_IN_TEXT)
 
 
 def _is_same(made: Any, recorded: Any) -> bool:
@@ -190,12 +193,7 @@ def _is_same(made: Any, recorded: Any) -> bool:
         return len(made) == len(recorded) and all(map(_is_same, made, recorded))
     if not isinstance(made, dict) or not isinstance(recorded, dict):
         return bool(made == recorded)
-    lost = {"library"}
-    if str(made.get("source")).startswith(_IN_TEXT):
-        lost |= {"name", "source"}
-    elif made.get("library") == recorded.get("source"):
-        # Dumps of earlier versions have the library's line alone.
-        lost |= {"source"}
+    lost = {"library", "function"} | ({"name", "source"} if _is_in_text(made) else set())
     return made.keys() - lost == recorded.keys() - lost and all(
         _is_same(value, recorded[key]) for key, value in made.items() if key not in lost
     )

@@ -15,18 +15,19 @@ from typing import Any
 
 import jax
 
-from hloom.passes.framework.target import Speed, Target
+from hloom.passes.framework.structure import read
+from hloom.passes.framework.target import Target
 from hloom.show.visible import visible
 from hloom_tools.replay import ReplayError
-from hloom_tools.report.sources import whole_or_none
 
 _LONGEST_NAME = 500
 _MOST_LEFT_OUT = 10
 _MOST_WIDTHS = 16
 """Of elements of matrix products, in bits."""
 
-_BESIDE = ("host_bytes_per_s", "link_bytes_per_s", "network_bytes_per_s", "collective_s")
-"""Figures of a speed that not every device has."""
+_KNOWN = {"name", "memory_bytes", "usable_bytes", "speed", "keeps_barriers"}
+_FIGURES = {"matrix_flops_per_s", "vector_flops_per_s", "bytes_per_s", "kernel_s"}
+"""What a recorded target, and its speed, has to have: the defaults are of another device."""
 
 _VERSION = re.compile(r"\d+(\.\d+){0,4}([.+-]?[A-Za-z0-9.]+)?", re.ASCII)
 
@@ -48,58 +49,19 @@ def version(versions: Any, name: str) -> str | None:
 def target(recorded: Any, here: Target) -> Target:
     """The recorded target on this platform, so that the passes plan as they did; or `here`."""
     try:
-        name, speed = recorded["name"], recorded["speed"]
-        # JSON has lists where a Speed has tuples.
-        rates = tuple((int(_rate(bits)), _rate(r)) for bits, r in speed["matrix_flops_per_s"])
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-            return here
-        if len(rates) > _MOST_WIDTHS:
-            return here
-        vector, bytes_, kernel = (
-            _rate(speed[each]) for each in ("vector_flops_per_s", "bytes_per_s", "kernel_s")
-        )
-        beside = {each: None if speed.get(each) is None else _rate(speed[each]) for each in _BESIDE}
-        devices = speed.get("link_devices")
-        return dataclasses.replace(
-            here,
-            name=name,
-            memory_bytes=whole_or_none(recorded["memory_bytes"]),
-            usable_bytes=whole_or_none(recorded["usable_bytes"]),
-            speed=Speed(
-                rates,
-                vector,
-                bytes_,
-                kernel,
-                overlaps=speed.get("overlaps") is not False,
-                float32_passes=_passes(speed.get("float32_passes")),
-                link_devices=None if devices is None else _whole(devices),
-                stack_passes=_whole(speed["stack_passes"]) if speed.get("stack_passes") else 0,
-                **beside,
-            ),
-            keeps_barriers=recorded["keeps_barriers"] is True,
-        )
-    except (KeyError, TypeError, ValueError):
-        # Another version of hloom wrote it, whose targets have other fields.
+        found = read(Target, recorded)
+    except ValueError:
         return here
-
-
-def _passes(value: Any) -> tuple[int, int, int] | None:
-    if value is None:
-        return None
-    default, high, highest = (_whole(each) for each in value)
-    return default, high, highest
-
-
-def _rate(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise ValueError
-    return value
-
-
-def _whole(value: Any) -> int:
-    if _rate(value) != int(value):
-        raise ValueError
-    return int(value)
+    is_known = recorded.keys() >= _KNOWN and recorded["speed"].keys() >= _FIGURES
+    is_bounded = len(found.speed.matrix_flops_per_s) <= _MOST_WIDTHS
+    if not (is_known and is_bounded and 0 < len(found.name) <= _LONGEST_NAME):
+        return here
+    return dataclasses.replace(
+        found,
+        platform=here.platform,
+        compute_capability=here.compute_capability,
+        pipelined=here.pipelined,
+    )
 
 
 def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target) -> Iterator[str]:

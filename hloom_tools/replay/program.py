@@ -32,11 +32,10 @@ from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.record import CompileRecord
 from hloom.show import units
-from hloom.show.units import size
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import machine_bytes, placement_of, target_of, with_options
 from hloom_tools.replay import DoesNotFitError, ReplayError, trust

@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, seconds, size
+from hloom.show import units
 from hloom.show.terminal import Breakable
-from hloom.show.units import change, seconds, size
 from hloom_tools.replay.comparison import Comparison, ValueComparison
 from hloom_tools.replay.program import Runnable
 
@@ -60,7 +60,7 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
         if any(figures):
             shown = ["" if figure is None else shown_as(figure) for figure in figures]
             before, after = figures[0], figures[-1]
-            changed = change(before, after) if before and after else ""
+            changed = units.change(before, after) if before and after else ""
             table.add_row(name, *shown, *([changed] if len(figures) == 2 else []))
     return table
 

@@ -11,9 +11,9 @@ from typing import Literal
 from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
 from hloom.passes.framework.text import pluralize
+from hloom.show import units
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
-from hloom.show.units import lower_first
 from hloom_tools.report.folder import COMPARISON, PAGE
 from hloom_tools.report.gather import Report, gather
 from hloom_tools.report.plots import figures_of
@@ -175,7 +175,7 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
         for module in filter(lambda module: module.in_full, report.modules):
             for figure in figures_of(module.memory):
                 written.append(folder / f"{module.folder.name}-{figure.name}.png")
-                over = f"memory over the program, {lower_first(figure.title)}"
+                over = f"memory over the program, {units.lower_first(figure.title)}"
                 figure.wide.save_png(written[-1], f"{module.name}: {over}")
     except files.FileError as error:
         raise ReportError(f"{error}.") from error

@@ -9,7 +9,7 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.dumps.read.module import ModuleDump, State
+from hloom.dumps.read.dump import ModuleDump, State
 from hloom.passes.fit import Fit
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.show import units

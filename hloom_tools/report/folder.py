@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hloom import files, targets
-from hloom.dumps.read.module import Missing, ModuleDump
+from hloom.dumps.read.dump import Missing, ModuleDump
+from hloom.passes.framework.structure import Amount, Whole, read
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom_tools.report.sources import Json, entries, number, number_or_none, whole
+from hloom_tools.report.sources import Json, entries
 
 PAGE = "report.html"
 """What a report is called in the dump's folder, and an index in that of several."""
@@ -112,13 +113,13 @@ def times_of(dump: ModuleDump) -> Times:
                 spec,
                 str(run["summary"]),
                 bool(run["empty"]),
-                *(number(run[name]) for name in ("plan_s", "apply_s", "verify_s")),
+                *(read(Amount, run[name]) for name in ("plan_s", "apply_s", "verify_s")),
             )
             for spec, run in zip(specs, runs, strict=True)
         ),
-        pass_s=number_or_none(compiled.get("pass_s")),
-        compile_s=number_or_none(compiled.get("compile_s")),
-        compiles=whole(compiled.get("compiles") or 0),
+        pass_s=read(Amount | None, compiled.get("pass_s")),
+        compile_s=read(Amount | None, compiled.get("compile_s")),
+        compiles=read(Whole, compiled.get("compiles") or 0),
         cache_hit=compiled.get("cache_hit") is True,
     )
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 
-from hloom.dumps.read.module import ModuleDump
+from hloom.dumps.read.dump import ModuleDump
 from hloom.passes.framework.text import pluralize
 from hloom.passes.planner.comparison import corrected_bytes
 from hloom.passes.planner.frontier import undominated

@@ -10,17 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hloom.dumps.read.dump import Dump, alike
-from hloom.dumps.read.module import Missing, ModuleDump, State
+from hloom.dumps.read.dump import Dump, Missing, ModuleDump, State, alike
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.structure import read as as_type
+from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report import folder
 from hloom_tools.report.cost import Cost, cost_of
 from hloom_tools.report.folder import Facts, File, Notice, Times
 from hloom_tools.report.frontier import FrontierView, frontier_of
 from hloom_tools.report.memory import (
     MemoryView,
-    checked_curve,
+    PeakOwners,
     curve_of_text,
     memory_of,
     model_owners,
@@ -96,6 +97,18 @@ class ModuleReport:
         return 0 if curve is None else curve.step_bytes
 
 
+def _of_xla(found: object, sources: Sources) -> tuple[LiveRanges, PeakOwners]:
+    ranges = as_type(LiveRanges, found)
+    return ranges, xla_owners(ranges, sources)
+
+
+def _with_curve(found: object) -> LiveRanges:
+    ranges = as_type(LiveRanges, found)
+    if not ranges.curve:
+        raise ValueError("it has no curve")
+    return ranges
+
+
 def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> ModuleReport:
     """Reads a module that one process, or several, ran; its states only if `in_full`."""
     dump = group[0]
@@ -112,15 +125,13 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
             return None
 
     memory = memory_of(dump)
-    of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)
-    if of_xla is None:
-        memory = dataclasses.replace(memory, live_ranges=None)
-    else:
-        memory = dataclasses.replace(memory, owners=(of_xla,))
-    if memory.live_ranges_before is not None:
-        what = "what lived when before the passes"
-        was = read(what, checked_curve, memory.live_ranges_before)
-        memory = dataclasses.replace(memory, live_ranges_before=was)
+    of_xla = read("owners of XLA's peak", partial(_of_xla, sources=sources), dump.live_ranges)
+    if of_xla is not None:
+        memory = dataclasses.replace(memory, live_ranges=of_xla[0], owners=(of_xla[1],))
+    if memory.xla_before is not None:
+        tried = map(dump.live_ranges_of, range(1, len(dump.attempts) + 1))
+        what, was = "what lived when before the passes", next(filter(None, tried), None)
+        memory = dataclasses.replace(memory, live_ranges_before=read(what, _with_curve, was))
     most_bytes = MOST_MODEL_BYTES if in_full else 0
     cost = read("the cost of a step", partial(cost_of, most_bytes=most_bytes), dump)
     if in_full:

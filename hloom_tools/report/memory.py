@@ -9,25 +9,18 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.dumps.read.module import ModuleDump
+from hloom.dumps.read.dump import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.structure import Whole, read
 from hloom.passes.framework.target import Target
 from hloom.show import units
-from hloom_tools.report.sources import (
-    Json,
-    Named,
-    Sources,
-    by_line,
-    entries,
-    number,
-    whole,
-    whole_or_none,
-)
+from hloom.xla.live_ranges import LiveRanges
+from hloom_tools.report.sources import Named, Sources, by_line, entries
 from hloom_tools.report.tips.alive import Tip
 from hloom_tools.report.totals import Total, by_argument, by_layer
 
@@ -142,12 +135,12 @@ class MemoryView:
     xla: StepBytes | None
     xla_before: StepBytes | None
     bound: Bound | None
-    live_ranges: Json | None
+    live_ranges: LiveRanges | None = None
     before: MemoryProfile | None = None
     after: MemoryProfile | None = None
     owners: tuple[PeakOwners, ...] = ()
     xla_tips: tuple[Tip, ...] = ()
-    live_ranges_before: Json | None = None
+    live_ranges_before: LiveRanges | None = None
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -188,21 +181,18 @@ def _figures(curve: MemoryProfile) -> StepBytes:
 
 
 def memory_of(dump: ModuleDump) -> MemoryView:
-    """Reads XLA's figures, the budget, and other memory data of a module folder without
-    modelling."""
+    """XLA's figures and the budget."""
     figures = _xla_figures(dump.memory)
     before = None if figures is None else _unmodified(dump, figures)
-    attempts = range(1, len(dump.attempts) + 1) if before is not None else ()
-    was = next(filter(None, map(dump.live_ranges_of, attempts)), None)
-    return MemoryView(figures, before, _bound(dump), dump.live_ranges, live_ranges_before=was)
+    return MemoryView(figures, before, _bound(dump))
 
 
 def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
     try:
         if memory is None:
             return None
-        output_bytes = whole(memory["output_bytes"]) - whole(memory["alias_bytes"])
-        arguments, temp = whole(memory["argument_bytes"]), whole(memory["temp_bytes"])
+        output_bytes = read(Whole, memory["output_bytes"]) - read(Whole, memory["alias_bytes"])
+        arguments, temp = read(Whole, memory["argument_bytes"]), read(Whole, memory["temp_bytes"])
         return StepBytes(arguments, max(output_bytes, 0), temp)
     except (KeyError, TypeError, ValueError):
         return None
@@ -223,8 +213,8 @@ def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
 def _known(value: object) -> int | None:
     """Returns a size; None where a damaged file has something else."""
     try:
-        return whole_or_none(value)
-    except TypeError:
+        return read(Whole | None, value)
+    except ValueError:
         return None
 
 
@@ -246,52 +236,25 @@ def _bound(dump: ModuleDump) -> Bound | None:
     return Bound("what fits the device", usable_bytes, of_temp=False)
 
 
-def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
-    """Returns the owners of the peak by XLA's buffer assignment.
+def xla_owners(ranges: LiveRanges, sources: Sources) -> PeakOwners:
+    """The owners of the peak by XLA's assignment of buffers.
 
-    Raises TypeError, LookupError or ValueError where the file lacks what a plot needs.
+    Raises LookupError where a value that is in use then is not listed.
     """
-    _check_curve(ranges)
-    last = max(whole(ranges["instructions"]) - 1, 1)
+    last = max(ranges.instructions - 1, 1)
     rows = [
         OwnerRow(
-            value=Named(
-                str(value["operation"] or value["name"]),
-                sources.place_of(value),
-                units.short_type(str(value["type"])),
-                whole(value["bytes"]),
-                stacked=whole(value.get("stacked", 1)),
-                copy_of=str(value.get("copy_of", "")),
-            ),
-            start=number(value["start"]) / last,
-            end=number(value["end"]) / last,
-            note=str(value["name"]) if value["operation"] else "",
+            sources.described(value.described, value.copy_of),
+            value.start / last,
+            value.end / last,
+            value.name if value.operation else "",
         )
-        for value in (ranges["values"][index] for index in ranges["at_peak"])
-        # The peak is that of temporaries; arguments and results are in memory all the time.
-        if value["kind"] == "temp"
+        for value in (ranges.values[index] for index in ranges.at_peak)
+        # The peak is of temporaries; what is given and returned is there all the time.
+        if value.is_temporary
     ]
     title = "XLA's temporaries at their peak, in what runs"
-    return _owners(title, rows, whole(ranges["peak_bytes"]), whole(ranges["peak_at"]) / last)
-
-
-def checked_curve(ranges: Json) -> Json:
-    """Returns the live ranges if a curve can be drawn from them; raises as `xla_owners` does."""
-    _check_curve(ranges)
-    whole(ranges["peak_bytes"])
-    if not ranges.get("curve"):
-        raise ValueError("it has no curve")
-    return ranges
-
-
-def _check_curve(ranges: Json) -> None:
-    whole_or_none(ranges.get("temp_bytes"))
-    end, place = whole(ranges["instructions"]), -1
-    for time, size_bytes in ranges.get("curve") or ():
-        whole(size_bytes)
-        if not place < whole(time) <= end:
-            raise ValueError("its curve does not go on from one instruction to a later one")
-        place = time
+    return _owners(title, rows, ranges.peak_bytes, ranges.peak_at / last)
 
 
 def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
 from hloom.show.pictures import COLORS, plain_axes
+from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom_tools.report.memory import MemoryView
 from hloom_tools.report.tips.alive import Tip, tips_of_model, tips_of_two
@@ -45,8 +46,8 @@ class Figure:
 def figures_of(memory: MemoryView) -> Iterator[Figure]:
     """Yields the figures of memory over XLA's schedule, and over the program by hloom's model."""
     ranges = memory.live_ranges
-    if ranges is not None and ranges.get("curve"):
-        length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
+    if ranges is not None and ranges.curve:
+        length, peak = ranges.instructions, ranges.peak_bytes
         caption = (
             f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
             "what really runs."
@@ -57,7 +58,7 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         elif memory.xla_before is not None:
             set_aside = units.size(memory.xla_before.temp_bytes)
             caption += f" Before the passes XLA set {set_aside} aside for temporaries."
-        text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
+        text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges.peak_at}."
         before_bytes = None if memory.xla_before is None else memory.xla_before.temp_bytes
         bound = memory.bound.bytes if memory.bound is not None and memory.bound.of_temp else None
         draw = partial(xla_memory_plot, ranges, was, before_bytes=before_bytes, budget_bytes=bound)
@@ -65,7 +66,7 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
         if was is not None:
             title = "By XLA: temporaries before the passes and after them"
-            text += f" Before the passes they took {units.size(int(was['peak_bytes']))}."
+            text += f" Before the passes they took {units.size(was.peak_bytes)}."
         yield Figure("xla-memory", title, wide, phone, caption, text, tips)
     before, after = memory.before, memory.after
     if before is not None and before.points:
@@ -92,15 +93,14 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
 
 
 def figure_of_two(first: MemoryView, second: MemoryView) -> Figure | None:
-    """Returns the figure of the temporaries of two compiles over XLA's schedules; None unless both
-    are known."""
-    ranges = first.live_ranges, second.live_ranges
-    if not (ranges[0] and ranges[1] and ranges[0].get("curve") and ranges[1].get("curve")):
+    """The temporaries of two compiles over XLA's schedules; None where not both are known."""
+    one, two = first.live_ranges, second.live_ranges
+    if one is None or two is None or not (one.curve and two.curve):
         return None
-    peaks = [units.size(int(each["peak_bytes"])) for each in (ranges[0], ranges[1])]
+    peaks = [units.size(each.peak_bytes) for each in (one, two)]
     text = f"Temporaries take at most {peaks[0]} in A and {peaks[1]} in B."
-    draw = partial(two_memory_plot, ranges[0], ranges[1])
-    tips = tips_of_two(ranges[0], ranges[1]) if first.xla_tips and second.xla_tips else ()
+    draw = partial(two_memory_plot, one, two)
+    tips = tips_of_two(one, two) if first.xla_tips and second.xla_tips else ()
     caption = "Temporaries in use over XLA's schedules of both: what really runs."
     return Figure("two", "By XLA", draw(), draw(width="phone"), caption, text, tips)
 
@@ -127,8 +127,8 @@ def memory_plot(
 
 
 def xla_memory_plot(
-    live_ranges: Mapping[str, Any],
-    was: Mapping[str, Any] | None = None,
+    live_ranges: LiveRanges,
+    was: LiveRanges | None = None,
     *,
     width: Width = "wide",
     before_bytes: int | None = None,
@@ -146,8 +146,8 @@ def xla_memory_plot(
         stretch = lines[0].places[-1] / max(before.places[-1], 1)
         places = [round(place * stretch) for place in before.places]
         lines.insert(0, replace(before, places=places))
-    elif live_ranges.get("temp_bytes") is not None:
-        levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
+    else:
+        levels.append(_Level("set aside by XLA", "muted", live_ranges.temp_bytes))
     if was is None and before_bytes is not None:
         levels.append(_Level("set aside before the passes", "before", before_bytes))
     if budget_bytes is not None:
@@ -155,19 +155,16 @@ def xla_memory_plot(
     return _curves(lines, levels, _SCHEDULE, width)
 
 
-def two_memory_plot(
-    first: Mapping[str, Any], second: Mapping[str, Any], *, width: Width = "wide"
-) -> Plot:
-    """Plots temporary memory over XLA's schedules of two compiles, "A" and "B"."""
+def two_memory_plot(first: LiveRanges, second: LiveRanges, *, width: Width = "wide") -> Plot:
+    """Temporary memory over XLA's schedules of two compiles, "A" and "B"."""
     lines = [_line_of_xla("A", "before", "o", first), _line_of_xla("B", "after", "D", second)]
     return _curves(lines, [], _SCHEDULE, width)
 
 
-def _line_of_xla(label: str, color: str, mark: str, live_ranges: Mapping[str, Any]) -> _Line:
-    times = [time for time, _ in live_ranges["curve"]]
-    sizes = [size for _, size in live_ranges["curve"]]
-    count = int(live_ranges["instructions"])
-    return _Line(label, color, mark, [*times, count], [*sizes, *sizes[-1:]])
+def _line_of_xla(label: str, color: str, mark: str, live_ranges: LiveRanges) -> _Line:
+    times = [time for time, _ in live_ranges.curve]
+    sizes = [size for _, size in live_ranges.curve]
+    return _Line(label, color, mark, [*times, live_ranges.instructions], [*sizes, *sizes[-1:]])
 
 
 @dataclass(frozen=True)

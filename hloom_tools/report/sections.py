@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from hloom.dumps.read.module import PlanFile
-from hloom.passes.framework.tables import Cell, Described, Fact, Kind, Table, shown
+from hloom.dumps.read.dump import PlanFile
+from hloom.passes.framework.structure import Whole, read
+from hloom.passes.framework.tables import Cell, Described, Fact, Kind, Statement, Table, shown
 from hloom.passes.ir.names import SourceLine
 from hloom.show import units
+from hloom.xla.coverage import Coverage
 from hloom_tools.report.folder import PassRow
 from hloom_tools.report.memory import Bound
-from hloom_tools.report.sources import Json, Named, Sources, by_line, whole_or_none
+from hloom_tools.report.sources import Json, Named, Sources, by_line
 
 _DEEPEST = 40
 """How far a row is indented at most."""
@@ -137,10 +139,10 @@ def plan_section(
     empty: bool = False,
     anchor: str = "",
 ) -> Section:
-    """Returns the section of a plan, given its `to_json`."""
-    facts = tuple(map(Fact.from_json, plan.get("facts", ())))
-    tables = tuple(_table(Table.from_json(each), sources) for each in plan.get("tables", ()))
-    return Section(anchor, spec, summary, facts, tables, empty)
+    """The section of a plan, of its `to_json`."""
+    stated = Statement.of(plan)
+    tables = tuple(_table(each, sources) for each in stated.tables)
+    return Section(anchor, spec, summary, stated.facts, tables, empty)
 
 
 def ran_section(found: Json, sources: Sources) -> Section:
@@ -175,9 +177,9 @@ def attempts_section(attempts: Sequence[Json], bound: Bound | None) -> Section |
 
 
 def _attempt(number: int, attempt: Json, limit_bytes: int | None) -> tuple[Cell, ...]:
-    predicted = whole_or_none(attempt.get("predicted_step_bytes"))
-    measured = whole_or_none(attempt.get("step_bytes"))
-    allowed = whole_or_none(attempt.get("limit_bytes"))
+    predicted = read(Whole | None, attempt.get("predicted_step_bytes"))
+    measured = read(Whole | None, attempt.get("step_bytes"))
+    allowed = read(Whole | None, attempt.get("limit_bytes"))
     off_by = f"{(predicted / measured - 1) * 100:+.1f} %" if predicted and measured else None
     status = []
     if measured is not None and allowed is not None:
@@ -185,10 +187,8 @@ def _attempt(number: int, attempt: Json, limit_bytes: int | None) -> tuple[Cell,
     elif measured is not None and limit_bytes is not None and measured > limit_bytes:
         status.append("over the budget")
     status += ["used"] * bool(attempt.get("used"))
-    added = attempt.get("added_flops")
-    if added is not None and not isinstance(added, int | float):
-        raise TypeError(f"expected a number, got {str(added)[:40]}")
-    return number, predicted, measured, off_by, added or 0, ", ".join(status)
+    added = read(float | None, attempt.get("added_flops")) or 0
+    return number, predicted, measured, off_by, added, ", ".join(status)
 
 
 _LEFT_OUT_COLUMNS = {
@@ -201,35 +201,31 @@ _LEFT_OUT_COLUMNS = {
 
 
 def graphs_section(found: Json, sources: Sources) -> Section:
-    """Returns the section on the part of a module in CUDA graphs, by XLA's figures where known."""
-    coverage = found["coverage"] or {}
-    thunks, captured, count = (
-        whole_or_none(coverage.get(name)) for name in ("thunks", "captured", "graphs")
-    )
+    """What of a module runs in CUDA graphs, by XLA's numbers where they are known."""
+    coverage = read(Coverage | None, found["coverage"])
     summary, facts = "What of it is captured is not known", list[Fact]()
-    if thunks is not None and captured is not None and count is not None:
-        share = captured / thunks if thunks else 1.0
+    if coverage is not None:
         summary = "A thunk is what XLA launches: a kernel, a copy, a collective, a loop"
         facts = [
-            Fact("thunks in CUDA graphs", share, Kind.SHARE),
-            Fact("captured", captured),
-            Fact("thunks", thunks),
-            Fact("graphs", count),
+            Fact("thunks in CUDA graphs", coverage.share, Kind.SHARE),
+            Fact("captured", coverage.captured),
+            Fact("thunks", coverage.thunks),
+            Fact("graphs", coverage.graphs),
         ]
-    facts += [Fact(str(name), str(value), Kind.CODE) for name, value in found["options"].items()]
-    entries = coverage.get("left_out", ())
+    facts += [Fact(name, str(value), Kind.CODE) for name, value in found["options"].items()]
+    entries = () if coverage is None else coverage.left_out
     reasons = Counter(
-        "a loop around one of these" if reason.startswith("in it: ") else reason
-        for reason in (str(entry["reason"]) for entry in entries)
+        "a loop around one of these" if each.reason.startswith("in it: ") else each.reason
+        for each in entries
     )
     left_out = Counter(
         (
-            str(entry["kind"]).removeprefix("k"),
-            Described(str(entry["operation"]), _line_of(entry)),
-            str(entry["instruction"]),
-            str(entry["reason"]),
+            each.kind.removeprefix("k"),
+            Described(each.operation, SourceLine(each.line, each.library)),
+            each.instruction,
+            each.reason,
         )
-        for entry in entries
+        for each in entries
     )
     notes = tuple((str(note),) for note in found["notes"])
     tables = (
@@ -253,23 +249,17 @@ _SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTE
 
 
 def sent_section(found: Json, sources: Sources) -> Section:
-    """Returns the section on the bytes that devices exchange in a step, and the values that each
-    has whole."""
-    predicted, by_xla = dict(found["predicted_bytes"]), dict(found["xla_bytes"] or {})
-    rows = tuple(
-        (kind, whole_or_none(predicted.get(kind)), whole_or_none(by_xla.get(kind)))
-        for kind in sorted({*predicted, *by_xla})
-    )
+    """What each device of a sharded program sends the others in a step, and what it has whole."""
+    predicted = read(dict[str, Whole], found["predicted_bytes"])
+    by_xla = read(dict[str, Whole] | None, found["xla_bytes"]) or {}
+    kinds = sorted({*predicted, *by_xla})
+    rows = tuple((kind, predicted.get(kind), by_xla.get(kind)) for kind in kinds)
     by_kind = Table("Sent by each device in a step, by kind", _SENT_COLUMNS, rows)
     section = plan_section(
         found["overview"], "Between devices", str(found["summary"]), sources, anchor="sent"
     )
     views = (*section.tables, _table(by_kind, sources))
     return replace(section, tables=tuple(each for each in views if each.rows))
-
-
-def _line_of(entry: Json) -> SourceLine:
-    return SourceLine(str(entry.get("line") or ""), str(entry.get("library") or ""))
 
 
 def _table(table: Table, sources: Sources) -> TableView:

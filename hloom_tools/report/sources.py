@@ -21,30 +21,6 @@ def entries(facts: Json, key: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def number(value: object) -> int | float:
-    """A number of 0 or more. Raises TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise TypeError(f"expected a number of 0 or more, got {str(value)[:40]}")
-    return value
-
-
-def whole(value: object) -> int:
-    """A whole number of 0 or more, and of 60 bits. Raises TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60:
-        raise TypeError(f"expected a whole number of 0 or more, got {str(value)[:40]}")
-    return value
-
-
-def whole_or_none(value: object) -> int | None:
-    """A whole number of 0 or more; None for None. Raises TypeError for anything else."""
-    return None if value is None else whole(value)
-
-
-def number_or_none(value: object) -> float | None:
-    """A number of 0 or more; None for None. Raises TypeError for anything else."""
-    return None if value is None else number(value)
-
-
 @dataclass(frozen=True)
 class Place:
     """A line of the user's program, "/path/train.py:12", and its code; empty where not known.
@@ -161,23 +137,9 @@ class Sources:
             source.function,
         )
 
-    def place_of(self, entry: Json) -> Place:
-        """The line of a plan's or a live range's entry; older dumps have no "library"."""
-        line = entry.get("source") or entry.get("line")
-        texts = (str(text or "") for text in (line, entry.get("library"), entry.get("function")))
-        return self.place(SourceLine(*texts))
-
-    def described(self, what: Described) -> Named:
-        """A value or an operation that a plan describes."""
+    def described(self, what: Described, copy_of: str = "") -> Named:
+        """A value or an operation that is described; `copy_of` as of `Named`."""
         type_ = units.short_type(what.type)
         name = what.name or what.operation
-        return Named(name, self.place(what.source), type_, what.bytes, what.times, what.stacked)
-
-    def named(self, entry: Json) -> Named:
-        """A value or an operation of a plan."""
-        return Named(
-            name=str(entry.get("name") or ""),
-            place=self.place_of(entry),
-            type=units.short_type(str(entry.get("type") or "")),
-            size_bytes=whole(entry.get("bytes") or 0),
-        )
+        place, times = self.place(what.source), what.times
+        return Named(name, place, type_, what.bytes, times, what.stacked, copy_of)

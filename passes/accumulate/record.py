@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ..framework.feedback import PlanRecord, prediction_of, whole_number
+from ..framework.feedback import PlanRecord
+from ..framework.structure import Whole
 
 
 class Once(enum.IntEnum):
@@ -38,11 +37,11 @@ class AccumulateRecord(PlanRecord):
         is chosen.
     """
 
-    microbatches: int = 1
-    possible: tuple[int, ...] = ()
-    modelled: tuple[tuple[int, int], ...] = ()
+    microbatches: Whole = 1
+    possible: tuple[Whole, ...] = ()
+    modelled: tuple[tuple[Whole, Whole], ...] = ()
     once: Once = Once.NOTHING
-    added: tuple[tuple[Once, int], ...] = ()
+    added: tuple[tuple[Once, Whole], ...] = ()
 
     @property
     def is_unmodified(self) -> bool:
@@ -52,40 +51,3 @@ class AccumulateRecord(PlanRecord):
     def cost(self) -> float:
         """The fewer microbatches the less; of equals what does more once."""
         return self.microbatches - self.once / len(Once)
-
-    def to_json(self) -> dict[str, object]:
-        found = super().to_json() | {"microbatches": self.microbatches}
-        if self.once:
-            found["once"] = str(self.once)
-        if self.added:
-            found["added_temp_bytes"] = {str(once): size for once, size in self.added}
-        if not self.possible:
-            return found
-        return found | {
-            "possible": list(self.possible),
-            "modelled_temp_bytes": {str(number): size for number, size in self.modelled},
-        }
-
-    @classmethod
-    def from_json(cls, plan: Mapping[str, Any]) -> AccumulateRecord:
-        modelled = plan.get("modelled_temp_bytes", {})
-        added = plan.get("added_temp_bytes", {})
-        for sizes in (modelled, added):
-            if not isinstance(sizes, Mapping):
-                raise TypeError(f"{sizes!r} has no sizes by number")
-        return cls(
-            prediction=prediction_of(plan),
-            unplanned=plan.get("unplanned"),
-            microbatches=whole_number(plan["microbatches"]),
-            possible=tuple(map(whole_number, plan.get("possible", ()))),
-            modelled=tuple((int(number), whole_number(size)) for number, size in modelled.items()),
-            once=_once(plan.get("once", str(Once.NOTHING))),
-            added=tuple((_once(once), whole_number(size)) for once, size in added.items()),
-        )
-
-
-def _once(name: Any) -> Once:
-    for each in Once:
-        if str(each) == name:
-            return each
-    raise ValueError(f"{name!r} is nothing that is done once")

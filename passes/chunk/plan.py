@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from jax.extend.mlir import ir
 
 from ..analysis.dimension_flow.result import made_at
 from ..framework.base import ListPlan
-from ..framework.feedback import PlanRecord, prediction_of, whole_number
+from ..framework.feedback import PlanRecord
+from ..framework.structure import Whole
 from ..framework.tables import Described, Fact, Kind, Table, left_table
 from ..framework.text import pluralize, size
 from ..ir.ops import facts_of
@@ -28,9 +28,9 @@ class ChunkRecord(PlanRecord):
       is_least: whether no plan takes less.
     """
 
-    chunks: int = 0
+    chunks: Whole = 0
     is_least: bool = False
-    of_layers: int = 0
+    of_layers: Whole = 0
 
     @property
     def is_unmodified(self) -> bool:
@@ -43,17 +43,6 @@ class ChunkRecord(PlanRecord):
     @property
     def is_final(self) -> bool:
         return self.is_least or super().is_final
-
-    def to_json(self) -> dict[str, object]:
-        found = super().to_json() | {"chunks": self.chunks, "is_least": self.is_least}
-        return found | {"of_layers": self.of_layers} if self.of_layers else found
-
-    @classmethod
-    def from_json(cls, plan: Mapping[str, Any]) -> ChunkRecord:
-        chunks = whole_number(plan["chunks"])
-        of_layers = whole_number(plan.get("of_layers", 0))
-        is_least = bool(plan["is_least"])
-        return cls(prediction_of(plan), plan.get("unplanned"), chunks, is_least, of_layers)
 
 
 _SHOWN = 8

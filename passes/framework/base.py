@@ -11,7 +11,8 @@ from jax.extend.mlir import ir
 
 from .errors import SpecError
 from .options import options_of
-from .tables import Fact, Kind, Left, Table, left_table
+from .structure import written
+from .tables import Fact, Kind, Left, Statement, Table, left_table
 from .target import Target, called
 
 
@@ -110,13 +111,10 @@ class PlanBase(ABC):
         return self.summary()
 
     def to_json(self) -> dict[str, object]:
-        """Facts and tables, and the record of a measured pass."""
-        found: dict[str, object] = {
-            "facts": [fact.to_json() for fact in self.facts()],
-            "tables": [table.to_json() for table in self.tables() if table.rows or table.text],
-        }
+        """Facts and tables, and under "record" that of a measured pass."""
+        found: dict[str, object] = Statement(self.facts(), self.tables()).to_json()
         record = getattr(self, "record", None)
-        return found if record is None else found | record.to_json()
+        return found if record is None else found | {"record": written(record)}
 
 
 class Decided(Protocol):

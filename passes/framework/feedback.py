@@ -10,17 +10,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from jax.extend.mlir import ir
 
 from .base import Pass, Plan
-from .errors import echo
 from .options import Budget
+from .structure import Figure, Whole, read
 from .target import Target
-
-_MOST = 1e30
-"""No figure of a device, in bytes, seconds or operations, is so large."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,16 @@ class Prediction:
       added_flops: floating-point operations that are done once more.
     """
 
-    step_bytes: int
-    temp_bytes: int
-    added_flops: float
+    step_bytes: Whole
+    temp_bytes: Whole
+    added_flops: Figure
 
 
 @dataclass(frozen=True)
 class PlanRecord:
     """What a measured pass needs of a plan to make the next one; a pass may keep more of it.
+
+    Dumps have it as `structure` writes it.
 
     Attributes:
       prediction: what the plan is to give; None where it predicts nothing.
@@ -71,57 +70,14 @@ class PlanRecord:
         the plan was made without that."""
         return None
 
-    def to_json(self) -> dict[str, object]:
-        """Its entries of the plan's `to_json`; `from_json` reads them back."""
-        found: dict[str, object] = {} if self.unplanned is None else {"unplanned": self.unplanned}
-        if self.prediction is not None:
-            found["predicted_temp_bytes"] = self.prediction.temp_bytes
-            found["predicted_step_bytes"] = self.prediction.step_bytes
-            found["added_flops"] = self.prediction.added_flops
-        return found
-
-    @classmethod
-    def from_json(cls, plan: Mapping[str, Any]) -> PlanRecord:
-        """The record of a dumped plan. Raises KeyError, TypeError or ValueError for any other."""
-        return cls(prediction_of(plan), unplanned_of(plan))
-
-
-def prediction_of(plan: Mapping[str, Any]) -> Prediction | None:
-    """What a dumped plan predicts; None where it predicts nothing."""
-    if "predicted_step_bytes" not in plan:
-        return None
-    step_bytes, temp_bytes = plan["predicted_step_bytes"], plan["predicted_temp_bytes"]
-    return Prediction(
-        whole_number(step_bytes), whole_number(temp_bytes), number(plan["added_flops"])
-    )
-
-
-def unplanned_of(plan: Mapping[str, Any]) -> str | None:
-    """Why a dumped plan plans nothing. Raises ValueError where that is no text."""
-    found = plan.get("unplanned")
-    if found is None or isinstance(found, str):
-        return found
-    raise ValueError(f"why nothing is planned is {echo(repr(found))}, not a text")
-
-
-def number(value: Any) -> float:
-    """A number of a dumped plan, as it is. Raises ValueError where it is none of a device."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST:
-        return value
-    raise ValueError(f"a figure of a plan is {echo(repr(value))}, not a number below {_MOST:g}")
-
-
-def whole_number(value: Any) -> int:
-    """Bytes of a dumped plan, as they are. Raises ValueError where they are none of a device."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
-        return value
-    raise ValueError(
-        f"a figure of a plan is {echo(repr(value))}, not a whole number from 0 to {_MOST:g}"
-    )
-
 
 Record = TypeVar("Record", bound=PlanRecord)
 _Record_co = TypeVar("_Record_co", bound=PlanRecord, covariant=True)
+
+
+def record_in(plan: Mapping[str, object], kind: type[Record]) -> Record:
+    """The record in a plan's JSON. Raises StructureError where it has none of this kind."""
+    return read(kind, plan.get("record"))
 
 
 @runtime_checkable

@@ -1,16 +1,16 @@
 """Tables: how a plan says what it decided, so that every reader shows every pass's plan.
 
 A plan states facts (single figures) and tables. Their cells are typed: a plan gives bytes and
-seconds as numbers, and the reader (a terminal, a page, a comparison) renders them. The JSON form is
-what dumps hold; `from_json` reads it back.
+seconds as numbers, and the reader (a terminal, a page, a comparison) renders them. Dumps hold them
+as `Statement` writes and reads them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeAlias
 
 from jax.extend.mlir import ir
 
@@ -18,6 +18,7 @@ from ..ir.locations import operation_name, source_of
 from ..ir.names import SourceLine, split_name
 from ..ir.origins import origin_of
 from ..ir.types import tensor_bytes
+from .structure import Wanted, Whole, read, written
 from .text import flops, percent, seconds, short_type, size
 
 MOST_ROWS = 1000
@@ -63,10 +64,10 @@ class Described:
     name: str = ""
     source: SourceLine = field(default_factory=SourceLine)
     type: str = ""
-    bytes: int = 0
+    bytes: Whole = 0
     operation: str = ""
-    times: int = 1
-    stacked: int = 1
+    times: Whole = 1
+    stacked: Whole = 1
 
     @classmethod
     def of(
@@ -101,29 +102,6 @@ class Described:
         """The description of an operation by its location, without a type."""
         return cls(operation_name(location), source_of(location), operation=operation)
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Described:
-        """Raises TypeError where an entry is no description."""
-        texts = [_text(entry.get(key, "")) for key in ("name", "source", "library", "type")]
-        name, line, library, type_ = texts
-        return cls(
-            name=name,
-            source=SourceLine(line, library),
-            type=type_,
-            bytes=_whole(entry.get("bytes", 0)),
-            operation=_text(entry.get("operation", "")),
-            times=_whole(entry.get("times", 1)),
-            stacked=_whole(entry.get("stacked", 1)),
-        )
-
-    def to_json(self) -> dict[str, object]:
-        """What is not known is left out."""
-        found: dict[str, object] = {"name": self.name, **self.source.to_json(), "type": self.type}
-        found |= {"bytes": self.bytes, "operation": self.operation}
-        found |= {"times": self.times} if self.times != 1 else {}
-        found |= {"stacked": self.stacked} if self.stacked != 1 else {}
-        return {key: value for key, value in found.items() if value}
-
     def __str__(self) -> str:
         """E.g. "tensor<8x64xf32> of multiply (jit(step)/mul, /home/me/train.py:12)"."""
         made_by = self.operation.rpartition(".")[2]
@@ -147,7 +125,9 @@ class Described:
         return f"{size(self.bytes)} of {self.name or otherwise}{where}"
 
 
-Cell: TypeAlias = str | int | float | Described | tuple[str | Described, ...] | None
+_Small = Wanted("a number below 2^63", lambda number: abs(number) < 2**63)
+Number: TypeAlias = Annotated[int, _Small] | Annotated[float, _Small]
+Cell: TypeAlias = str | Number | Described | tuple[str | Described, ...] | None
 """None and an empty tuple are empty cells; a tuple has a line for each of its entries."""
 
 
@@ -156,23 +136,11 @@ class Fact:
     """A single figure of a plan, e.g. the bytes that are no longer saved."""
 
     title: str
-    value: str | int | float
+    value: str | Number
     kind: Kind = Kind.COUNT
 
     def __str__(self) -> str:
         return f"{self.title}: {shown(self.value, self.kind)}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"title": self.title, "kind": str(self.kind), "value": self.value}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Fact:
-        """Raises KeyError, TypeError or ValueError where an entry is no fact."""
-        kind = Kind(entry["kind"])
-        found = _cell(entry["value"], kind)
-        if not isinstance(found, str | int | float):
-            raise TypeError(f"expected a single figure, got {str(entry['value'])[:40]}")
-        return cls(_text(entry["title"]), found, kind)
 
 
 @dataclass(frozen=True)
@@ -192,33 +160,49 @@ class Table:
     columns: Mapping[str, Kind]
     rows: tuple[tuple[Cell, ...], ...]
     text: str = ""
-    depths: tuple[int, ...] = ()
-    more: int = 0
+    depths: tuple[Whole, ...] = ()
+    more: Whole = 0
 
-    def to_json(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            "title": self.title,
-            "columns": [[title, str(kind)] for title, kind in self.columns.items()],
-            "rows": [list(map(_cell_json, row)) for row in self.rows[:MOST_ROWS]],
-        }
+    def to_json(self) -> dict[str, Any]:
+        """As values that `json.dumps` takes: `MOST_ROWS` rows, and the columns in their order."""
         more = self.more + len(self.rows[MOST_ROWS:])
-        found |= {"text": self.text} if self.text else {}
-        found |= {"depths": list(self.depths[:MOST_ROWS])} if any(self.depths) else {}
-        return found | ({"more": more} if more else {})
+        rows, depths = self.rows[:MOST_ROWS], self.depths[:MOST_ROWS] if any(self.depths) else ()
+        found: dict[str, Any] = written(replace(self, rows=rows, depths=depths, more=more))
+        return found | {"columns": [list(each) for each in found["columns"].items()]}
+
+
+def _is_of_its_kinds(table: Table) -> bool:
+    """Whether a table that was read has the cells that its columns are of, and depths for all."""
+    return len(table.depths) in (0, len(table.rows)) and all(
+        len(row) == len(table.columns) and all(map(_is_of_kind, row, table.columns.values()))
+        for row in table.rows
+    )
+
+
+def _is_of_kind(cell: Cell, kind: Kind) -> bool:
+    return cell is None or isinstance(cell, int | float) == kind.is_number
+
+
+_FACT = Wanted("a figure of its kind", lambda fact: _is_of_kind(fact.value, fact.kind))
+_TABLE = Wanted("a table of cells of its columns' kinds", _is_of_its_kinds)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a plan states; its JSON may hold more than that."""
+
+    facts: tuple[Annotated[Fact, _FACT], ...] = ()
+    tables: tuple[Annotated[Table, _TABLE], ...] = ()
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Table:
-        """Raises KeyError, TypeError or ValueError where an entry is no table."""
-        columns = {_text(title): Kind(kind) for title, kind in entry["columns"]}
-        rows = [
-            tuple(_cell(cell, kind) for cell, kind in zip(row, columns.values(), strict=True))
-            for row in entry["rows"]
-        ]
-        depths = tuple(map(_whole, entry.get("depths", ())))
-        if depths and len(depths) != len(rows):
-            raise ValueError(f"{len(depths)} depths for {len(rows)} rows")
-        text, more = _text(entry.get("text", "")), _whole(entry.get("more", 0))
-        return cls(_text(entry["title"]), columns, tuple(rows), text, depths, more)
+    def of(cls, plan: Mapping[str, Any]) -> Statement:
+        """What the JSON of a plan states. Raises StructureError where that is none."""
+        return read(cls, plan)
+
+    def to_json(self) -> dict[str, Any]:
+        """As values that `json.dumps` takes, without tables that have neither rows nor text."""
+        told = [table.to_json() for table in self.tables if table.rows or table.text]
+        return {"facts": written(self.facts), "tables": told}
 
 
 @dataclass(frozen=True)
@@ -243,17 +227,16 @@ def left_table(
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The facts of a plan's JSON by their titles. Raises what `Fact.from_json` does."""
-    facts = map(Fact.from_json, plan.get("facts", ()))
-    return {fact.title: fact.value for fact in facts}
+    """The facts of a plan's JSON by their titles. Raises StructureError where it has others."""
+    return {fact.title: fact.value for fact in Statement.of(plan).facts}
 
 
 def rows_of(plan: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
     """The rows of a table of a plan's JSON, by the headings of its columns.
 
-    None where it has no such table. Raises what `Table.from_json` does.
+    Empty where it has no such table. Raises StructureError where it has what is none.
     """
-    found = [Table.from_json(each) for each in plan.get("tables", ()) if each["title"] == title]
+    found = [each for each in Statement.of(plan).tables if each.title == title]
     return [dict(zip(each.columns, row, strict=True)) for each in found for row in each.rows]
 
 
@@ -274,37 +257,3 @@ def shown(value: Cell, kind: Kind) -> str:
             case Kind.COUNT:
                 return f"{value:,}"
     return str(value)
-
-
-def _cell_json(cell: Cell) -> object:
-    if isinstance(cell, Described):
-        return cell.to_json()
-    return list(map(_cell_json, cell)) if isinstance(cell, tuple) else cell
-
-
-def _cell(cell: object, kind: Kind) -> Cell:
-    if cell is None:
-        return None
-    if kind.is_number:
-        if isinstance(cell, bool) or not isinstance(cell, int | float) or abs(cell) >= 2**63:
-            raise TypeError(f"expected a number, got {str(cell)[:40]}")
-        return cell
-    if isinstance(cell, Sequence) and not isinstance(cell, str):
-        return tuple(map(_entry, cell))
-    return _entry(cell)
-
-
-def _entry(cell: object) -> str | Described:
-    return Described.from_json(cell) if isinstance(cell, Mapping) else _text(cell)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {str(value)[:40]}")
-    return value
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise TypeError(f"expected a whole number of 0 or more, got {str(value)[:40]}")
-    return value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .structure import Count, Rate, Whole
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -30,23 +32,23 @@ class Speed:
         device's memory; 0 where what that costs was not measured.
     """
 
-    matrix_flops_per_s: tuple[tuple[int, float], ...] = (
+    matrix_flops_per_s: tuple[tuple[Count, Rate], ...] = (
         (8, 1979e12),
         (16, 989e12),
         (32, 495e12),
         (64, 67e12),
     )
-    vector_flops_per_s: float = 67e12
-    bytes_per_s: float = 3.35e12
-    kernel_s: float = 2e-6
+    vector_flops_per_s: Rate = 67e12
+    bytes_per_s: Rate = 3.35e12
+    kernel_s: Rate = 2e-6
     overlaps: bool = True
-    host_bytes_per_s: float | None = None
-    float32_passes: tuple[int, int, int] | None = None
-    link_bytes_per_s: float | None = None
-    link_devices: int | None = None
-    network_bytes_per_s: float | None = None
-    collective_s: float | None = None
-    stack_passes: int = 0
+    host_bytes_per_s: Rate | None = None
+    float32_passes: tuple[Count, Count, Count] | None = None
+    link_bytes_per_s: Rate | None = None
+    link_devices: Count | None = None
+    network_bytes_per_s: Rate | None = None
+    collective_s: Rate | None = None
+    stack_passes: Whole = 0
 
     @property
     def stack_s(self) -> float:
@@ -90,8 +92,8 @@ class Target:
 
     platform: str = "cpu"
     name: str = "cpu"
-    memory_bytes: int | None = None
-    usable_bytes: int | None = None
+    memory_bytes: Whole | None = None
+    usable_bytes: Whole | None = None
     speed: Speed = CPU_SPEED
     compute_capability: tuple[int, int] | None = None
     keeps_barriers: bool = True

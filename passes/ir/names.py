@@ -84,11 +84,6 @@ class SourceLine:
         )
         return " ".join(both)
 
-    def to_json(self, key: str = "source") -> dict[str, object]:
-        """The line under `key`, and the library's, where there is one, under "library"."""
-        more = {"library": self.library} if self.library else {}
-        return {key: self.line, **more}
-
 
 def split_name(name: str) -> tuple[str, str]:
     """A name stack of JAX as what leads to an operation, with its "/", and the operation."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ..analysis.pricing import Rates
 from ..framework.options import Budget
+from ..framework.structure import Wanted
 
 _PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6
@@ -49,6 +51,10 @@ class PlannerSettings:
     behind: str = ""
 
 
+_Price = Annotated[int, Wanted(f"a price from 0 to {TOP}", lambda price: 0 <= price <= TOP)]
+_Length = Annotated[int, Wanted("a whole number from 0 to 2^31", lambda n: 0 <= n < 2**31)]
+
+
 @dataclass(frozen=True, order=True)
 class Candidate:
     """What the planner chooses: how long windows are, and the price of a second of recomputation.
@@ -69,12 +75,12 @@ class Candidate:
       moves: the passes that `fit` runs before, as a spec; the others are of what these make.
     """
 
-    window_length: int
-    price: int
-    cheap_prefix: int = 0
+    window_length: _Length
+    price: _Price
+    cheap_prefix: _Length = 0
     segmented: bool = False
     nested: bool = False
-    evicted_to: int = 0
+    evicted_to: _Length = 0
     moves: str = ""
 
     @classmethod

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
 
 from ..analysis.loops.carries import Kept
-from ..framework.errors import echo
-from ..framework.feedback import (
-    Attempt,
-    PlanRecord,
-    number,
-    prediction_of,
-    unplanned_of,
-    whole_number,
-)
+from ..framework.errors import SpecError
+from ..framework.feedback import Attempt, PlanRecord
 from ..framework.spec import parse_spec
+from ..framework.structure import Figure, Wanted, Whole
 from ..framework.tables import Fact, Kind
-from .candidates import TOP, Candidate
+from .candidates import Candidate
 from .moves import MOVES
 
 
 class RematObstacle(StrEnum):
-    """A reason why a program is not rewritten. The plan's JSON has its value."""
+    """A reason why a program is not rewritten."""
 
     HELPER = "helper"
     NO_BARRIERS = "no-barriers"
@@ -112,6 +105,19 @@ def obstacle_of(*, keeps_barriers: bool, scans: bool, lines: bool) -> RematObsta
     return RematObstacle.NOTHING_HELD if keeps_barriers else RematObstacle.NO_BARRIERS
 
 
+def _has_known_moves(candidate: Candidate) -> bool:
+    """Whether its moves are passes that `fit` runs, each once: a dump can hold any text."""
+    try:
+        names = [step.name for step in parse_spec(candidate.moves, source="the moves of a plan")]
+    except SpecError:
+        return False
+    return len(set(names)) == len(names) and _KNOWN_MOVES.issuperset(names)
+
+
+_KNOWN_MOVES = {name for move in MOVES.values() for name in move.passes}
+_MOVED = Wanted(f"one whose moves are some of {', '.join(sorted(_KNOWN_MOVES))}", _has_known_moves)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What a candidate is predicted to give: temporary memory at the peak, and added time.
@@ -120,24 +126,9 @@ class Estimate:
     cheap work a share.
     """
 
-    candidate: Candidate | None
-    temp_bytes: int
-    seconds: float
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "setting": _candidate_json(self.candidate),
-            "temp_bytes": self.temp_bytes,
-            "weighted_seconds": self.seconds,
-        }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Estimate:
-        return cls(
-            _candidate(found["setting"]),
-            whole_number(found["temp_bytes"]),
-            number(found["weighted_seconds"]),
-        )
+    candidate: Annotated[Candidate, _MOVED] | None
+    temp_bytes: Whole
+    seconds: Figure
 
 
 @dataclass(frozen=True)
@@ -166,10 +157,10 @@ class RematRecord(PlanRecord):
 
     estimate: Estimate | None = None
     considered: tuple[Estimate, ...] = ()
-    added_seconds: float = 0.0
+    added_seconds: Figure = 0.0
     obstacle: RematObstacle | None = None
-    unmodified_bytes: int | None = None
-    step_seconds: float = 0.0
+    unmodified_bytes: Whole | None = None
+    step_seconds: Figure = 0.0
 
     @property
     def modelled_temp_bytes(self) -> tuple[int, int] | None:
@@ -207,39 +198,6 @@ class RematRecord(PlanRecord):
             Fact("plans considered", len(self.considered)),
         )
 
-    def to_json(self) -> dict[str, object]:
-        found = super().to_json()
-        if self.obstacle is not None:
-            found["obstacle"] = str(self.obstacle)
-        if self.estimate is None or self.prediction is None:
-            return found
-        return found | {
-            "setting": _candidate_json(self.estimate.candidate),
-            "model_temp_bytes": self.estimate.temp_bytes,
-            "model_unmodified_bytes": self.unmodified_bytes,
-            "weighted_seconds": self.estimate.seconds,
-            "considered": [one.to_json() for one in self.considered],
-            "added_seconds": self.added_seconds,
-            "step_seconds": self.step_seconds,
-        }
-
-    @classmethod
-    def from_json(cls, plan: Mapping[str, Any]) -> RematRecord:
-        estimate = None
-        if "model_temp_bytes" in plan:
-            estimate = Estimate.from_json({**plan, "temp_bytes": plan["model_temp_bytes"]})
-        obstacle, unmodified = plan.get("obstacle"), plan.get("model_unmodified_bytes")
-        return cls(
-            prediction=prediction_of(plan),
-            unplanned=unplanned_of(plan),
-            estimate=estimate,
-            considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
-            added_seconds=number(plan.get("added_seconds", 0.0)),
-            obstacle=None if obstacle is None else RematObstacle(obstacle),
-            unmodified_bytes=None if unmodified is None else whole_number(unmodified),
-            step_seconds=number(plan.get("step_seconds", 0.0)),
-        )
-
 
 def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
     """The attempts as estimates with what XLA made of them."""
@@ -248,49 +206,3 @@ def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
         for attempt in attempts
         if attempt.record.estimate is not None
     ]
-
-
-def _candidate_json(candidate: Candidate | None) -> list[int | bool | str] | None:
-    if candidate is None:
-        return None
-    *fields, moves = dataclasses.astuple(candidate)
-    return [*fields, moves] if moves else fields
-
-
-_FIELDS = (int, int, int, bool, bool, int)
-_OLD_FIELDS = _FIELDS[:3]
-"""Those that dumps of earlier versions have."""
-
-_LARGEST = 2**31
-
-
-def _candidate(found: Any) -> Candidate | None:
-    """The candidate of a dump. Raises ValueError for anything that is none."""
-    if found is None:
-        return None
-    fields, moves = found, ""
-    if isinstance(found, list) and found and isinstance(found[-1], str):
-        *fields, moves = found
-    kinds = tuple(map(type, fields)) if isinstance(fields, list) else ()
-    if (
-        kinds not in (_FIELDS, _OLD_FIELDS)
-        or not all(0 <= field < _LARGEST for field in fields)
-        or fields[1] > TOP
-    ):
-        raise ValueError(
-            f"the setting of a plan is {echo(repr(found))}, not [window length, price up to {TOP}, "
-            "prefix, segmented, nested, evicted to]"
-        )
-    _check_moves(moves)
-    return dataclasses.replace(Candidate(*fields), moves=moves)
-
-
-def _check_moves(moves: str) -> None:
-    """Raises ValueError where the spec has other passes than those that `fit` runs, or one twice:
-    a dump can hold any text."""
-    names = [step.name for step in parse_spec(moves, source="the moves of a plan")]
-    known = sorted(name for move in MOVES.values() for name in move.passes)
-    if len(set(names)) < len(names) or not set(names) <= set(known):
-        raise ValueError(
-            f"the moves of a plan are {echo(moves)}, not some of {', '.join(known)}, each once"
-        )

@@ -217,17 +217,17 @@ def test_what_is_kept_is_read_again() -> None:
 def _resealed(value: bytes) -> bytes:
     """Other content under its own digest, as of another version or of another's hand."""
     content = value.partition(b"\n")[2]
-    return f"hloom 1 {hashlib.sha256(content).hexdigest()}\n".encode() + content
+    return f"hloom 2 {hashlib.sha256(content).hexdigest()}\n".encode() + content
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b"hloom 1 ", b"hloom 2 ", "digest"),
+        (b"hloom 2 ", b"hloom 1 ", "digest"),
         (b'"changed": true', b'"changed": tru', "Expecting"),
-        (b'"changed": true', b'"changed": 1', "is no <class 'bool'>"),
-        (b'"changed": true', b'"other": true', "other"),
+        (b'"changed": true', b'"changed": 1', "changed is 1, not true or false"),
+        (b'"changed": true', b'"other": true', "has no 'changed'"),
         (b'"told"', b'"tell"', "told"),
         (b"ML\xefR", b"ML\xefQ", "parse"),
     ],

@@ -20,6 +20,7 @@ from hloom.passes.framework.feedback import (
     Prediction,
 )
 from hloom.passes.framework.options import Budget, Bytes, option
+from hloom.passes.framework.structure import written
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
@@ -188,7 +189,7 @@ class DropPlan:
         return PlanRecord(Prediction(1000 - saved, 500 - saved, added_flops=0))
 
     def to_json(self) -> dict[str, object]:
-        return {"dropped": len(self.dropped)} | self.record.to_json()
+        return {"dropped": len(self.dropped), "record": written(self.record)}
 
 
 @dataclasses.dataclass(frozen=True)

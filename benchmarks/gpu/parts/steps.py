@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 import hloom
-from benchmarks.common.measure import moves_of
+from benchmarks.common.measure import added_s_of, moves_of
 from benchmarks.gpu.child import Note
 from benchmarks.gpu.items import Skip
 from benchmarks.gpu.parts import programs
@@ -89,9 +90,9 @@ def _said(record: hloom.CompileRecord | None) -> dict[str, Any]:
         "compiles": record.compiles,
         "complaint": record.complaint,
         "predicted_step_bytes": None if used is None else used.predicted_step_bytes,
-        "predicted_added_s": None if used is None else used.plan.get("weighted_seconds"),
+        "predicted_added_s": None if used is None else added_s_of(used.plan),
         "moves": None if used is None else moves_of(used.plan),
-        "captured": None if captured is None else _counts(captured.to_json()),
+        "captured": None if captured is None else _counts(dataclasses.asdict(captured)),
     }
 
 

@@ -28,6 +28,7 @@ from hloom.dumps.entry import entry_values, main_of
 from hloom.dumps.read.module import INPUT, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.structure import written
 from hloom.passes.ir.clone import bytecode_of
 from hloom.policy import guarded
 from hloom.record import CompileRecord
@@ -154,9 +155,9 @@ class ProgramDump(CompileObserver):
                         self._add_live_ranges(used, number)
             used.files["attempts.json"] = _attempts_text(record)
         if record.captured is not None:
-            used.files["captured.json"] = json_text(record.captured.to_json())
+            used.files["captured.json"] = json_text(written(record.captured))
         if record.sent is not None:
-            used.files["sent.json"] = json_text(record.sent.to_json())
+            used.files["sent.json"] = json_text(written(record.sent))
         return used
 
     def _add_live_ranges(self, used: DumpObserver, number: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,10 +28,11 @@ from hloom.dumps.read.module import (
     process_number,
     whole_number,
 )
+from hloom.passes.framework.structure import StructureError, read
 
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
 
-FORMAT = 2
+FORMAT = 3
 """What "hloom_dump" says in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
@@ -275,7 +277,14 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
             f"{folder / MANIFEST} is of format {number}; this hloom reads format {FORMAT}. "
             f"{'A newer' if number > FORMAT else 'An older'} hloom wrote it: read it with that one."
         )
-    return manifest, tuple(map(Missing.from_json, _entries(manifest.get("missing"))))
+    return manifest, tuple(_told_missing(manifest.get("missing")))
+
+
+def _told_missing(listed: Any) -> Iterator[Missing]:
+    """What a manifest says is missing; what is no such entry is left out."""
+    for entry in _entries(listed):
+        with suppress(StructureError):
+            yield read(Missing, entry)
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:

@@ -43,17 +43,6 @@ class Missing:
     remedy: str = ""
     where: str = ""
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Missing:
-        """An entry of a manifest's "missing"."""
-        what, why, remedy = (str(entry.get(key) or "") for key in ("what", "why", "remedy"))
-        return cls(what, why, remedy)
-
-    def to_json(self) -> dict[str, str]:
-        """As an entry of a manifest's "missing"."""
-        entry = {"what": self.what, "why": self.why}
-        return entry | {"remedy": self.remedy} if self.remedy else entry
-
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         remedy = f" ({self.remedy})" if self.remedy else ""
@@ -171,12 +160,12 @@ class ModuleDump:
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:
-        """Its part in CUDA graphs, as `Captured.to_json` gave it; None without regions."""
+        """Its part in CUDA graphs, a `Captured` as JSON; None without regions."""
         return self._object("captured.json")
 
     @cached_property
     def sent(self) -> dict[str, Any] | None:
-        """What its devices send each other, as `Sent.to_json` gave it; None of one device."""
+        """What its devices send each other, a `Sent` as JSON; None of one device."""
         return self._object("sent.json")
 
     @cached_property

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +24,7 @@ import numpy as np
 from hloom import files
 from hloom.dumps.read.dump import DumpError
 from hloom.dumps.read.module import json_text
+from hloom.passes.framework.structure import Whole, read, written
 from hloom.targets.devices import machine_bytes
 
 ARRAYS = "arrays.json"
@@ -36,8 +36,8 @@ class Shard:
     """A rectangle of an array: `key` names it in the process's share, bounds are as of slices."""
 
     key: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
+    start: tuple[Whole, ...]
+    stop: tuple[Whole, ...]
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -65,11 +65,11 @@ class ArrayEntry:
     """
 
     name: str
-    index: int
+    index: Whole
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Whole, ...]
     sharding: str | None
-    processes: tuple[int, ...]
+    processes: tuple[Whole, ...]
     shards: tuple[Shard, ...]
 
     @property
@@ -77,23 +77,11 @@ class ArrayEntry:
         """The same for the shares of one array of one module."""
         return self.index, self.processes, self.shape, self.dtype
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> ArrayEntry:
-        """An entry of arrays.json.
-
-        Raises KeyError, TypeError or ValueError where it is none, or a shard lies outside of it.
-        """
-        shards = tuple(
-            Shard(str(s["key"]), _numbers(s["start"]), _numbers(s["stop"])) for s in entry["shards"]
-        )
-        shape = _numbers(entry["shape"])
-        for shard in shards:
-            bounds = zip(shard.start, shard.stop, shape, strict=True)
+    def __post_init__(self) -> None:
+        for shard in self.shards:
+            bounds = zip(shard.start, shard.stop, self.shape, strict=True)
             if not all(start <= stop <= size for start, stop, size in bounds):
-                raise ValueError(f"shard {shard.key} is no part of {entry['name']}")
-        name, dtype, processes = str(entry["name"]), str(entry["dtype"]), entry["processes"]
-        index, sharding = int(entry["index"]), entry["sharding"]
-        return cls(name, index, dtype, shape, sharding, _numbers(processes), shards)
+                raise ValueError(f"shard {shard.key} is no part of {self.name}")
 
 
 def write_share(
@@ -109,7 +97,7 @@ def write_share(
         for key, values in shards.items():
             offsets[key] = stream.tell()
             stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-    manifest = {"arrays": [asdict(entry) for entry in entries], "offsets": offsets}
+    manifest = {"arrays": written(entries), "offsets": offsets}
     (folder / ARRAYS).write_text(json_text(manifest), encoding="utf-8")
 
 
@@ -131,10 +119,9 @@ class Share:
         """Reads a folder's arrays.json. Raises DumpError where it cannot be read."""
         try:
             manifest = files.read_json(folder, ARRAYS)
-            entries = [ArrayEntry.from_json(entry) for entry in manifest["arrays"]]
-            numbers = _numbers(manifest["offsets"].values())
-            offsets = dict(zip(manifest["offsets"], numbers, strict=True))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            entries = read(tuple[ArrayEntry, ...], manifest["arrays"])
+            offsets = read(dict[str, Whole], manifest["offsets"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DumpError(f"{folder / ARRAYS} cannot be read: {_reason(error)}.") from error
         total_bytes = sum(math.prod(each.shape) * _dtype(each.dtype).itemsize for each in entries)
         if total_bytes > machine_bytes():
@@ -170,13 +157,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
-
-
-def _numbers(values: Any) -> tuple[int, ...]:
-    """Sizes or places. Raises TypeError or ValueError where they are something else."""
-    if not all(type(value) is int and 0 <= value < 2**60 for value in values):
-        raise ValueError(f"expected whole numbers, got {str(values)[:80]}")
-    return tuple(values)
 
 
 def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:

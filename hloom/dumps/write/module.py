@@ -30,6 +30,7 @@ from hloom.dumps.write.manifest import (
     write_manifest,
 )
 from hloom.passes.framework.errors import reason_of
+from hloom.passes.framework.structure import written
 from hloom.policy import first_time, warn
 
 _BYTECODE = b"ML\xefR"
@@ -115,7 +116,7 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
         **told,
         error=ran.error,
         files=_sizes(folder),
-        missing=[each.to_json() for each in missing],
+        missing=written(missing),
     )
     return failed
 

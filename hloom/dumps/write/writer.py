@@ -28,6 +28,7 @@ from hloom.dumps.read.module import Missing, plain_name
 from hloom.dumps.write.atomic_dirs import Claim, claim_step
 from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution
+from hloom.passes.framework import structure
 from hloom.passes.framework.errors import reason_of
 from hloom.passes.framework.text import pluralize
 from hloom.policy import first_time, warn
@@ -150,7 +151,7 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
             step=capture.step,
             run=claim.run,
             modules=modules,
-            missing=[each.to_json() for each in missing],
+            missing=structure.written(missing),
             error=capture.error,
         )
 

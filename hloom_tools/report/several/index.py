@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom.dumps.read.dump import DumpError, alike, open_dump
-from hloom.dumps.read.module import ModuleDump
+from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
+from hloom.passes.framework.structure import Amount, read
 from hloom_tools.report.gather import to_show_in_full
 from hloom_tools.report.memory import StepBytes, memory_of
-from hloom_tools.report.sources import entries, number_or_none
+from hloom_tools.report.sources import entries
 
 MOST_DUMPS = 2000
 """Of which an index tells; a run of 1,000 dumped steps is a long one."""
@@ -114,8 +114,8 @@ def _module(group: Sequence[ModuleDump]) -> IndexModule:
     dump = group[0]
     memory = memory_of(dump)
     compile_s = None
-    with suppress(TypeError):
-        compile_s = number_or_none(entries(dump.manifest, "compile").get("compile_s"))
+    with suppress(ValueError):
+        compile_s = read(Amount | None, entries(dump.manifest, "compile").get("compile_s"))
     return IndexModule(
         name=dump.name,
         processes=tuple(each.process for each in group),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from hloom.dumps.read.module import Missing
+from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.tables import shown
 from hloom.show import units
 from hloom_tools.report.folder import Notice

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile
 from hloom.show import units
-from hloom.xla.live_ranges import MAX_VALUES
-from hloom_tools.report.sources import Json, Named, Place, whole
+from hloom.xla.live_ranges import LiveRanges
+from hloom_tools.report.sources import Named, Place, Sources
 
 MOST_STRETCHES = 80
 """Of a curve, parted evenly: narrower ones can hardly be pointed at."""
@@ -90,28 +90,24 @@ class _Curve:
         return max([*at_begin, *self.changes[first:last]], key=lambda change: change[1])
 
 
-def tips_of_xla(ranges: Json) -> tuple[Tip, ...]:
-    """Returns the tips of the temporaries in XLA's schedule.
-
-    Raises TypeError, LookupError or ValueError where the file lacks what this needs.
-    """
+def tips_of_xla(ranges: LiveRanges) -> tuple[Tip, ...]:
+    """Of the temporaries in XLA's schedule."""
     curve = _curve_of_xla("", ranges)
     return tuple(_tips(curve.end, [curve], "instruction"))
 
 
-def tips_of_two(first: Json, second: Json) -> tuple[Tip, ...]:
-    """Returns the tips of the temporaries in XLA's schedules of two compiles, "A" and "B"; raises
-    as `tips_of_xla`."""
+def tips_of_two(first: LiveRanges, second: LiveRanges) -> tuple[Tip, ...]:
+    """Of the temporaries in XLA's schedules of two compiles, "A" and "B"."""
     curves = [_curve_of_xla(name, each) for name, each in (("A", first), ("B", second))]
     return tuple(_tips(max(each.end for each in curves), curves, "instruction"))
 
 
-def _curve_of_xla(name: str, ranges: Json) -> _Curve:
-    temps = (each for each in ranges["values"] if each["kind"] == "temp")
-    largest = heapq.nlargest(MAX_VALUES, temps, key=lambda each: whole(each["bytes"]))
-    spans = [_Span(whole(e["start"]), whole(e["end"]), _named_by_xla(e)) for e in largest]
-    changes = [(whole(time), whole(size)) for time, size in ranges["curve"]]
-    return _Curve(name, whole(ranges["instructions"]), changes, spans)
+def _curve_of_xla(name: str, ranges: LiveRanges) -> _Curve:
+    temps = (each for each in ranges.values if each.is_temporary)
+    largest = sorted(temps, key=lambda each: -each.bytes)
+    named = Sources({}).described  # A line's code is not shown in a tip.
+    spans = [_Span(each.start, each.end, named(each.described, each.copy_of)) for each in largest]
+    return _Curve(name, ranges.instructions, ranges.curve, spans)
 
 
 def tips_of_model(before: MemoryProfile, after: MemoryProfile | None) -> tuple[Tip, ...]:
@@ -173,18 +169,6 @@ class _Living:
         rows = [AliveRow(value, count) for value, count in counts.items()]
         largest = heapq.nlargest(_MOST_VALUES, rows, key=lambda row: row.size_bytes)
         return Alive(name, size_bytes, tuple(largest), len(rows) - len(largest))
-
-
-def _named_by_xla(each: Json) -> Named:
-    place, type_ = Place(str(each["line"])), units.short_type(str(each["type"]))
-    return Named(
-        str(each["operation"] or each["name"]),
-        place,
-        type_,
-        whole(each["bytes"]),
-        stacked=whole(each.get("stacked", 1)),
-        copy_of=str(each.get("copy_of", "")),
-    )
 
 
 def _named_by_model(each: LiveBuffer) -> Named:

@@ -6,9 +6,8 @@ Of a loop one iteration is shown, of a conditional the branch that needs most.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jax.extend.mlir import ir
 
@@ -72,11 +71,6 @@ class LiveBuffer:
         """ "file:line" of the user's program; empty where it is not known."""
         return self.source.line
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> LiveBuffer:
-        """What `dataclasses.asdict` gave."""
-        return cls(**{**values, "source": SourceLine(**values["source"])})
-
 
 @dataclass(frozen=True)
 class MemoryProfile:
@@ -116,21 +110,6 @@ class MemoryProfile:
     def step_bytes(self) -> int:
         """All memory of the step on a device."""
         return self.base_bytes + self.temp_bytes
-
-    def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> MemoryProfile:
-        """What `to_json` gave."""
-        points = tuple(Point(**point) for point in values["points"])
-        owners, buffers = (
-            tuple(map(LiveBuffer.from_json, values.get(name, ()))) for name in ("owners", "buffers")
-        )
-        arguments = tuple((name, size_bytes) for name, size_bytes in values["arguments"])
-        read = {"points": points, "owners": owners, "arguments": arguments, "buffers": buffers}
-        return cls(**{**values, **read})
 
 
 def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryProfile:

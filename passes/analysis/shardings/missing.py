@@ -18,6 +18,7 @@ from functools import cached_property
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
+from ...framework.structure import written
 from ...framework.tables import Described
 from ...framework.text import short_type, size
 from ...ir import mesh, walk
@@ -85,7 +86,7 @@ class MissingConstraint:
 
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes."""
-        return {"value": self.value.to_json(), "saved_bytes": self.saved_bytes, "code": self.code}
+        return {"value": written(self.value), "saved_bytes": self.saved_bytes, "code": self.code}
 
     @property
     def code(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
-from ...framework.tables import Cell, Described, Fact, Kind, Table
+from ...framework.tables import Cell, Described, Fact, Kind, Statement, Table
 from ...framework.target import Speed
 from ...framework.text import percent, pluralize, short_type, size
 from ...ir import mesh, walk
@@ -218,8 +218,7 @@ class Overview:
             "summary": self.summary,
             "sent_bytes": self.told_bytes,
             "whole_arguments_bytes": self.whole_arguments_bytes,
-            "facts": [each.to_json() for each in self.facts()],
-            "tables": [each.to_json() for each in self.tables()],
+            **Statement(self.facts(), self.tables()).to_json(),
         }
 
     def _rows(self, line: LineExchanges) -> Iterator[tuple[int, tuple[Cell, ...]]]:

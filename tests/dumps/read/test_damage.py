@@ -151,12 +151,12 @@ def test_a_module_s_manifest_with_other_values_breaks_nothing(module_dump: Path)
     assert len(module.states) == 4
 
 
-@pytest.mark.parametrize(("number", "age"), [(1, "An older"), (3, "A newer")])
+@pytest.mark.parametrize(("number", "age"), [(1, "An older"), (2, "An older"), (4, "A newer")])
 def test_another_format_is_an_error_with_the_remedy(
     module_dump: Path, number: int, age: str
 ) -> None:
     (module_dump / "manifest.json").write_text(f'{{"hloom_dump": {number}, "kind": "module"}}')
-    text = rf"is of format {number}; this hloom reads format 2\. {age} hloom wrote it: read it with"
+    text = rf"is of format {number}; this hloom reads format 3\. {age} hloom wrote it: read it with"
     with pytest.raises(DumpError, match=text):
         open_dump(module_dump)
 

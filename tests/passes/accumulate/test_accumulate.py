@@ -263,7 +263,7 @@ def test_the_plan_tells_what_it_does() -> None:
         "2 microbatches of 2 along axis 0 of words: 1 loop, 7 values accumulated"
     )
     told = json.loads(json.dumps(plan.to_json()))
-    assert told["microbatches"] == 2
+    assert told["record"]["microbatches"] == 2
     facts = facts_of(told)
     assert facts["batch"] == "axis 0 of words"
     assert facts["microbatches"] == "2 chunks of 2, of 4"

@@ -22,9 +22,10 @@ from hloom.passes.accumulate.closed_loop import (
 )
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.framework.errors import PassError
-from hloom.passes.framework.feedback import Attempt, attempts, best_of, temp_limit
+from hloom.passes.framework.feedback import Attempt, attempts, best_of, record_in, temp_limit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.structure import StructureError, read, written
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
@@ -111,23 +112,24 @@ def test_limits() -> None:
 
 def test_a_record_comes_back_from_a_dump() -> None:
     record = AccumulateRecord(None, None, 4, POSSIBLE, ((1, 70), (4, 20)))
-    assert AccumulateRecord.from_json(record.to_json()) == record
+    assert read(AccumulateRecord, written(record)) == record
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        {},
-        {"microbatches": 2, "modelled_temp_bytes": [[1, 70]]},
-        {"microbatches": 2, "modelled_temp_bytes": {"1": float("inf")}},
-        {"microbatches": 2, "modelled_temp_bytes": {"one": 70}},
+        None,
+        {"microbatches": 2, "modelled": {"1": 70}},
+        {"microbatches": 2, "modelled": [[1, float("inf")]]},
+        {"microbatches": 2, "modelled": [["one", 70]]},
+        {"microbatches": 2, "modelled": [[1]]},
         {"microbatches": 2, "possible": 4},
         {"microbatches": float("inf")},
     ],
 )
-def test_what_is_no_record_is_an_error(plan: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        AccumulateRecord.from_json(plan)
+def test_what_is_no_record_is_an_error(plan: dict[str, object] | None) -> None:
+    with pytest.raises(StructureError):
+        read(AccumulateRecord, plan)
 
 
 def step(weights: Any, x: Any) -> Any:
@@ -155,7 +157,7 @@ def test_a_share_is_held_with_the_fewest_microbatches() -> None:
     record = used("accumulate{budget=40% compiles=5}")
     assert record.best_attempt is not None
     plan = record.attempts[record.best_attempt].plan
-    assert plan["microbatches"] == wanted
+    assert record_in(plan, AccumulateRecord).microbatches == wanted
     assert record.complaint is None
     assert record.temp_bytes == real[wanted]
 
@@ -181,9 +183,7 @@ def test_without_a_number_the_device_is_the_budget() -> None:
 def test_the_least_memory() -> None:
     record = used("accumulate{budget=min}")
     assert record.compiles == 1
-    microbatches = record.attempts[0].plan["microbatches"]
-    assert isinstance(microbatches, int)
-    assert microbatches > 8
+    assert record_in(record.attempts[0].plan, AccumulateRecord).microbatches > 8
 
 
 @pytest.mark.once

@@ -24,6 +24,7 @@ from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, best_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.structure import StructureError, read, written
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.phase_loops.gathers import batch_axes, gathers_of
@@ -339,15 +340,15 @@ def test_what_takes_more_than_was_thought_is_taken_back() -> None:
 def test_what_is_done_once_is_in_the_record() -> None:
     added = tuple(ADDED.items())
     record = AccumulateRecord(None, None, 4, POSSIBLE, ((1, 70),), Once.SUMS, added)
-    assert AccumulateRecord.from_json(record.to_json()) == record
+    assert read(AccumulateRecord, written(record)) == record
     assert record.cost < AccumulateRecord(microbatches=4).cost
     for plan in (
         {"microbatches": 2, "once": "twice"},
-        {"microbatches": 2, "added_temp_bytes": [1]},
-        {"microbatches": 2, "added_temp_bytes": {"gathers": "much"}},
+        {"microbatches": 2, "added": [1]},
+        {"microbatches": 2, "added": [["gathers", "much"]]},
     ):
-        with pytest.raises((TypeError, ValueError)):
-            AccumulateRecord.from_json(plan)
+        with pytest.raises(StructureError):
+            read(AccumulateRecord, plan)
 
 
 @pytest.mark.once

@@ -72,8 +72,8 @@ def planning_work(module: ir.Module, spec: str, work: Work) -> list[float]:
     """The work for each setting that was tried: how many are is up to the program."""
     results: list[PipelineResult] = []
     found = work.of(lambda: results.append(Pipeline.parse(spec).run(module, target=Target())))
-    settings = cast(list[Any], results[0].runs[-1].plan.get("considered", [None]))
-    return [part / len(settings) for part in found]
+    record = cast(dict[str, Any], results[0].runs[-1].plan.get("record", {}))
+    return [part / len(record.get("considered", [None])) for part in found]
 
 
 def lowered(program: Program, count: int) -> ir.Module:

@@ -28,7 +28,7 @@ from hloom.passes.barriers.placement import SyncNeed, place
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.tables import Table, facts_of, rows_of
+from hloom.passes.framework.tables import Statement, facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks
 from hloom.passes.ir.clone import clone_module
@@ -51,7 +51,7 @@ def test_what_the_plan_says() -> None:
         "2 barriers for 2 kernels (1 need served by another), in one order with 1 collective"
     )
     groups = [[0, 1], [2, 3]]
-    [order] = [each for each in map(Table.from_json, plan["tables"]) if each.depths]
+    [order] = [each for each in Statement.of(plan).tables if each.depths]
     groups = "2 groups of 2: 0-1, 2-3"
     rows = [(depth, *row[:3]) for depth, row in zip(order.depths, order.rows, strict=True)]
     assert rows == [

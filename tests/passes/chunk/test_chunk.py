@@ -16,7 +16,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.chunk import Chunk, region
 from hloom.passes.chunk.plan import ChunkPlan, ChunkRecord
 from hloom.passes.framework.base import DivisiblePlan
-from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.feedback import Attempt, record_in
 from hloom.passes.framework.options import Budget, Bytes
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
@@ -94,7 +94,7 @@ def test_a_plan_says_what_it_is_about() -> None:
     assert plan.after_bytes < plan.before_bytes
     [told] = rows_of(plan.to_json(), "What runs in chunks")
     assert "test_chunk.py" in told["largest value"].source.line
-    assert ChunkRecord.from_json(plan.to_json()) == plan.record
+    assert record_in(plan.to_json(), ChunkRecord) == plan.record
 
 
 def test_each_region_is_a_decision() -> None:

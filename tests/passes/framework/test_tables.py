@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.base import ListPlan, PlanBase
+from hloom.passes.framework.structure import read, written
 from hloom.passes.framework.tables import (
     MOST_ROWS,
     Described,
@@ -44,15 +45,15 @@ def test_the_json_of_a_table_is_read_back() -> None:
         (0, 1),
         3,
     )
-    assert Table.from_json(json.loads(json.dumps(table.to_json()))) == table
+    assert read(Table, json.loads(json.dumps(table.to_json()))) == table
     fact = Fact("moved", 0.5, Kind.SHARE)
-    assert Fact.from_json(fact.to_json()) == fact
+    assert read(Fact, written(fact)) == fact
     assert str(fact) == "moved: 50 %"
 
 
 def test_a_long_table_is_cut_and_counted() -> None:
     table = Table("Numbers", {"n": Kind.COUNT}, tuple((n,) for n in range(MOST_ROWS + 5)), more=1)
-    found = Table.from_json(table.to_json())
+    found = read(Table, table.to_json())
     assert (len(found.rows), found.more) == (MOST_ROWS, 6)
     left = [Left(VALUE, f"reason {n}") for n in range(5)]
     assert (len(left_table(left, most=2).rows), left_table(left, most=2).more) == (2, 3)

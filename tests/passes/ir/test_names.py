@@ -7,6 +7,7 @@ import sysconfig
 
 import pytest
 
+from hloom.passes.framework.structure import written
 from hloom.passes.ir.names import (
     Frame,
     SourceLine,
@@ -68,8 +69,7 @@ def test_a_line_is_told_with_the_librarys_behind_it() -> None:
     source = SourceLine(f"{TRAIN}:41", f"{FLAX}:422")
     assert str(source) == "/home/user/train.py:41 (flax/nnx/nn/linear.py:422)"
     assert source.short == "train.py:41 (flax/nnx/nn/linear.py:422)"
-    assert source.to_json() == {"source": f"{TRAIN}:41", "library": f"{FLAX}:422"}
-    assert SourceLine(f"{TRAIN}:41").to_json("line") == {"line": f"{TRAIN}:41"}
+    assert written(source) == {"line": f"{TRAIN}:41", "library": f"{FLAX}:422"}
     assert str(SourceLine()) == SourceLine().short == ""
 
 

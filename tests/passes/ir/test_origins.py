@@ -15,6 +15,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.analysis.memory_model.peak_text import describe_peak, largest_at_peak
 from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.structure import read, written
 from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -104,9 +105,9 @@ def test_stacks_of_stacks_are_of_the_innermost_line() -> None:
     assert {one.stacked for one in largest[:2]} == {3 * LAYERS}
     assert line_of("y = jnp.tanh(x @ w)") in {one.source.line for one in largest}
     assert f", stacked over {3 * LAYERS} iterations" in text
-    written = largest[0].to_json()
-    assert written["stacked"] == 3 * LAYERS
-    assert Described.from_json(written).to_json() == written
+    told = written(largest[0])
+    assert told["stacked"] == 3 * LAYERS
+    assert written(read(Described, told)) == told
     assert f", stacked over {3 * LAYERS} iterations, test_origins.py:" in largest[0].told
 
 

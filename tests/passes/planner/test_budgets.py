@@ -19,6 +19,7 @@ import hloom
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import repeat_seconds
 from hloom.passes.analysis.purity import is_cheap
+from hloom.passes.framework.feedback import record_in
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -27,6 +28,7 @@ from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.comparison import cheapest
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
+from hloom.passes.planner.record import RematRecord
 
 SHARES = ("30%", "60%")
 """Of what a program takes without hloom."""
@@ -111,7 +113,10 @@ def test_products_are_recomputed_where_that_is_needed() -> None:
     floor, plan = transformed(lowered, FLOOR)
     product = "stablehlo.dot_general"
     assert count(cheap, product) == count(before, product) < count(floor, product)
-    assert plan["added_flops"] >= (count(floor, product) - count(before, product)) * 2 * 512 * 64**2
+    prediction = record_in(plan, RematRecord).prediction
+    assert prediction is not None
+    added = count(floor, product) - count(before, product)
+    assert prediction.added_flops >= added * 2 * 512 * 64**2
 
 
 @pytest.mark.parametrize("spec", [FLOOR, "remat{budget=3MiB}"])
@@ -125,9 +130,10 @@ def test_the_plan_tells_the_seconds_of_all_clones_beside_what_they_count(spec: s
     all_s = sum(repeat_seconds(op, Target().speed) for op in clones)
     expensive_s = sum(repeat_seconds(op, Target().speed) for op in clones if not is_cheap(op))
     # Nearly: a clone has other readers than its original, which may want it written.
-    assert plan["added_seconds"] == pytest.approx(all_s, rel=0.05)
+    record = record_in(plan, RematRecord)
+    assert record.added_seconds == pytest.approx(all_s, rel=0.05)
     as_they_count = expensive_s + (all_s - expensive_s) / 16
-    assert plan["weighted_seconds"] == pytest.approx(as_they_count, rel=0.05)
+    assert record.cost == pytest.approx(as_they_count, rel=0.05)
     assert as_they_count < 0.9 * all_s
 
 
@@ -190,7 +196,8 @@ def test_a_budget_is_of_one_device_of_several(axes) -> None:
     assert off_bytes < whole.memory_analysis().temp_size_in_bytes / 2
     half = lowered.compile(compiler_options={"hloom": "remat{budget=60%}"})
     assert half.memory_analysis().temp_size_in_bytes <= 0.6 * off_bytes
-    predicted = hloom.records()[-1].attempts[-1].plan["predicted_temp_bytes"]
-    assert predicted < off_bytes
+    predicted = record_in(hloom.records()[-1].attempts[-1].plan, RematRecord).prediction
+    assert predicted is not None
+    assert predicted.temp_bytes < off_bytes
     sharded_x = jax.device_put(x, rows)
     assert_same(half(placed, sharded_x), off(placed, sharded_x))

@@ -20,7 +20,7 @@ from support.remat_runs import assert_same
 import hloom
 from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.feedback import Attempt, record_in
 from hloom.passes.framework.options import Budget, Bytes, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
@@ -247,7 +247,7 @@ def test_a_plan_tells_each_move_with_its_gain_and_its_price() -> None:
     assert rows_of(found, "chunk: what runs in chunks")
     assert rows_of(found, "Recomputed rather than kept")
     assert priced == pytest.approx(plan.record.cost)
-    assert RematRecord.from_json(found) == plan.record
+    assert record_in(found, RematRecord) == plan.record
 
 
 def test_what_it_did_is_told_in_few_words() -> None:

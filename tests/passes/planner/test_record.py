@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloom.passes.framework.feedback import Prediction
+from hloom.passes.framework.structure import StructureError, read, written
 from hloom.passes.planner.candidates import TOP, Candidate
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
 
@@ -25,58 +26,47 @@ RECORD = RematRecord(
     obstacle=RematObstacle.ONLY_SCANS,
     unmodified_bytes=3000,
 )
-GOOD: dict[str, Any] = json.loads(json.dumps(RECORD.to_json()))
+GOOD: dict[str, Any] = json.loads(json.dumps(written(RECORD)))
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    assert RematRecord.from_json(GOOD) == RECORD
+    assert read(RematRecord, GOOD) == RECORD
 
 
-def test_settings_of_earlier_versions_are_read() -> None:
-    assert RematRecord.from_json({**GOOD, "setting": [4, 64, 1]}).candidate == Candidate(4, 64, 1)
-
-
-SETTINGS: list[Any] = [
+MOVES = ("chunk{", "remat", "default", "chunk,capture", "chunk,chunk", "chunk{chunks=-1}")
+CANDIDATES: list[Any] = [
     [],
     {},
     "",
     "chunk",
     3,
     True,
-    [1],
-    [1, 2],
-    [1, 2, 3, False],
-    [1, 2, 3, False, False, 0, 0],
-    [1, 2, True],
-    [1, 2, 3, 0, 0, 0],
-    [1.0, 2, 3],
-    ["1", "2", "3"],
-    [None, None, None],
-    [-1, 2, 3],
-    [1, TOP + 1, 3],
-    [10**40, 2, 3],
-    [1, 2, 10**400],
-    ["chunk"],
-    [1, 2, 3, "remat"],
-    [1, 2, 3, "default"],
-    [1, 2, 3, "chunk,capture"],
-    [1, 2, 3, "chunk,chunk"],
-    [1, 2, 3, "chunk{"],
-    [1, 2, 3, "chunk{chunks=-1}"],
-    [1, 2, 3, "split-loop{at=3:1}"],
-    [1, 2, 3, "no-pass\x1b[31m\n"],
+    {"window_length": 1},
+    {"window_length": 1, "price": True},
+    {"window_length": 1, "price": 2, "segmented": 0},
+    {"window_length": 1.5, "price": 2},
+    {"window_length": "1", "price": "2"},
+    {"window_length": None, "price": None},
+    {"window_length": -1, "price": 2},
+    {"window_length": 1, "price": TOP + 1},
+    {"window_length": 10**40, "price": 2},
+    {"window_length": 1, "price": 2, "evicted_to": 10**400},
+    *(
+        {"window_length": 1, "price": 2, "moves": moves}
+        for moves in (*MOVES, "split-loop{at=3:1}", "no-pass\x1b[31m\n")
+    ),
 ]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: repr(setting)[:40])
-def test_what_is_no_setting_is_told_in_a_line(setting: Any) -> None:
-    with pytest.raises(ValueError, match="of a plan") as caught:
-        RematRecord.from_json({**GOOD, "setting": setting})
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda candidate: repr(candidate)[:60])
+def test_what_is_no_candidate_is_told_in_a_line(candidate: Any) -> None:
+    estimate = {**GOOD["estimate"], "candidate": candidate}
+    with pytest.raises(StructureError, match=r"^estimate.candidate") as caught:
+        read(RematRecord, {**GOOD, "estimate": estimate})
     assert str(caught.value).isprintable()
-    with pytest.raises(ValueError, match="of a plan"):
-        RematRecord.from_json(
-            {**GOOD, "considered": [{**GOOD["considered"][0], "setting": setting}]}
-        )
+    assert len(str(caught.value)) < 300
+    with pytest.raises(StructureError, match=r"^considered\[0\].candidate"):
+        read(RematRecord, {**GOOD, "considered": [estimate]})
 
 
 FIGURES = (True, "1", None, [], 10**400, float("nan"), float("inf"), -float("inf"))
@@ -84,11 +74,17 @@ FIGURES = (True, "1", None, [], 10**400, float("nan"), float("inf"), -float("inf
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: repr(figure)[:9])
 @pytest.mark.parametrize(
-    "name", ["model_temp_bytes", "predicted_step_bytes", "weighted_seconds", "added_flops"]
+    ("inside", "name"),
+    [
+        ("estimate", "temp_bytes"),
+        ("prediction", "step_bytes"),
+        ("estimate", "seconds"),
+        ("prediction", "added_flops"),
+    ],
 )
-def test_what_is_no_figure_is_told_in_a_line(name: str, figure: Any) -> None:
-    with pytest.raises(ValueError, match="a figure of a plan is") as caught:
-        RematRecord.from_json({**GOOD, name: figure})
+def test_what_is_no_figure_is_told_in_a_line(inside: str, name: str, figure: Any) -> None:
+    with pytest.raises(StructureError, match=f"{inside}.{name} is .*, not a .*number") as caught:
+        read(RematRecord, {**GOOD, inside: {**GOOD[inside], name: figure}})
     assert str(caught.value).isprintable()
 
 
@@ -102,11 +98,10 @@ JSON = st.recursive(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(GOOD)), JSON), st.lists(JSON, max_size=3))
 def test_no_content_ends_otherwise(changes: dict[str, Any], considered: list[Any]) -> None:
-    """Callers make one line of these three exceptions, and of no other."""
+    """Callers make one line of this exception, and of no other."""
     for plan in (changes, {**GOOD, **changes}, {**GOOD, "considered": considered}):
         try:
-            record = RematRecord.from_json(plan)
-        except (KeyError, TypeError, ValueError):
+            record = read(RematRecord, plan)
+        except StructureError:
             continue
-        written = json.loads(json.dumps(record.to_json()))
-        assert RematRecord.from_json(written).to_json() == record.to_json()
+        assert read(RematRecord, json.loads(json.dumps(written(record)))) == record

@@ -11,6 +11,8 @@ import pytest
 import hloom
 from benchmarks.common.h100 import placement
 from benchmarks.fills.filled import Filled, filled
+from hloom.passes.framework.feedback import record_in
+from hloom.passes.uninitialized_stacks import StacksRecord
 
 pytestmark = pytest.mark.h100
 
@@ -45,9 +47,9 @@ def compiled(lowered: Any, spec: str) -> tuple[Filled, hloom.CompileRecord]:
 def test_nothing_is_filled_at_no_more_memory(lowered: Any) -> None:
     before, off = compiled(lowered, "free-constants")
     after, record = compiled(lowered, "uninitialized-stacks")
-    plan = record.runs[-1].plan
-    assert before.at_entry_bytes >= plan["unfilled_bytes"] >= 4 * LAYERS * 256 * (256 + 512)
-    assert after.at_entry_bytes <= before.at_entry_bytes - plan["unfilled_bytes"]
+    unfilled_bytes = record_in(record.runs[-1].plan, StacksRecord).unfilled_bytes
+    assert before.at_entry_bytes >= unfilled_bytes >= 4 * LAYERS * 256 * (256 + 512)
+    assert after.at_entry_bytes <= before.at_entry_bytes - unfilled_bytes
     assert record.step_bytes is not None
     assert off.step_bytes is not None
     assert record.step_bytes <= off.step_bytes

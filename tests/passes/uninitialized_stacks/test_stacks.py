@@ -14,7 +14,7 @@ from support.programs import normal
 from hloom import targets
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.feedback import Attempt, attempts
+from hloom.passes.framework.feedback import Attempt, attempts, record_in
 from hloom.passes.framework.options import Bytes
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import rows_of
@@ -57,8 +57,8 @@ def test_the_plan_tells_the_stacks() -> None:
         6 * 1024,
         1536,
     ]
-    assert found.plan["unfilled_bytes"] == 31.5 * 1024
-    assert StacksRecord.from_json(found.plan) == found.record
+    assert record_in(found.plan, StacksRecord).unfilled_bytes == 31.5 * 1024
+    assert record_in(found.plan, StacksRecord) == found.record
     assert str(module).count('composite "hloom.uninitialized"') == 3
 
 

@@ -239,7 +239,7 @@ HOSTILE: dict[str, Hostile] = {
             ),
         ),
         BOTH,
-        "owners of XLA's peak: what the dump has of it cannot be read: expected a whole number",
+        "owners of XLA's peak: what the dump has of it cannot be read: instructions is 1000",
         status=0,
     ),
     "target": Hostile(

@@ -9,6 +9,7 @@ from typing import Any
 from hloom.dumps.collect.tracer import Execution
 from hloom.passes.analysis.shardings.exchanges import Exchange
 from hloom.passes.analysis.shardings.overview import LineExchanges, Overview
+from hloom.passes.framework.structure import written
 from hloom.passes.framework.tables import Described, Fact, Kind, Left, Table, left_table
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.names import SourceLine
@@ -31,9 +32,9 @@ def _at(line: int, name: str = "", bytes: int = 0, times: int = 1) -> Described:
 
 PLAN: dict[str, Any] = {
     "facts": [
-        Fact("values moved", 3).to_json(),
-        Fact("bytes moved", 5 * 2**20, Kind.BYTES).to_json(),
-        Fact("by", f"{HOSTILE} by name", Kind.CODE).to_json(),
+        written(Fact("values moved", 3)),
+        written(Fact("bytes moved", 5 * 2**20, Kind.BYTES)),
+        written(Fact("by", f"{HOSTILE} by name", Kind.CODE)),
     ],
     "tables": [
         Table(
@@ -85,12 +86,16 @@ CAPTURED: dict[str, Any] = {
 }
 
 _SUMS = Exchange("all-reduce", ("model",), 4, 4, 2**20, 3, "8x16xbf16", f"{_LINE}:14", "add")
-SENT: dict[str, Any] = Sent(
-    {"all-reduce": _SUMS.sent_bytes},
-    {"reduce-scatter": 3 * 2**20},
-    Overview((LineExchanges(_SUMS.line, (_SUMS,)),), (_at(15, "table", 2**30),), Speed()).to_json(),
-    "sends 4.50 MiB a step, 100 % of it at model.py:14",
-).to_json()
+SENT: dict[str, Any] = written(
+    Sent(
+        {"all-reduce": _SUMS.sent_bytes},
+        {"reduce-scatter": 3 * 2**20},
+        Overview(
+            (LineExchanges(_SUMS.line, (_SUMS,)),), (_at(15, "table", 2**30),), Speed()
+        ).to_json(),
+        "sends 4.50 MiB a step, 100 % of it at model.py:14",
+    )
+)
 
 ATTEMPTS: list[dict[str, Any]] = [
     {
@@ -136,7 +141,7 @@ def _write_small(folder: Path, number: int) -> None:
     (folder / "00-input.mlir").write_text("module @jit_small {}\n", encoding="utf-8")
     edit_manifest(
         folder,
-        hloom_dump=2,
+        hloom_dump=3,
         kind="module",
         module=f"jit_small_{number}_{HOSTILE}",
         process=0,

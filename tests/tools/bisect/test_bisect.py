@@ -274,14 +274,14 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     runnable = program.compile(Pipeline(tuple(step.whole() for step in steps)))
     assert runnable.record.attempts == ()
     assert other_plans(runnable.record.runs, dump) == ()
-    assert runnable.record.runs[-1].plan["setting"] == dump.planned[-1].json["setting"]
+    assert runnable.record.runs[-1].plan["record"] == dump.planned[-1].json["record"]
     assert steps[-1].decisions
     # Without the attempts it is another plan, and that is told.
     afresh = replayed(Pipeline.parse(dump.spec), dump, afresh=True)
     first = program.compile(Pipeline(tuple(step.whole() for step in afresh)))
     (other,) = other_plans(first.record.runs, dump)
     assert other.startswith("'remat' (")
-    assert "setting" in other
+    assert "estimate" in other
 
 
 def test_attempts_that_are_not_there_are_missed(measured: Path, tmp_path: Path) -> None:

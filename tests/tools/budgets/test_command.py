@@ -157,6 +157,9 @@ def test_a_module_without_an_entry_says_so(run: Command, tmp_path: Path) -> None
 # Dumps.
 
 
+MIDDLE = {"window_length": 0, "price": 512}
+
+
 @pytest.fixture
 def dump(module: Any, tmp_path: Path) -> Path:
     """A dump of two attempts, in which XLA took twice what the model had predicted."""
@@ -167,13 +170,18 @@ def dump(module: Any, tmp_path: Path) -> Path:
     found = frontier_of(clone_module(module), target, (Budget(percent=50.0),))
     off, half = (
         {
-            "setting": None if point.spec == "off" else [0, 512, 0],
-            "model_temp_bytes": point.temp_bytes,
-            "predicted_temp_bytes": point.temp_bytes,
-            "predicted_step_bytes": point.step_bytes,
-            "weighted_seconds": point.added_seconds,
-            "added_flops": point.added_flops,
-            "considered": [],
+            "record": {
+                "prediction": {
+                    "step_bytes": point.step_bytes,
+                    "temp_bytes": point.temp_bytes,
+                    "added_flops": point.added_flops,
+                },
+                "estimate": {
+                    "candidate": None if point.spec == "off" else MIDDLE,
+                    "temp_bytes": point.temp_bytes,
+                    "seconds": point.added_seconds,
+                },
+            }
         }
         for point in found.points
     )
@@ -183,14 +191,14 @@ def dump(module: Any, tmp_path: Path) -> Path:
     attempts = [
         {
             "used": plan is half,
-            "temp_bytes": 2 * plan["model_temp_bytes"],
-            "step_bytes": 2 * plan["model_temp_bytes"] + around_bytes,
+            "temp_bytes": 2 * point.temp_bytes,
+            "step_bytes": 2 * point.temp_bytes + around_bytes,
         }
-        for plan in (off, half)
+        for plan, point in zip((off, half), found.points, strict=True)
     ]
     (folder / "attempts.json").write_text(json.dumps(attempts))
     manifest = {
-        "hloom_dump": 2,
+        "hloom_dump": 3,
         "platform": "cuda",
         "spec": "remat{budget=50%}",
         "target": {
@@ -236,11 +244,11 @@ DAMAGE: dict[str, tuple[str, str]] = {
     "no number": ("attempts.json", '[{"temp_bytes": "x", "step_bytes": 3}]'),
     "negative": ("attempts.json", '[{"temp_bytes": -5, "step_bytes": 3}]'),
     "plan without figures": ("attempt-1/plan-05-remat.json", "{}"),
-    "plan with others": ("attempt-1/plan-05-remat.json", '{"model_temp_bytes": [], "setting": 3}'),
+    "plan with others": ("attempt-1/plan-05-remat.json", '{"record": {"estimate": 3}}'),
     "plan that is a list": ("attempt-1/plan-05-remat.json", "[]"),
     "plan beyond all": (
         "attempt-1/plan-05-remat.json",
-        '{"model_temp_bytes": 1e400, "setting": null, "weighted_seconds": NaN}',
+        '{"record": {"estimate": {"temp_bytes": 1e400, "candidate": null, "seconds": NaN}}}',
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -283,7 +284,7 @@ def test_a_table_with_moves_is_for_80_columns() -> None:
 def test_as_json_it_is_whole(found: Frontier) -> None:
     written = json.loads(json.dumps(found.to_json()))
     assert written["module"] == "jit_loss"
-    assert written["points"][0] == found.points[0].to_json()
+    assert written["points"][0] == dataclasses.asdict(found.points[0])
     assert len(written["points"]) == len(found.points)
 
 

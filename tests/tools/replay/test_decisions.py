@@ -12,7 +12,7 @@ from hloom_tools.replay.decisions import other_plans
 pytestmark = pytest.mark.once
 
 USERS, LIBRARY = "/home/user/train.py:41", "/v/site-packages/flax/linear.py:4"
-VALUE = {"name": "jit(f)/mul", "source": USERS, "library": LIBRARY}
+VALUE = {"name": "jit(f)/mul", "source": {"line": USERS, "library": LIBRARY, "function": "f"}}
 
 
 def others(made: dict[str, Any], recorded: dict[str, Any]) -> tuple[str, ...]:
@@ -24,24 +24,25 @@ def others(made: dict[str, Any], recorded: dict[str, Any]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "recorded",
+    "made",
     [
         VALUE,
-        # An older dump names the library's line alone.
-        {"name": "jit(f)/mul", "source": LIBRARY},
+        VALUE | {"source": {"line": USERS}},
+        # A place in the dumped text.
+        {"source": {"line": "-:3:7"}},
     ],
 )
-def test_lines_of_an_older_dump_make_no_other_plan(recorded: dict[str, Any]) -> None:
-    assert others(VALUE, recorded) == ()
+def test_what_the_dumped_text_has_not_makes_no_other_plan(made: dict[str, Any]) -> None:
+    assert others(made, VALUE) == ()
 
 
 @pytest.mark.parametrize(
     "recorded",
     [
-        VALUE | {"source": "/home/user/train.py:42"},
+        VALUE | {"source": {"line": "/home/user/train.py:42"}},
         VALUE | {"name": "jit(f)/add"},
         VALUE | {"bytes": 4},
-        {"name": "jit(f)/mul", "source": "/v/site-packages/flax/linear.py:5"},
+        {"name": "jit(f)/mul", "source": {"line": "/v/site-packages/flax/linear.py:5"}},
     ],
 )
 def test_another_value_makes_another_plan(recorded: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def test_the_program_as_it_was_has_a_curve_of_its_own(dump: Path, module: Module
     was = module.memory.live_ranges_before
     assert was is not None
     assert module.memory.xla_before is not None
-    assert was["temp_bytes"] == module.memory.xla_before.temp_bytes
+    assert was.temp_bytes == module.memory.xla_before.temp_bytes
     figure = next(figures_of(module.memory))
     assert figure.title == "By XLA: temporaries before the passes and after them"
     assert "before: peak" in figure.wide.svg()

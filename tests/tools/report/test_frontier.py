@@ -21,33 +21,22 @@ MIB = 2**20
 AROUND = 10 * MIB
 CONSIDERED = [
     (None, 100, 0.0),
-    ([0, 992, 0], 60, 1e-4),
-    ([0, 700, 0], 80, 2e-4),
-    ([0, 0, 0], 30, 1e-3),
+    ({"window_length": 0, "price": 992}, 60, 1e-4),
+    ({"window_length": 0, "price": 700}, 80, 2e-4),
+    ({"window_length": 0, "price": 0}, 30, 1e-3),
 ]
 
 
 def plan_json(number: int, **more: Any) -> dict[str, Any]:
     """The plan for one of the estimates that were considered."""
     listed = [
-        {"setting": setting, "temp_bytes": temp * MIB, "weighted_seconds": seconds}
-        for setting, temp, seconds in CONSIDERED
+        {"candidate": candidate, "temp_bytes": temp * MIB, "seconds": seconds}
+        for candidate, temp, seconds in CONSIDERED
     ]
-    chosen = listed[number]
-    return {
-        "blocks": [],
-        "scans": [],
-        "freed_bytes": 0,
-        "added_bytes": 0,
-        "setting": chosen["setting"],
-        "model_temp_bytes": chosen["temp_bytes"],
-        "weighted_seconds": chosen["weighted_seconds"],
-        "predicted_temp_bytes": chosen["temp_bytes"],
-        "predicted_step_bytes": chosen["temp_bytes"] + AROUND,
-        "added_flops": 0,
-        "added_seconds": 0.0,
-        "considered": listed,
-    } | more
+    temp_bytes = CONSIDERED[number][1] * MIB
+    prediction = {"temp_bytes": temp_bytes, "step_bytes": temp_bytes + AROUND, "added_flops": 0}
+    record = {"prediction": prediction, "estimate": listed[number], "considered": listed}
+    return {"facts": [], "tables": [], "record": record | more}
 
 
 def write(folder: Path, name: str, content: Any) -> None:
@@ -62,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     found = tmp_path / "jit_step-0"
     found.mkdir()
     write(found, "00-input.mlir", "module @jit_step {}\n")
-    write(found, "manifest.json", {"hloom_dump": 2, "kind": "module", "module": "jit_step"})
+    write(found, "manifest.json", {"hloom_dump": 3, "kind": "module", "module": "jit_step"})
     write(found, "plan-05-remat.json", plan_json(1))
     figures = {"argument_bytes": AROUND, "output_bytes": 0, "alias_bytes": 0}
     figures |= {"temp_bytes": 66 * MIB, "step_bytes": 66 * MIB + AROUND}
@@ -129,16 +118,17 @@ def test_without_xlas_figures_it_is_by_the_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        {"blocks": [], "scans": [], "freed_bytes": 0, "added_bytes": 0},
+        {"facts": [], "tables": []},
         plan_json(1, considered=[]),
         plan_json(1, considered=3),
         plan_json(1, considered=[{}]),
         plan_json(1, considered=[None, None]),
-        plan_json(1, considered=[{"setting": "x", "temp_bytes": 1, "weighted_seconds": 1}] * 3),
-        plan_json(1, considered=[{"setting": None, "temp_bytes": -1, "weighted_seconds": 1}] * 3),
-        plan_json(1, considered=[{"setting": None, "temp_bytes": 9, "weighted_seconds": -1}] * 3),
-        plan_json(1, model_temp_bytes=2**70),
-        plan_json(1, weighted_seconds="soon"),
+        plan_json(1, considered=[{"candidate": "x", "temp_bytes": 1, "seconds": 1}] * 3),
+        plan_json(1, considered=[{"candidate": None, "temp_bytes": -1, "seconds": 1}] * 3),
+        plan_json(1, considered=[{"candidate": None, "temp_bytes": 9, "seconds": -1}] * 3),
+        plan_json(1, estimate={"candidate": None, "temp_bytes": 2**70, "seconds": 0}),
+        plan_json(1, estimate={"candidate": None, "temp_bytes": 9, "seconds": "soon"}),
+        plan_json(1, estimate={"candidate": None, "temp_bytes": 9, "seconds": 2**40}),
         [],
         "{",
     ],
@@ -155,7 +145,7 @@ def test_no_plan_for_a_budget_and_a_damaged_one_show_nothing(folder: Path, plan:
         ("attempts.json", [None, 3, {}]),
         ("attempts.json", [{"used": True, "temp_bytes": 2**70, "step_bytes": 2**71}]),
         ("attempt-1/plan-05-remat.json", "["),
-        ("attempt-1/plan-05-remat.json", {"model_temp_bytes": {}}),
+        ("attempt-1/plan-05-remat.json", {"record": {"estimate": {}}}),
     ],
 )
 def test_damaged_attempts_are_left_out(tried: Path, name: str, content: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import struct
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,17 +15,23 @@ import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
 from hloom.show.pictures import PictureError
+from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report import plots
 from hloom_tools.report.drawing import Width, for_page
 
 pytestmark = pytest.mark.once
 
 MEBI_BYTES = 2**20
-RANGES = {
-    "instructions": 40,
-    "temp_bytes": 3 * MEBI_BYTES,
-    "curve": [[0, 0], [10, 2 * MEBI_BYTES], [20, 2_900_000], [30, 512]],
-}
+RANGES = LiveRanges(
+    instructions=40,
+    peak_bytes=2_900_000,
+    peak_at=20,
+    temp_bytes=3 * MEBI_BYTES,
+    at_peak=(),
+    values=(),
+    values_left_out=0,
+    curve=((0, 0), (10, 2 * MEBI_BYTES), (20, 2_900_000), (30, 512)),
+)
 
 
 def curve(sizes: list[int], given: int = MEBI_BYTES) -> MemoryProfile:
@@ -42,9 +49,11 @@ PLOTS = {
     "unchanged": lambda width: plots.memory_plot(BEFORE, width=width),
     "empty": lambda width: plots.memory_plot(MemoryProfile((), 0, (), 0, 0, 0), width=width),
     "xla": lambda width: plots.xla_memory_plot(RANGES, width=width),
-    "two": lambda width: plots.two_memory_plot(RANGES, RANGES | {"instructions": 60}, width=width),
+    "two": lambda width: plots.two_memory_plot(
+        RANGES, replace(RANGES, instructions=60), width=width
+    ),
     "xla-empty": lambda width: plots.xla_memory_plot(
-        {"instructions": 0, "temp_bytes": None, "curve": []}, width=width
+        replace(RANGES, instructions=0, temp_bytes=0, curve=()), width=width
     ),
 }
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from support.dumps.report_dumps import ATTEMPTS, CAPTURED, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
+from hloom.passes.framework.tables import Described
+from hloom.passes.ir.names import SourceLine
 from hloom.show import units
 from hloom_tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom_tools.report.memory import StepBytes
@@ -140,14 +142,12 @@ def test_a_librarys_line_stands_behind_the_users_own() -> None:
         "/home/train.py": {"lines": {"41": "x = self.up(x)"}},
         library: {"lines": {"4": "dot()"}},
     }
-    entry = {"name": "jit(f)/dot", "source": "/home/train.py:41", "library": f"{library}:4"}
-    place = Sources({"sources": kept}).named(entry).place
+    value = Described("jit(f)/dot", SourceLine("/home/train.py:41", f"{library}:4"))
+    place = Sources({"sources": kept}).described(value).place
     assert (place.code, place.library_code) == ("x = self.up(x)", "dot()")
     assert str(place) == "train.py:41 (flax/nnx/linear.py:4)"
-    # Older dumps have one line.
-    assert (
-        str(NO_SOURCES.named({"name": "", "line": f"{library}:4"}).place) == "flax/nnx/linear.py:4"
-    )
+    alone = Described("", SourceLine(f"{library}:4"))
+    assert str(NO_SOURCES.described(alone).place) == "flax/nnx/linear.py:4"
 
 
 def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> None:

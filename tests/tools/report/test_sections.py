@@ -117,7 +117,7 @@ def damaged(path: list[Any], value: object) -> Any:
         ["tables", 0, "columns", 0, 1],
         ["tables", 0, "rows", 0],
         ["tables", 0, "rows", 1, 1],
-        ["tables", 0, "rows", 1, 3, "source"],
+        ["tables", 0, "rows", 1, 3, "source", "line"],
         ["tables", 0, "depths"],
         ["tables", 1, "more"],
     ],

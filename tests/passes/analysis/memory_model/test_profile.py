@@ -19,6 +19,7 @@ from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.structure import read, written
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.op_facts import BufferUse
@@ -95,7 +96,7 @@ def test_the_owners_make_up_the_peak(module: ir.Module) -> None:
 
 def test_a_curve_survives_json(module: ir.Module) -> None:
     curve = memory_profile(module)
-    assert MemoryProfile.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+    assert read(MemoryProfile, json.loads(json.dumps(written(curve)))) == curve
 
 
 def test_memory_grows_forward_and_shrinks_backward() -> None:

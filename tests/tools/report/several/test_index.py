@@ -25,7 +25,7 @@ def write_module(folder: Path, step: int, *, sha: str = "a", temp_bytes: int = 1
     (module / "00-input.mlir").write_text("module @jit_step {}\n")
     edit_manifest(
         module,
-        hloom_dump=2,
+        hloom_dump=3,
         kind="module",
         module=f"jit_step{HOSTILE}",
         process=0,
@@ -80,14 +80,14 @@ def test_modules_of_compiles_stand_by_their_size(run: Path) -> None:
 
 
 def test_a_dump_that_cannot_be_read_has_a_row_that_says_why(run: Path) -> None:
-    (run / "step-2" / "manifest.json").write_text('{"hloom_dump": 3, "kind": "step"}')
+    (run / "step-2" / "manifest.json").write_text('{"hloom_dump": 4, "kind": "step"}')
     with pytest.raises(DumpError):
         dumps_in(run / "step-2")
     (run / "step-2" / "manifest.json").write_text('{"kind": "step"}')
-    edit_manifest(run / "step-2" / "process-0" / "jit_step-0", hloom_dump=3)
+    edit_manifest(run / "step-2" / "process-0" / "jit_step-0", hloom_dump=4)
     found = index(run, [run / f"step-{n}" for n in (1, 2, 3)])
     assert [bool(row.error) for row in found.rows] == [False, True, False]
-    assert "format 3" in found.rows[1].error
+    assert "format 4" in found.rows[1].error
     assert run / "step-2" not in found.to_write
 
 
