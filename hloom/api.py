@@ -1,8 +1,7 @@
-"""The names of `hloom` that `hloom_steps` and `hloom_tools` import beside its public ones, by
-module.
+"""What `hloom_steps` and `hloom_tools` import of `hloom` beside its public names, by module.
 
-Everything else in `hloom` may change without regard to the two packages. A test compares the table
-with their imports. A name is added only with a reason; the number of names may only fall.
+Everything else in `hloom` may change without a look at the two packages. A test compares the table
+with their imports. A name is added only with a reason; the number of names is to fall.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of compiles: what hloom did at each, kept for the program to ask."""
+"""Records of compiles: hloom's work at each compile, kept for the program to read."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class CompileAttempt:
-    """One compile of what a measured pass planned.
+    """One compile of a plan of a measured pass.
 
     Attributes:
-      plan: the plan as `Plan.to_json` gave it.
-      predicted_step_bytes: step memory that the plan foresaw; None where it foresees none.
-      added_flops: floating-point operations that the plan adds; None where it does not say.
-      step_bytes: what the step takes of one device: arguments, outputs that are not arguments
-        given back, and temp; None where the backend does not tell. Among several processes it is
-        the largest.
-      temp_bytes: of that, temp.
+      plan: the plan, from `Plan.to_json`.
+      predicted_step_bytes: the step memory that the plan predicts; None where it predicts none.
+      added_flops: the floating-point operations that the plan adds; None where unknown.
+      step_bytes: the memory of the step on one device: arguments, outputs that do not alias
+        arguments, and temporaries; None where the backend does not report it. Of several processes
+        the largest counts.
+      temp_bytes: the temporaries of it.
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off, and of a
         plan that XLA refused.
-      unmodified: XLA compiled the program as it is, untouched by any pass.
-      limit_bytes: what XLA allows a step, where it refused the plan for taking more: `step_bytes`
-        then is what its error names. None where it compiled the plan.
+      unmodified: whether XLA compiled the original program.
+      limit_bytes: the memory that XLA allows a step, where it refused the plan for taking more:
+        `step_bytes` is then the figure in its error. None where it compiled the plan.
     """
 
     plan: dict[str, object] = field(repr=False, hash=False)
@@ -63,7 +63,8 @@ class CompileAttempt:
 
     @property
     def refusal(self) -> str:
-        """Of a plan that XLA refused, e.g. "refused: 17.2 GiB of 15.8 GiB"; of others empty."""
+        """Returns the refusal of a plan that XLA refused, e.g. "refused: 17.2 GiB of 15.8 GiB";
+        else empty."""
         if self.step_bytes is None or self.limit_bytes is None:
             return ""
         return units.refused(self.step_bytes, self.limit_bytes)
@@ -75,8 +76,8 @@ class Captured:
 
     Attributes:
       options: the options of XLA that were set for them.
-      coverage: what the executable has in graphs; None where it is not known.
-      notes: what stood in the way, sentences for people.
+      coverage: the graph coverage of the executable; None where unknown.
+      notes: the obstacles, as sentences for the user.
     """
 
     options: Options = field(hash=False)
@@ -86,15 +87,16 @@ class Captured:
 
 @dataclass(frozen=True)
 class Sent:
-    """What each device of a sharded program sends the others in a step.
+    """The bytes that each device of a sharded program sends the others in a step.
 
     Attributes:
-      predicted_bytes: by XLA's name of a kind of collective, as Shardy's partitioner has it of the
-        module that XLA compiled.
-      xla_bytes: the same by XLA's text of the executable; None where the backend does not tell. XLA
-        may sum and slice where Shardy scatters the sum: kinds differ then.
-      overview: by line, and what lies whole on every device: facts and tables, as plans have them.
-      summary: the same in a line, by XLA's bytes where they are known; empty where all is small.
+      predicted_bytes: the bytes by XLA's name of a kind of collective, predicted by Shardy's
+        partitioner for the module that XLA compiled.
+      xla_bytes: the bytes by kind in XLA's text of the executable; None where the backend has no
+        text. Kinds differ where XLA uses an all-reduce and a slice for Shardy's reduce-scatter.
+      overview: facts and tables, as in plans: the bytes by line, and the values that are whole on
+        every device.
+      summary: the bytes in one line, by XLA's figures where known; empty where all are small.
     """
 
     predicted_bytes: Mapping[str, int] = field(hash=False)
@@ -105,42 +107,43 @@ class Sent:
 
 @dataclass(frozen=True, repr=False)
 class CompileRecord:
-    """One compile that hloom took part in; `repr` gives it in one line, `summary()` as figures.
+    """One compile that hloom took part in; `repr` is one line, `summary()` has the figures.
 
     Attributes:
       module: the module's name, "jit_" and the function's name; "pmap_" for one of `jax.pmap`.
       spec: the pipeline that ran, as a spec.
-      platform: what it was compiled for, e.g. "cpu" or "cuda".
-      changed: XLA compiled what the passes made of the module, not the original.
-      runs: what each step did, in order; empty where one failed. Of several attempts, the best's.
+      platform: the platform that it was compiled for, e.g. "cpu" or "cuda".
+      changed: whether XLA compiled the passes' result, not the original.
+      runs: the result of each step, in order; empty where one failed. Of several attempts, the
+        best's.
       pass_s: seconds in hloom: clone, passes, verifier, lowering; over all attempts.
       compile_s: seconds in JAX's cache and XLA; over all attempts.
       cache_hit: whether JAX's persistent cache served it, every compile of several; None where
         the cache is off.
-      temp_bytes, argument_bytes, output_bytes, alias_bytes: XLA's own figures for one device;
-        None where the backend gives none.
+      temp_bytes, argument_bytes, output_bytes, alias_bytes: XLA's own figures for one device; None
+        where the backend reports none.
       fell_back: why the original was compiled in spite of the spec; None where nothing failed.
-      dump_dir: where the module was written; None where it was not.
-      compiles: how often XLA, or the cache, was asked.
-      attempts: what a measured pass tried, in order; empty without one.
+      dump_dir: the folder that the module was written to; None where it was not.
+      compiles: the number of compiles, those that the cache served included.
+      attempts: the attempts of a measured pass, in order; empty without one.
       best_attempt: the index of the attempt that is used; None without any.
-      complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
-        be met; None where all is well.
-      captured: what of it runs in CUDA graphs; None without regions to capture.
-      sent: what its devices send each other; None of a program for one device, or that takes less
-        than 1 MiB, and where that is not known.
-      temp_bytes_before: temporaries of the program as it is, with hloom off; None where nobody
-        knows.
-      before_is_measured: that is XLA's figure. Otherwise it is `temp_bytes` in the proportion that
-        hloom's model of memory gives, and there only where the model agrees with XLA about
-        `temp_bytes`: right within a third.
-      added_work: FLOPs that are done once more, as a share of the program's, negative where less is
-        done; None where nobody knows.
-      is_kept: the plan is an earlier process's, kept in JAX's persistent cache: nothing was
-        planned, and `attempts` are those of that process.
-      allowed_bytes: what the budget of a measured pass allows a step, arguments, results and
-        temporaries; None without a budget, and of one that bounds nothing that is known.
-      device_bytes: what a step may take of one device; None where nobody knows.
+      complaint: the part of the spec that the program does not meet, e.g. a budget; None where it
+        meets all.
+      captured: the part of it that runs in CUDA graphs; None without regions to capture.
+      sent: the bytes that its devices exchange; None for a program of one device, for one that
+        takes less than 1 MiB, and where unknown.
+      temp_bytes_before: the temporaries of the original program, with hloom off; None where
+        unknown.
+      before_is_measured: whether `temp_bytes_before` is XLA's figure. Otherwise it is `temp_bytes`
+        times a ratio by hloom's memory model, given only where the model predicts `temp_bytes`
+        within a third.
+      added_work: the recomputed FLOPs as a share of the program's, negative where work was removed;
+        None where unknown.
+      is_kept: whether the plan is an earlier process's, kept in JAX's persistent cache: then
+        nothing was planned, and `attempts` are that process's.
+      allowed_bytes: the memory that the budget of a measured pass allows a step, arguments, results
+        and temporaries; None without a budget, and where its size is unknown.
+      device_bytes: the memory that a step may take of one device; None where unknown.
     """
 
     module: str
@@ -172,14 +175,15 @@ class CompileRecord:
 
     @property
     def step_bytes(self) -> int | None:
-        """Bytes of a step on one device: arguments, results not given back, and temporaries."""
+        """Returns the bytes of a step on one device: arguments, results that do not alias
+        arguments, and temporaries."""
         return MemoryFigures(
             self.temp_bytes, self.argument_bytes, self.output_bytes, self.alias_bytes
         ).step_bytes
 
     @property
     def headline(self) -> str:
-        """The outcome for the program, in one line.
+        """Returns the outcome for the program, in one line.
 
         For example "jit_train_step: 24.3 → 12.6 MiB temporaries (-48 %), 103 operations recomputed
         (+1.2 % FLOPs), 3 compiles in 31 s, passes 0.4 s".
@@ -212,7 +216,7 @@ class CompileRecord:
         if not self.changed:
             return told
         if before is not None and not self.before_is_measured:
-            # A share of what nobody has measured would look like a result.
+            # A share of an unmeasured figure would look like a result.
             told = f"about {units.sizes(before, after)} temporaries"
         elif before is not None:
             change = units.change(before, after)
@@ -220,12 +224,12 @@ class CompileRecord:
             if change and after < before:
                 return arrow
             told = arrow if change else f"{told}, as before"
-        # Nothing was saved, or nobody knows how much: what counts is that it fits.
+        # Nothing was saved, or the saving is unknown: the line says that the step fits.
         return ", ".join(filter(None, (told, self._fit)))
 
     @property
     def shortfall(self) -> str:
-        """The unmet part of the spec, in few words; `complaint` tells all."""
+        """Returns the unmet part of the spec, in few words; `complaint` is complete."""
         refused = ", ".join(run.name for run in self.runs if run.refusal)
         if refused:
             return f"{refused}: not done"
@@ -236,9 +240,9 @@ class CompileRecord:
             return "compiled as it was, since a pass failed"
         if self.changed:
             asked_for = [run.effect for run in self.runs if run.requested and run.effect]
-            # What only prepares for others is told of where nothing else changed the program.
+            # Passes that only prepare for others are named where nothing else changed the program.
             return ", ".join(asked_for or [run.effect for run in self.runs if run.effect])
-        # Of what is refused the warning has the reason.
+        # The warning has the reason of a refusal.
         told = [run.summary for run in self.runs if run.requested and not run.refusal]
         if self._fit:
             told = [each for each in told if each != _NOTHING]
@@ -248,7 +252,8 @@ class CompileRecord:
 
     @property
     def _fit(self) -> str:
-        """That the step holds its budget: "fits: 1.55 of 63.3 GiB"; empty where it does not."""
+        """Returns that the step meets its budget: "fits: 1.55 of 63.3 GiB"; empty where it does
+        not."""
         step, allowed = self.step_bytes, self.allowed_bytes
         if step is None or allowed is None or step > allowed or self.complaint:
             return ""
@@ -261,7 +266,8 @@ class CompileRecord:
         return f"<CompileRecord {self.headline} [{self.spec}]>"
 
     def summary(self) -> dict[str, str | int | float | bool]:
-        """The figures as a flat dict, for wandb, TensorBoard or a table; what is unknown is absent.
+        """Returns the figures as a flat dict, for wandb, TensorBoard or a table, without unknown
+        ones.
 
         Sizes are bytes of one device, times seconds, `added_work` a share of the program's FLOPs.
         """
@@ -291,7 +297,7 @@ class CompileRecord:
         return {name: value for name, value in figures.items() if value is not None}
 
     def _repr_html_(self) -> str:
-        """The record as a notebook shows it."""
+        """Returns HTML for a notebook."""
         return Records((self,))._repr_html_()
 
 
@@ -299,7 +305,7 @@ class Records(tuple[CompileRecord, ...]):
     """Records in the order of their compiles: a tuple, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        """The record as a notebook shows it."""
+        """Returns HTML for a notebook."""
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(each)) + "</tr>"
@@ -321,13 +327,13 @@ def _cells(record: CompileRecord) -> tuple[str, ...]:
 
 
 def records(name: str | None = None) -> Records:
-    """Every compile of this process that hloom took part in, newest last.
+    """Returns every compile of this process that hloom took part in, newest last.
 
-    At most the newest 1024. Compiles without a spec, or with "off", are not among them.
+    At most the newest 1024 are kept. Compiles without a spec, or with "off", are not among them.
 
     Args:
-      name: of a function, such as "train_step", or of its module, "jit_train_step"; either may be
-        a pattern, as "train*". Records of others are left out.
+      name: the name of a function, e.g. "train_step", or of its module, "jit_train_step", or a
+        pattern of names, e.g. "train*". Other records are left out.
     """
     with _lock:
         found = tuple(_records)

@@ -1,9 +1,9 @@
-"""Plans of earlier processes, kept in JAX's persistent cache beside what XLA made of them.
+"""Keeps plans for later processes in JAX's persistent cache, beside the executables.
 
-What is kept is the module that the passes made of a program, before marks are lowered, and what
-they told of it. It is found by the program, JAX's compile options, versions and devices, the
-pipeline, the target, and the source of the passes. What is read back has to have the digest that
-it was written with, the program's name and signature, and to verify; else the passes plan anew.
+An entry has the module after the passes, before marks are lowered, and the record of the compile.
+Its key has the program, JAX's compile options, versions and devices, the pipeline, the target, and
+the source of the passes. An entry is used only if its digest, the program's name and signature
+match, and the module verifies; else the passes plan again.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ _LARGEST_BYTES = 2**28
 
 
 class Entry(Protocol):
-    """Where a plan is kept; see `hloom._jax.cache.CacheEntry`."""
+    """The cache entry of a plan; see `hloom._jax.cache.CacheEntry`."""
 
     def read(self) -> bytes | None:
-        """What is kept; None where nothing is."""
+        """Returns the entry's value; None where it does not exist."""
 
     def write(self, value: bytes, seconds: float) -> None:
-        """Keeps it, where it took long enough to make."""
+        """Stores a value, if computing it took long enough."""
 
     def forget(self) -> None:
-        """Makes room for another value."""
+        """Deletes the entry, so that another value can be stored."""
 
 
 class DamagedError(ValueError):
-    """What was kept is not what was written, or of another program."""
+    """A kept plan was damaged, or is another program's."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a compile told of a program, but for what is measured again.
+    """The part of a compile's record that is kept, without figures that are measured again.
 
     Attributes:
-      changed: XLA compiled what the passes made of the program.
+      changed: whether XLA compiled the passes' result.
       runs, attempts, best_attempt, temp_bytes_before, before_is_measured, added_work,
         allowed_bytes: as in `CompileRecord`.
-      complaints: what the program lacks, each after the pass that says so.
+      complaints: the unmet parts of the spec, each with the pass that complains.
     """
 
     changed: bool
@@ -88,17 +88,17 @@ class Told:
         shared = {field.name for field in dataclasses.fields(record)}
         own = {field.name for field in dataclasses.fields(cls)} & shared
         found = {name: getattr(record, name) for name in own}
-        # What a measured pass needs of its plan is for attempts that follow: none does.
+        # A measured pass needs its plan only for further attempts, and none follows.
         found["runs"] = tuple(dataclasses.replace(run, record=None) for run in record.runs)
         return cls(**found, complaints=complaints)
 
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A module as the passes left it, None for the program itself, and what was told of it.
+    """The module after the passes, None for the original, and the kept record.
 
     Attributes:
-      options: options of XLA, by name, that its capture regions ask for.
+      options: options of XLA, by name, that its capture regions need.
     """
 
     module: ir.Module | None
@@ -107,11 +107,11 @@ class KeptPlan:
 
 
 def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
-    """What a plan depends on beside what JAX's own key has; None where that has no text.
+    """Returns the inputs of a plan that are not in JAX's own key; None where they have no text.
 
-    As in that, lines of the source are none: those that a kept plan tells are of the start that
-    made it. A function that a program declares of a kernel has no text. Passes that stand outside
-    of `hloom` depend on the sources of their own package, and on what else is installed.
+    Source lines are not part of the key, as in JAX's: a kept plan reports the lines of the process
+    that planned. A function that a program declares of a kernel has no text. Passes outside of
+    `hloom` depend on the sources of their own package, and on the installed distributions.
     """
     declared = kernels.declarations()
     if declared is None:
@@ -128,8 +128,8 @@ def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
 
 @functools.cache
 def _source_digest(module: str) -> str | None:
-    """Of a package's code: who works on a pass is not given plans of before. None of code that is
-    in no file."""
+    """Returns a digest of a package's code, so that an edited pass gets no older plans. None for
+    code that is in no file."""
     spec = None if module == "__main__" else importlib.util.find_spec(module)
     if spec is None:
         return None
@@ -155,7 +155,7 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 @functools.cache
 def _installed() -> str:
-    """The distributions that are installed, with their versions."""
+    """Returns the installed distributions with their versions."""
     return " ".join(sorted(f"{each.name} {each.version}" for each in distributions()))
 
 
@@ -167,7 +167,7 @@ def written(code: bytes, options: Mapping[str, str | int], told: Told) -> bytes:
 
 
 def read(value: bytes, program: ir.Module) -> KeptPlan:
-    """The plan of a program. Raises DamagedError where it is none."""
+    """Parses the plan of a program. Raises DamagedError where it is none."""
     head, _, content = value.partition(b"\n")
     if len(value) > _LARGEST_BYTES:
         raise DamagedError(f"it has {len(value)} bytes, and none has more than {_LARGEST_BYTES}")

@@ -1,1 +1,1 @@
-"""Reading dumps: whole ones, and what is left of damaged ones."""
+"""Reads dumps: complete ones, and the intact parts of damaged ones."""

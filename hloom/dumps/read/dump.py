@@ -3,7 +3,7 @@
     DIR/step-3/process-0/jit_step-0/   a step of a run: one module folder for each module that ran
     DIR/jit_step-0/                    a module folder that was written when it was compiled
 
-What is not there, or not whole, is no error: `missing` says what and why.
+Missing or incomplete parts are no error: `missing` names each, with the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STEP = re.compile(r"step-(\d+)(?:-run-(\d+))?")
 
 
 class DumpError(ValueError):
-    """A folder is no dump, or not one dump; the text says what it is and the remedy."""
+    """A folder is no dump, or contains several; the text says which, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Dump:
     """The content of a folder.
 
     Attributes:
-      path: the step, process or module folder; not always the one that was asked for.
+      path: the step, process or module folder, possibly one inside the requested folder.
       kind: "step", "process" or "module".
       step: the number of the step; None where the modules were written when they were compiled.
-      processes: the processes whose folders are there, by index.
-      modules: of all those processes.
-      missing: what is not there of all of it, the modules' own included.
-      manifest: of the folder; empty where there is none that can be read.
+      processes: the indices of the processes whose folders exist.
+      modules: the modules of all those processes.
+      missing: the missing parts of the dump, those of the modules included.
+      manifest: the folder's manifest; empty where none can be read.
     """
 
     path: Path
@@ -67,9 +67,10 @@ class Dump:
 
 
 def open_dump(path: str | Path) -> Dump:
-    """Opens what `to` named, where it holds just one step or module, or one of the folders in it.
+    """Opens a dump: the folder given as `to`, where it has just one step or module, or a folder in
+    it.
 
-    Raises DumpError where there is no dump, or more than one.
+    Raises DumpError where it finds no dump, or more than one.
     """
     inside = dumps_in(path)
     if len(inside) > 1:
@@ -82,9 +83,10 @@ def open_dump(path: str | Path) -> Dump:
 
 
 def dumps_in(path: str | Path) -> list[Path]:
-    """The folders of the steps or modules in what `to` named; one of these is itself a dump.
+    """Returns the folders of the steps or modules in the folder given as `to`; such a folder itself
+    gives one.
 
-    Raises DumpError where there is none.
+    Raises DumpError where it finds none.
     """
     path = Path(path)
     try:
@@ -95,7 +97,7 @@ def dumps_in(path: str | Path) -> list[Path]:
         if _kind(path) is not None:
             return [path]
         folders = folders_in(path)
-        # What a name begins with a dot of is half a folder, which has no name yet.
+        # A folder whose name starts with a dot is incomplete.
         inside = [each for each in folders if not each.name.startswith(".") and _is_dump(each)]
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -121,7 +123,7 @@ def _open(path: Path) -> Dump:
 
 
 def alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:
-    """The modules in groups: what several processes ran alike is one, in the order of the first."""
+    """Groups modules: equal ones of several processes are one group, in the order of the first."""
     groups: dict[tuple[object, ...], list[ModuleDump]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for module in modules:
@@ -139,16 +141,17 @@ def _listed(folders: Sequence[Path], most: int = 20) -> str:
 
 
 def _is_dump(path: Path) -> bool:
-    """Whether a folder is a step or a module; by its name alone where it must not be read."""
+    """Whether a folder is a step or a module, judged by its name alone where it must not be
+    read."""
     try:
         return _kind(path) in ("step", "module")
     except OSError:
-        # Opening it says why not.
+        # Opening it reports the reason.
         return _STEP.fullmatch(path.name) is not None
 
 
 def _kind(path: Path) -> str | None:
-    """ "step", "process" or "module" for a folder of a dump; None for another folder."""
+    """Returns "step", "process" or "module" for a folder of a dump; None for another folder."""
     manifest, _ = _manifest(path)
     kind = manifest.get("kind")
     if kind in ("step", "process", "module"):
@@ -168,7 +171,7 @@ def _open_step(path: Path) -> Dump:
     manifest, missing = _manifest(path)
     named = _STEP.fullmatch(path.name)
     step = whole_number(manifest, "step", int(named[1]) if named else None)
-    # Half a folder sorts before the whole one, which wins.
+    # An incomplete folder sorts before the complete one, which replaces it.
     inside = [(process_number(child), child) for child in folders_in(path)]
     folders = {number: child for number, child in inside if number is not None}
     opened = []
@@ -187,7 +190,7 @@ def _open_step(path: Path) -> Dump:
 
 
 def _absent(folders: Collection[int], expected: int) -> Iterator[Missing]:
-    """The processes whose folders are not there, of as many as the manifest expects."""
+    """Yields the processes without a folder, of those that the manifest expects."""
     without = (process for process in range(expected) if process not in folders)
     for process in islice(without, _MOST_ABSENT):
         yield Missing(
@@ -261,7 +264,7 @@ def _damage(folder: Path, name: str, expected_bytes: int | None) -> tuple[Missin
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
-    """The manifest of a folder, and what it says is missing. Raises DumpError."""
+    """Reads the manifest of a folder, and its list of missing parts. Raises DumpError."""
     try:
         manifest = files.read_json(folder, MANIFEST)
         why = "it cannot be read as JSON"
@@ -288,5 +291,5 @@ def _told_missing(listed: Any) -> Iterator[Missing]:
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:
-    """A list of objects, as a manifest has them; what is none is left out."""
+    """Returns the objects of a list in a manifest; other values are left out."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

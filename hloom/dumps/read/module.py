@@ -29,13 +29,13 @@ _PLAN = re.compile(r"plan-(\d{2,})-([A-Za-z0-9_.-]+)\.json")
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that a dump has not, or has not whole.
+    """A part that a dump lacks, or has only in part.
 
     Attributes:
-      what: e.g. "thunk sequence".
-      why: e.g. "the executable came from JAX's persistent cache".
-      remedy: what would bring it; empty where nothing would.
-      where: the folder that it belongs to, from the dump's own; empty for the dump itself.
+      what: the part, e.g. "thunk sequence".
+      why: the reason, e.g. "the executable came from JAX's persistent cache".
+      remedy: the remedy; empty where none exists.
+      where: the folder that it belongs to, relative to the dump's; empty for the dump itself.
     """
 
     what: str
@@ -51,7 +51,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class State:
-    """The module at one point of its way, e.g. labelled "input", "before remat", "after lowering".
+    """The module at one place in the pipeline, e.g. labelled "input", "before remat", "after
+    lowering".
 
     `index` is the number of the pass in the pipeline, from 1; 0 for the input.
     """
@@ -62,12 +63,12 @@ class State:
 
     @property
     def text(self) -> str:
-        """The content of the file. Raises FileError where it is not to be read, and OSError."""
+        """Reads the file. Raises FileError where it must not be read, and OSError."""
         return files.read_text(self.file.parent, self.file.name)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file; 0 where it is not there any more."""
+        """Returns the size of the file; 0 where it no longer exists."""
         with suppress(OSError):
             return self.file.lstat().st_size
         return 0
@@ -75,7 +76,7 @@ class State:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """The plan of a pass as `Plan.to_json` gave it; `index` is that of `State`."""
+    """The plan of a pass, from `Plan.to_json`; `index` is that of `State`."""
 
     name: str
     index: int
@@ -87,10 +88,10 @@ class ModuleDump:
     """One module folder.
 
     Attributes:
-      folder: where it lies.
-      manifest: what its manifest.json says; empty where there is none that can be read.
-      missing: what it has not.
-      refused: of what was read by now, the files that are not to be read, with the reason.
+      folder: its path.
+      manifest: the content of its manifest.json; empty where none can be read.
+      missing: the parts that it lacks.
+      refused: the files refused so far, with the reasons.
     """
 
     folder: Path
@@ -100,128 +101,134 @@ class ModuleDump:
 
     @property
     def name(self) -> str:
-        """The module's name, e.g. "jit_step"."""
+        """Returns the module's name, e.g. "jit_step"."""
         numbered = _NUMBERED.fullmatch(self.folder.name)
         return str(self.manifest.get("module") or (numbered or [0, self.folder.name])[1])
 
     @property
     def process(self) -> int:
-        """The index of the process that wrote it."""
+        """Returns the index of the process that wrote it."""
         return whole_number(self.manifest, "process") or 0
 
     @property
     def step(self) -> int | None:
-        """The step that it ran in; None for one that was written when it was compiled."""
+        """Returns the step that it ran in; None for one that was written at its compile."""
         return whole_number(self.manifest, "step")
 
     @property
     def spec(self) -> str:
-        """The pipeline that ran, as a spec; empty where hloom was off or nobody knows."""
+        """Returns the pipeline that ran, as a spec; empty where hloom was off, or unknown."""
         return str(self.manifest.get("spec") or "")
 
     @property
     def input_file(self) -> Path | None:
-        """The module as JAX handed it over; None where it was not kept."""
+        """Returns the module as JAX passed it to the compile; None where it was not kept."""
         file = self.folder / INPUT
         return file if files.is_own_file(file) else None
 
     @cached_property
     def states(self) -> tuple[State, ...]:
-        """The module at each point that was written, the input first."""
+        """Returns the module's states that were written, the input first."""
         listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
         found = [
             (int(match[1]), match[2] or "", match[3], file)
             for file in listed
             if (match := _STATE.fullmatch(file.name))
         ]
-        # A state before a pass stands before the one after it.
+        # A state before a pass sorts before the one after it.
         found.sort(key=lambda each: (each[0], each[1] != "before", each[2]))
         return tuple(State(f"{when} {name}".strip(), n, file) for n, when, name, file in found)
 
     @cached_property
     def planned(self) -> tuple[PlanFile, ...]:
-        """The plans in the order of the passes."""
+        """Returns the plans in the order of the passes."""
         return self._planned("")
 
     def planned_for(self, attempt: int) -> tuple[PlanFile, ...]:
-        """The plans of an attempt, from 1, that was not used; those of the used one are `planned`.
+        """Returns the plans of an attempt, from 1, that was not used; those of the used one are
+        `planned`.
 
-        There are none but of the measured pass and those after it.
+        Only the measured pass and later ones have such plans.
         """
         return self._planned(f"attempt-{attempt}/")
 
     @cached_property
     def attempts(self) -> list[dict[str, Any]]:
-        """The attempts of a measured pass, in order; empty where it tried just one plan."""
+        """Returns the attempts of a measured pass, in order; empty where it tried just one plan."""
         attempts = self.json("attempts.json")
-        # Their places are their numbers, so that a damaged one keeps its own.
+        # An attempt's number is its index, so that a damaged entry keeps its place.
         listed = attempts if isinstance(attempts, list) else []
         return [each if isinstance(each, dict) else {} for each in listed]
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:
-        """Its part in CUDA graphs, a `Captured` as JSON; None without regions."""
+        """Returns the facts on its CUDA graphs, written from `Captured`; None without regions."""
         return self._object("captured.json")
 
     @cached_property
     def sent(self) -> dict[str, Any] | None:
-        """What its devices send each other, a `Sent` as JSON; None of one device."""
+        """Returns the bytes that its devices exchange, written from `Sent`; None for one device."""
         return self._object("sent.json")
 
     @cached_property
     def ran(self) -> dict[str, Any] | None:
-        """What a run did, as facts and tables; None but of a step in several programs."""
+        """Returns the record of a run, as facts and tables; None unless it is a step in several
+        programs."""
         return self._object(RAN)
 
     @cached_property
     def memory(self) -> dict[str, Any] | None:
-        """XLA's figures of one device, in bytes; None where the backend gave none."""
+        """Returns XLA's figures of one device, in bytes; None where the backend reported none."""
         return self._object("xla/memory.json")
 
     @cached_property
     def live_ranges(self) -> dict[str, Any] | None:
-        """The live ranges of values in XLA's schedule; None where they are not known."""
+        """Returns the live ranges of values in XLA's schedule; None where unknown."""
         return self._object("xla/live_ranges.json")
 
     def live_ranges_of(self, attempt: int) -> dict[str, Any] | None:
-        """The same of an attempt, from 1, that was not used: known of the program as it was."""
+        """Returns the live ranges of an attempt, from 1, that was not used: known for the original
+        program."""
         return self._object(f"attempt-{attempt}/xla/live_ranges.json")
 
     @property
     def failure(self) -> str | None:
-        """Why a pass failed on it; None where none did."""
+        """Returns why a pass failed on it; None where none did."""
         return self.text("failure.txt")
 
     def text(self, name: str) -> str | None:
-        """The text of a file of the folder, e.g. "xla/optimized_hlo.txt"; None without it."""
+        """Returns the text of a file of the folder, e.g. "xla/optimized_hlo.txt"; None without
+        it."""
         return self._read(name, files.read_text)
 
     def json(self, name: str) -> Any:
-        """The values of a JSON file of the folder; None without it, and where it is refused."""
+        """Returns the values of a JSON file of the folder; None without it, and where it is
+        refused."""
         return self._read(name, files.read_json)
 
     def array_folders(self, kind: str) -> tuple[Path, ...]:
-        """The folders with the shares of its "arguments" or "results", its own first."""
+        """Returns the folders with the shares of its "arguments" or "results", its own first."""
         folders = [each / kind for each in self.sibling_folders]
         return tuple(folder for folder in folders if files.is_own_folder(folder))
 
     @cached_property
     def sibling_folders(self) -> tuple[Path, ...]:
-        """The folders of this module of all processes of the step, its own first."""
+        """Returns the folders of this module in all processes of the step, its own first."""
         mine = process_number(self.folder.parent)
         if mine is None:
             return (self.folder,)
         siblings: dict[int, Path] = {}
         for process in folders_in(self.folder.parent.parent):
             number = process_number(process)
-            # One that must not be read is in the dump's `missing`.
+            # A folder that must not be read is in the dump's `missing`.
             with suppress(OSError):
                 if number is not None and number != mine and (found := self._in_process(process)):
                     siblings[number] = found
         return (self.folder, *(folder for _, folder in sorted(siblings.items())))
 
     def _in_process(self, process: Path) -> Path | None:
-        """The folder of the module in another process's; the number may be another there."""
+        """Returns the folder of the module in another process's folder, where its number may
+        differ."""
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
         for folder in [process / self.folder.name, *folders_in(process)]:
@@ -255,13 +262,14 @@ class ModuleDump:
 
 
 def process_number(folder: Path) -> int | None:
-    """The index of the process whose folder it is, whole or half; None where it is no process's."""
+    """Returns the index of the process of a folder, complete or not; None where it is no
+    process's."""
     named = _PROCESS.fullmatch(folder.name)
     return int(named[1]) if named else None
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder but links to some, step-9 before step-10. Raises OSError."""
+    """Returns the folders in a folder, without links, step-9 before step-10. Raises OSError."""
     return sorted(filter(files.is_own_folder, folder.iterdir()), key=_natural)
 
 
@@ -271,23 +279,25 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def whole_number(manifest: Mapping[str, Any], name: str, default: int | None = None) -> int | None:
-    """An entry of a manifest; the default where it has none, or something else there."""
+    """Returns a whole number in a manifest; the default where the entry is missing or something
+    else."""
     value = manifest.get(name)
     return value if isinstance(value, int) else default
 
 
 def plain_name(name: str) -> str:
-    """A module's name as a folder can have it."""
+    """Returns a module's name in a form that a folder can have."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_LONGEST_NAME] or "module"
 
 
 def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
-    """Values as the text of a dump's JSON file; `default` is for those that JSON does not have."""
+    """Returns values as the text of a dump's JSON file; `default` converts values that JSON
+    lacks."""
     return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
 
 
 def read_json(file: Path) -> Any:
-    """The content of a file; None where it is not there, or is refused."""
+    """Returns the content of a file; None where it does not exist, or is refused."""
     try:
         return files.read_json(file.parent, file.name)
     except OSError:

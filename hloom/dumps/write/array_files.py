@@ -1,4 +1,4 @@
-"""The arrays of a dump on disk: in each process's folder its own share, as plain bytes.
+"""Writes and reads the arrays of a dump: each process's folder has its own share, as plain bytes.
 
     arguments/
       arrays.json   {"arrays": [{"name", "index", "dtype", "shape", "sharding", "processes",
@@ -7,8 +7,8 @@
       shards.bin    the shards, in C order and the machine's byte order, an element of less than a
                     byte in a byte of its own, as ml_dtypes has it
 
-A process writes its own share and waits for no other one. `read_arrays` puts the shares of all of
-them together.
+A process writes its own share and waits for no other process. `read_arrays` assembles the shares of
+all processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SHARDS = "shards.bin"
 
 @dataclass(frozen=True)
 class Shard:
-    """A rectangle of an array: `key` names it in the process's share, bounds are as of slices."""
+    """A rectangle of an array: `key` names it in the process's share; bounds are those of
+    slices."""
 
     key: str
     start: tuple[Whole, ...]
@@ -41,12 +42,12 @@ class Shard:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Its place in the array."""
+        """Returns its place in the array."""
         return tuple(slice(*bounds) for bounds in zip(self.start, self.stop, strict=True))
 
     @property
     def size(self) -> int:
-        """The number of its values."""
+        """Returns the number of its values."""
         return math.prod(b - a for a, b in zip(self.start, self.stop, strict=True))
 
 
@@ -55,13 +56,13 @@ class ArrayEntry:
     """The entry of one process about one argument or result of a module.
 
     Attributes:
-      name: e.g. "state['w']".
-      index: its place among the module's arguments or results.
-      dtype: e.g. "bfloat16"; of typed PRNG keys that of their data.
-      shape: of the whole array.
-      sharding: as JAX prints it; None for what was no JAX array.
+      name: the value's name, e.g. "state['w']".
+      index: its index among the module's arguments or results.
+      dtype: the element type, e.g. "bfloat16"; for typed PRNG keys that of their data.
+      shape: the shape of the whole array.
+      sharding: its sharding as JAX prints it; None for a value that was no JAX array.
       processes: the processes that the module runs in.
-      shards: what of it is in this process's share.
+      shards: the shards of it in this process's share.
     """
 
     name: str
@@ -74,7 +75,7 @@ class ArrayEntry:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for the shares of one array of one module."""
+        """Returns a key that is equal for all shares of one array of one module."""
         return self.index, self.processes, self.shape, self.dtype
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class ArrayEntry:
 def write_share(
     folder: Path, entries: Sequence[ArrayEntry], shards: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes a process's share to a new folder, which is made.
+    """Creates a folder and writes a process's share to it.
 
     Raises OSError where it cannot be written, a full disk for example.
     """
@@ -107,7 +108,7 @@ class Share:
 
     Attributes:
       entries: its arrays, by index.
-      offsets: bytes before each shard in the file of shards, by key.
+      offsets: the byte offset of each shard in the file of shards, by key.
     """
 
     folder: Path
@@ -132,7 +133,7 @@ class Share:
         return cls(folder, {entry.index: entry for entry in entries}, offsets)
 
     def read(self, entry: ArrayEntry, whole: np.ndarray) -> int:
-        """Puts this share of an array into the whole of it; gives how many values that are.
+        """Copies this share of an array into the whole array; returns the number of values copied.
 
         Raises DumpError where they cannot be read.
         """
@@ -160,11 +161,11 @@ def _reason(error: Exception) -> str:
 
 
 def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
-    """The whole arrays by their index, put together from the shares of the processes.
+    """Returns the whole arrays by index, assembled from the processes' shares.
 
     Args:
-      folders: "arguments" or "results" of one module, the module's own first. Shares of a module
-        that ran in other processes are left out: each process may have its own of that name.
+      folders: the folders "arguments" or "results" of one module, the module's own first. Shares of
+        another module of the same name in other processes are left out.
 
     Raises DumpError where a share is missing or cannot be read.
     """
@@ -196,7 +197,7 @@ def _not_whole(entry: ArrayEntry, found: int, folders: Sequence[Path]) -> DumpEr
 
 
 def _dtype(name: str) -> np.dtype:
-    """Raises DumpError where it is no type of numbers."""
+    """Returns the dtype of a name; raises DumpError where it is no numeric type."""
     try:
         dtype = np.dtype(jax.numpy.dtype(name))
     except TypeError:
