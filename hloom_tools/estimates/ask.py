@@ -1,4 +1,4 @@
-"""What a program asks of budgets: `hloom.estimate` and `hloom.fits`."""
+"""The functions `hloom.estimate` and `hloom.fits`."""
 
 from __future__ import annotations
 
@@ -61,24 +61,25 @@ def estimate(
     vary: tuple[int | str, int] = _BATCH,
     **kwargs: Any,
 ) -> Frontier | Sizes:
-    """What budgets of memory would give a program: its memory against the time they add.
+    """Estimates a program under memory budgets: its memory against the added time.
 
     The program is traced and lowered for the target's platform; XLA compiles nothing and nothing
-    runs. What hloom is set to do with the program does not matter.
+    runs. hloom's settings for the program have no effect.
 
     Args:
-      jitted: what `jax.jit` gave, or a `jax.stages.Lowered`, which takes no further arguments.
-      *args, **kwargs: its arguments; `jax.ShapeDtypeStruct`s do in the place of arrays, and their
+      jitted: the result of `jax.jit`, or a `jax.stages.Lowered`, which takes no further arguments.
+      *args, **kwargs: its arguments; `jax.ShapeDtypeStruct`s can replace arrays, and their
         shardings count.
-      budgets: as in a spec, e.g. ["60GiB", "50%", "min"]; or how many points to find along the
-        frontier, 10 where not given.
-      target: what it is to run on, e.g. "h100_sxm"; by default what JAX lowers it for here.
-      sizes: batches, or what else `vary` names: then it is a row for each, with whether the step
-        fits the target as it is and with `fit`, and takes no budgets.
-      vary: whose size that is: an argument, by its number or name, and the axis of its arrays.
+      budgets: budgets as in a spec, e.g. ["60GiB", "50%", "min"]; or the number of points to find
+        along the frontier, by default 10.
+      target: the device that it runs on, e.g. "h100_sxm"; by default the one that JAX lowers it for
+        here.
+      sizes: batch sizes, or sizes of the axis that `vary` names. The result then has a row for each
+        size: whether the step fits the target as it is and with `fit`. No budgets are allowed then.
+      vary: the axis that varies: an argument, by its number or name, and the axis of its arrays.
 
     Raises SpecError for a mistaken budget, hloom.targets.TargetError for an unknown target,
-    TypeError for what cannot be lowered, and ValueError for sizes that it cannot have.
+    TypeError for a program that cannot be lowered, and ValueError for impossible sizes.
     """
     found = None if target is None else target_named(target)
     if sizes is not None:
@@ -106,23 +107,21 @@ def fits(
     most: int = MOST,
     **kwargs: Any,
 ) -> Fits:
-    """The largest batch, or sequence, of a program that fits each of some devices.
+    """Finds the largest batch, or sequence, of a program that fits each of some devices.
 
-    As it is, and with `fit`. Sizes are looked for by bisection: for each the program is traced and
-    lowered; XLA compiles nothing and nothing runs.
+    It finds one size for the program as it is, and one with `fit`. Sizes are searched by bisection:
+    for each the program is traced and lowered; XLA compiles nothing and nothing runs.
 
     Args:
-      jitted: what `jax.jit` gave.
-      *args, **kwargs: its arguments, of any size; `jax.ShapeDtypeStruct`s do.
-      targets: the devices, e.g. ["a100_sxm_40", "h100_sxm"]; all that are described, where not
-        given.
-      vary: whose size is looked for: an argument, by its number or name, and the axis of its
-        arrays; by default the first axis of the last argument.
-      multiple: sizes are multiples of this.
-      most: larger ones are not looked for.
+      jitted: the result of `jax.jit`.
+      *args, **kwargs: its arguments, of any size; `jax.ShapeDtypeStruct`s are enough. targets: the
+      devices, e.g. ["a100_sxm_40", "h100_sxm"]; by default all that are described. vary: the axis
+      that varies: an argument, by its number or name, and the axis of its arrays; by default the
+      first axis of the last argument. multiple: sizes are multiples of this. most: the largest size
+      that is tried.
 
-    Raises hloom.targets.TargetError for an unknown target, TypeError for what cannot be lowered,
-    and ValueError where it has no sizes.
+    Raises hloom.targets.TargetError for an unknown target, TypeError for a program that cannot be
+    lowered, and ValueError where it has no sizes.
     """
     check_program(jitted, "hloom.fits")
     if targets is None and isinstance(kwargs.get("target"), str | Target):
@@ -137,7 +136,7 @@ def fits_of(
     multiple: int = 1,
     most: int = MOST,
 ) -> Fits:
-    """The same of a program that is made for each size."""
+    """Finds the largest sizes of a program that is built for each size."""
     multiple, most = _whole(multiple, "multiple"), _whole(most, "most")
     if most < multiple:
         raise SizesError(f"most is a multiple or more: of {multiple} there is none up to {most}.")
@@ -174,7 +173,8 @@ def _sizes(
 
 
 def _whole(number: Any, what: str) -> int:
-    """A whole number of 1 or more, of NumPy's kinds too. Raises SizesError for anything else."""
+    """Returns a whole number of 1 or more, also one of NumPy's. Raises SizesError for anything
+    else."""
     try:
         found = 0 if isinstance(number, bool) else operator.index(number)
     except TypeError:

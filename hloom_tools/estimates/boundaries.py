@@ -1,4 +1,4 @@
-"""What bounds on the residuals of a split step cost: bytes between its programs, and added work."""
+"""Estimates bounds on the residuals of a split step: bytes between its programs, and added work."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _COLUMNS = (("residuals", True), ("added time", True), ("products again", True),
 
 @dataclass(frozen=True)
 class BoundaryPoint:
-    """What one bound gives on each device.
+    """The effect of one bound on each device.
 
     Attributes:
       spec: the passes; `hloom.split` has the bound as `residuals=`.
-      residual_bytes: what crosses from the forward program to the backward one.
-      added_seconds: the expensive work that is done again, by rooflines.
-      added_share: FLOPs of products that are done again, as a share of the step's.
+      residual_bytes: the bytes that cross from the forward program to the backward one.
+      added_seconds: the time of recomputed expensive work, by rooflines.
+      added_share: the FLOPs of recomputed products, as a share of the step's.
     """
 
     spec: str
@@ -52,9 +52,9 @@ class Boundaries:
 
     Attributes:
       module: the step's name.
-      target: what it is to run on.
-      points: one without a bound, then one for each that holds.
-      note: what bounds do not hold, and why; empty where all do.
+      target: the device that it runs on.
+      points: one without a bound, then one for each bound that can be met.
+      note: the bounds that cannot be met, and why; empty where all can.
     """
 
     module: str
@@ -64,7 +64,7 @@ class Boundaries:
 
     @property
     def title(self) -> str:
-        """What it is of, in a line."""
+        """Returns the title."""
         return f"{self.module} on {self.target}, split: residuals against added work, predicted"
 
     def to_json(self) -> dict[str, object]:
@@ -72,14 +72,14 @@ class Boundaries:
         return asdict(self)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The points as texts for people."""
+        """Yields the points as texts."""
         for point in self.points:
             share = f"{point.added_share:.1%}".replace("%", " %") if point.added_share else ""
             time = f"{1e3 * point.added_seconds:.3g} ms" if point.added_seconds else ""
             yield size(point.residual_bytes), time, share, point.spec
 
     def table(self) -> Table:
-        """The points as a table of rich."""
+        """Returns the points as a table of rich."""
         table = Table(box=None, pad_edge=False)
         for name, is_number in _COLUMNS:
             table.add_column(name, justify="right" if is_number else "left", overflow="fold")
@@ -88,18 +88,18 @@ class Boundaries:
         return table
 
     def show(self, console: PlainConsole) -> None:
-        """Prints it."""
+        """Prints the table."""
         console.say(self.title)
         console.show(self.table())
         if self.note:
             console.say(self.note)
 
     def svg(self) -> str:
-        """The picture as SVG. Raises PictureError without matplotlib."""
+        """Returns the picture as SVG. Raises PictureError without matplotlib."""
         return self._scene().picture("svg").decode()
 
     def png(self) -> bytes:
-        """The picture as PNG. Raises PictureError without matplotlib."""
+        """Returns the picture as PNG. Raises PictureError without matplotlib."""
         return self._scene().picture("png")
 
     def _scene(self) -> Scene:
@@ -113,7 +113,7 @@ class Boundaries:
 
 
 def is_split(module: ir.Module) -> bool:
-    """Whether a module is a step whose cotangents are marked, as `hloom.split` has it."""
+    """Whether a module is a step whose cotangents are marked, as by `hloom.split`."""
     try:
         attributes = walk.readable_attributes(walk.entry_function(module)).get("arg_attrs")
     except walk.NoEntryError:
@@ -126,14 +126,14 @@ def is_split(module: ir.Module) -> bool:
 def boundaries_of(
     module: ir.Module, target: Target, budgets: Sequence[Budget] | int, *, source: str
 ) -> Boundaries:
-    """The boundaries of a step whose cotangents are marked; it is not edited.
+    """Returns the boundaries of a step whose cotangents are marked; the module is not edited.
 
     Args:
       module: as it goes to the passes.
-      target: what it is to run on.
-      budgets: bounds as sizes, or as shares of what crosses without one; or a number, for shares
-        down to the least that can cross.
-      source: what the bounds were given as, for errors.
+      target: the device that it runs on.
+      budgets: bounds as sizes, or as shares of the bytes that cross without a bound; or a number of
+        points, down to the fewest bytes that can cross.
+      source: the name of the bounds' option, for errors.
 
     Raises SpecError for a bound that is neither, and PassError where the step cannot be split.
     """
@@ -158,7 +158,7 @@ def boundaries_of(
 
 
 def _bounds(budgets: Sequence[Budget] | int, most: int, source: str) -> Iterator[Bytes]:
-    """The bounds in bytes; 0 stands for the least."""
+    """Yields the bounds in bytes; 0 means the least."""
     if isinstance(budgets, int):
         yield from (Bytes(int(share * most)) for share in _SHARES)
         yield Bytes(0)
@@ -176,7 +176,8 @@ def _bounds(budgets: Sequence[Budget] | int, most: int, source: str) -> Iterator
 
 
 def _point(module: ir.Module, target: Target, bound: Bytes | None) -> BoundaryPoint:
-    """The boundary under a bound at the least added work. Raises PassError where none holds it."""
+    """Returns the boundary within a bound with the least added work. Raises PassError where none
+    exists."""
     found: list[BoundaryPoint] = []
     failure: PassError | None = None
     for before in BEFORE if bound is not None else BEFORE[:1]:

@@ -1,4 +1,5 @@
-"""The picture of a frontier: memory of a step across, added time upwards; drawn by matplotlib."""
+"""Draws a frontier by matplotlib: step memory on the horizontal axis, added time on the vertical
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _NEAR = 1.25
 
 @dataclass(frozen=True)
 class Mark:
-    """A point that is marked: `kind` is one of _SHAPES; the label stands beside it."""
+    """A marked point: `kind` is one of _SHAPES; the label is placed beside it."""
 
     bytes: int
     seconds: float
@@ -26,7 +27,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Level:
-    """A bound on memory, as a line upwards."""
+    """A bound on memory, drawn as a vertical line."""
 
     bytes: int
     label: str
@@ -44,15 +45,15 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows.
+    """The content of a picture.
 
     Attributes:
-      title: what it is of; empty where it stands elsewhere.
+      title: the title; empty where it is shown elsewhere.
       line: the frontier, as pairs of bytes and added seconds.
       marks: single points.
       levels: bounds on memory.
-      step_seconds: the time of the step as it is, for the axis in percent; 0 where not known.
-      axis: what the memory is of.
+      step_seconds: the time of the original step, for the axis in percent; 0 where unknown.
+      axis: the label of the memory axis.
     """
 
     title: str
@@ -63,7 +64,7 @@ class Scene:
     axis: str = "memory of a step on each device"
 
     def draw(self, figure: Any, colors: Mapping[str, str], *, legend_columns: int = 4) -> None:
-        """Draws it into a figure of matplotlib."""
+        """Draws the scene into a figure of matplotlib."""
         figure.set_layout_engine("constrained")
         axes = figure.subplots()
         most = max([1, *(bytes_ for bytes_, _ in self.line), *(mark.bytes for mark in self.marks)])
@@ -122,7 +123,8 @@ class Scene:
         figure.legend(loc="outside lower left", ncols=legend_columns, **looks)
 
     def picture(self, format_: Literal["svg", "png"]) -> bytes:
-        """A file with the picture on a light ground. Raises PictureError without matplotlib."""
+        """Returns a file with the picture on a light background. Raises PictureError without
+        matplotlib."""
         options = {"metadata": {"Date": None}} if format_ == "svg" else {"dpi": PNG_DOTS_PER_INCH}
         with figures("the picture needs") as new_figure, io.BytesIO() as file:
             figure = new_figure(figsize=(8.0, 4.6))

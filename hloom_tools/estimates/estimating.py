@@ -1,4 +1,4 @@
-"""Estimates what budgets give a program: traced and lowered, but never compiled or run."""
+"""Estimates a program under budgets: it is traced and lowered, but never compiled or run."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ _SPELLING = next(option for option in options_of(Fit) if option.name == "budget"
 def lowered_for(
     jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None
 ) -> tuple[Any, str]:
-    """The program lowered for a platform, or as it is here where that is None.
+    """Lowers the program for a platform, or for the current one where that is None.
 
-    And what there is to say where JAX cannot lower it for that platform: it is as it is here then.
+    Returns a note, too, where JAX cannot lower it for that platform and it is lowered for the
+    current one.
     """
     if isinstance(jitted, jax.stages.Lowered):
         if args or kwargs:
             raise TypeError("hloom.estimate: a Lowered has its arguments: give no others.")
         return jitted, ""
     check_program(jitted, "hloom.estimate")
-    if platform is None or not hasattr(jitted, "trace"):  # that of jax.pmap has none
+    if platform is None or not hasattr(jitted, "trace"):  # the result of jax.pmap has none
         return jitted.lower(*args, **kwargs), ""
     traced = jitted.trace(*args, **kwargs)
     try:
         return traced.lower(lowering_platforms=(platform,)), ""
-    except Exception as error:  # what a primitive raises there is not known
+    except Exception as error:  # a primitive may raise any exception
         lowered = traced.lower()
         here = jax_devices.platform_of(devices_of(lowered)[0])
         why = f"JAX cannot lower it for {platform} here ({reason_of(error)})"
@@ -66,7 +67,7 @@ def lowered_for(
 
 
 def check_program(jitted: Any, source: str) -> None:
-    """Raises TypeError for what JAX has no program of."""
+    """Raises TypeError for anything but a jitted function or a lowered program."""
     if not hasattr(jitted, "lower") and not isinstance(jitted, jax.stages.Lowered):
         raise TypeError(
             f"{source}: wanted what jax.jit gives, or a Lowered; got "
@@ -75,7 +76,7 @@ def check_program(jitted: Any, source: str) -> None:
 
 
 def parse_budgets(budgets: Sequence[str] | int | None, *, source: str) -> tuple[Budget, ...] | int:
-    """Budgets as a spec spells them, or a number of points. Raises SpecError."""
+    """Parses budgets spelled as in a spec, or a number of points. Raises SpecError."""
     if budgets is None:
         return POINTS
     if isinstance(budgets, int) and not isinstance(budgets, bool):
@@ -104,12 +105,12 @@ def frontier_of(
     budgets: tuple[Budget, ...] | int,
     attempts: Sequence[Attempt[RematRecord]] = (),
 ) -> Frontier:
-    """The frontier of a module as JAX made it, which is not edited.
+    """Returns the frontier of JAX's module, which is not edited.
 
     Args:
       module: as it goes to the passes.
-      target: what it is to run on.
-      budgets: those to estimate, or how many points to find.
+      target: the device that it runs on.
+      budgets: the budgets to estimate, or the number of points to find.
       attempts: earlier compiles of it for that target, with XLA's figures, which correct the model.
 
     Raises PassError where a pass before `fit` fails.
@@ -134,10 +135,9 @@ def frontier_of(
 def analysis_of(
     module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]] = ()
 ) -> FrontierAnalysis:
-    """The analysis of a clone of a module as JAX made it, in the form that `fit` gets it.
+    """Returns the analysis of a clone of JAX's module, in the form that `fit` gets.
 
-    It is to be asked inside of the clone's context. Raises PassError where a pass before `fit`
-    fails.
+    Use it inside the clone's context. Raises PassError where a pass before `fit` fails.
     """
     pipeline = Pipeline((Fit(),))
     driver = pipeline.driver(target.platform)
@@ -148,7 +148,8 @@ def analysis_of(
 
 
 def caveat_of(module: ir.Module, target: Target) -> str:
-    """What makes the model's figures of a program wrong on a target; empty where nothing known."""
+    """Returns why the model's figures of a program are wrong on a target; empty where no reason is
+    known."""
     if target.platform != "cpu":
         if not _has_random_loops(module):
             return ""
@@ -166,7 +167,7 @@ def caveat_of(module: ir.Module, target: Target) -> str:
 
 
 def _narrow_float(module: ir.Module) -> str | None:
-    """A floating-point type of 16 bits that values of a module have; None without one."""
+    """Returns a 16-bit floating-point type of a module's values; None without one."""
     for op in walk.operations(module.operation):
         for result in op.results:
             element = getattr(result.type, "element_type", None)
@@ -176,7 +177,7 @@ def _narrow_float(module: ir.Module) -> str | None:
 
 
 def _has_random_loops(module: ir.Module) -> bool:
-    """Whether random numbers are made in loops, as JAX lowers them for a CPU alone."""
+    """Whether random numbers are generated in loops, as JAX lowers them for a CPU only."""
     return any(
         name.startswith(_RANDOM)
         and any(op.name == "stablehlo.while" for op in walk.operations(function))

@@ -1,4 +1,4 @@
-"""The frontier of a program, for people: as a table, as a picture, as JSON."""
+"""The frontier of a program as a table, as a picture, as JSON."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _OPTIONS = re.compile(r"\{[^}]*\}")
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """What one budget is predicted to give on each device.
+    """The predicted effect of one budget on each device.
 
     Attributes:
-      spec: the spec to use, e.g. "remat{budget=60GiB}"; "off" for the program as it is.
+      spec: the spec to use, e.g. "remat{budget=60GiB}"; "off" for the original program.
       step_bytes: arguments, results and temporary memory.
-      temp_bytes: of that, temporary memory.
+      temp_bytes: the temporary memory of it.
       added_seconds: the time that recomputation and moves add to a step.
-      added_share: the same as a share of the step's own time.
-      added_flops: floating-point operations that are added.
-      holds: whether the budget is predicted to hold.
-      knee: below this much memory each byte costs more time than above.
+      added_share: `added_seconds` as a share of the step's own time.
+      added_flops: the added floating-point operations.
+      holds: whether the budget is predicted to be met.
+      knee: whether each byte below this memory costs more time than above.
       moves: the passes that `fit` runs beside recomputation, as a spec, e.g. "chunk".
     """
 
@@ -68,15 +68,15 @@ class Frontier:
 
     Attributes:
       module: the program's name.
-      target: what it is to run on.
-      points: one for each budget that was asked for; or some along the whole frontier.
-      step_seconds: the time of the step as it is, by rooflines.
-      unmodified_bytes, floor_bytes: the memory of the step as it is, and the least that a budget
+      target: the device that it runs on.
+      points: one for each requested budget; or some along the whole frontier.
+      step_seconds: the time of the original step, by rooflines.
+      unmodified_bytes, floor_bytes: the memory of the original step, and the least that a budget
         can reach.
-      device_bytes: what a step may take of a device of the target; None where it is not known.
-      limit: why that much, in a sentence; empty where it is not known.
-      peak: the largest values in temporary memory where the step as it is takes most.
-      note: why there is nothing to choose, or not all; empty where there is nothing to say.
+      device_bytes: the memory that a step may take of a device of the target; None where unknown.
+      limit: the reason for `device_bytes`, in a sentence; empty where unknown.
+      peak: the largest values in temporary memory at the original step's peak.
+      note: why the program has no choice of budgets, or a limited one; empty without a remark.
     """
 
     module: str
@@ -92,7 +92,7 @@ class Frontier:
 
     @property
     def knees(self) -> tuple[BudgetPoint, ...]:
-        """The points below which memory becomes dearer."""
+        """Returns the points below which each byte costs more time."""
         return tuple(point for point in self.points if point.knee)
 
     def to_json(self) -> dict[str, object]:
@@ -101,7 +101,7 @@ class Frontier:
 
     @property
     def columns(self) -> tuple[tuple[str, bool], ...]:
-        """The columns of the table, and which of them are figures."""
+        """Returns the columns of the table, and which of them are figures."""
         return (*_COLUMNS[:-1], _MOVES, _COLUMNS[-1]) if self._has_moves else _COLUMNS
 
     @property
@@ -109,7 +109,7 @@ class Frontier:
         return any(point.moves for point in self.points)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The points as texts for people, in the order of `columns`."""
+        """Yields the points as texts, in the order of `columns`."""
         for point in self.points:
             added = ("", "", "")
             if point.spec != "off":
@@ -124,7 +124,8 @@ class Frontier:
             yield *sizes, *added, mark, *moves, point.spec
 
     def table(self) -> Table:
-        """The points as a table of rich; moves stand below the spec: 80 columns are enough."""
+        """Returns the points as a table of rich; moves are below the spec, so that 80 columns are
+        enough."""
         table = Table(box=None, pad_edge=False)
         specs = max((len(point.spec) for point in self.points), default=0)
         for name, is_number in _COLUMNS:
@@ -142,7 +143,7 @@ class Frontier:
         return table
 
     def peak_table(self) -> Table | None:
-        """The largest values at the peak as a table of rich; None where none are known."""
+        """Returns the largest values at the peak as a table of rich; None where none are known."""
         if not self.peak:
             return None
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -158,11 +159,11 @@ class Frontier:
 
     @property
     def title(self) -> str:
-        """What it is of, in a line."""
+        """Returns the title."""
         return f"{self.module} on {self.target}: memory of a step against added time, predicted"
 
     def sentences(self) -> Iterator[str]:
-        """What there is to say below the table."""
+        """Yields the remarks below the table."""
         if self.note:
             yield self.note
         missed = [point for point in self.points if not point.holds]
@@ -181,7 +182,7 @@ class Frontier:
             yield "◆ A knee: below this, each byte costs more time than above it."
 
     def show(self, console: PlainConsole) -> None:
-        """Prints the table with what there is to say, and the largest values at the peak."""
+        """Prints the table with the remarks, and the largest values at the peak."""
         console.say(self.title)
         console.show(self.table())
         for sentence in self.sentences():
@@ -199,15 +200,16 @@ class Frontier:
     __repr__ = __str__
 
     def svg(self) -> str:
-        """The picture as SVG. Raises PictureError without matplotlib."""
+        """Returns the picture as SVG. Raises PictureError without matplotlib."""
         return self._scene().picture("svg").decode()
 
     def png(self) -> bytes:
-        """The picture as PNG. Raises PictureError without matplotlib."""
+        """Returns the picture as PNG. Raises PictureError without matplotlib."""
         return self._scene().picture("png")
 
     def _repr_html_(self) -> str:
-        """For a notebook the picture, where matplotlib is installed, and the table."""
+        """Returns HTML for a notebook: the picture, where matplotlib is installed, and the
+        table."""
         try:
             picture = base64.b64encode(self.svg().encode()).decode()
         except PictureError:
@@ -249,7 +251,7 @@ class Frontier:
 
 
 def _flops(count: float) -> str:
-    """A number of floating-point operations, e.g. "8.1 GFLOP"."""
+    """Formats a number of floating-point operations, e.g. "8.1 GFLOP"."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}FLOP"

@@ -1,4 +1,5 @@
-"""The sizes of a program that fit devices: a row for each size, or the largest for each device.
+"""Finds the sizes of a program that fit devices: a row for each size, or the largest for each
+device.
 
 A size is a batch, a sequence, or whatever else changes the shapes of the arguments. The program is
 traced and lowered again for each, and its memory is that of hloom's model; XLA compiles nothing.
@@ -37,19 +38,19 @@ MOST = 1 << 16
 
 
 class SizesError(ValueError):
-    """A size that a program cannot have, or no size at all; the text says which."""
+    """A program cannot have a size, or the size is no number; the text says which."""
 
 
 @dataclass(frozen=True)
 class SizedStep:
-    """What a step of one size is predicted to take of a device of a target.
+    """The predicted memory of a step of one size on a target's device.
 
     Attributes:
       target: the device's name.
-      limit_bytes: what a step may take of it.
-      step_bytes: arguments, results and temporaries of the step as it is.
-      least_bytes: the least that `fit` can hold it to.
-      fit_bytes: what it takes under `fit`; None where that cannot hold the limit.
+      limit_bytes: the memory that a step may take of it.
+      step_bytes: arguments, results and temporaries of the original step.
+      least_bytes: the least memory that `fit` can reach.
+      fit_bytes: its memory under `fit`; None where `fit` cannot meet the limit.
       added_share: the time that `fit` adds, as a share of the step's.
       moves: the passes that `fit` runs beside recomputation, as a spec.
     """
@@ -80,10 +81,10 @@ class LargestSize:
 
     Attributes:
       target: the device's name.
-      limit_bytes: what a step may take of it.
-      as_it_is: the largest that fits as it is; None where no size does.
-      with_fit: the largest that fits with `fit`; None where no size does.
-      is_bounded: larger ones than `with_fit` were not looked for.
+      limit_bytes: the memory that a step may take of it.
+      as_it_is: the largest size that fits as it is; None where no size does.
+      with_fit: the largest size that fits with `fit`; None where no size does.
+      is_bounded: whether larger sizes than `with_fit` were not tried.
     """
 
     target: str
@@ -95,13 +96,13 @@ class LargestSize:
 
 @dataclass
 class SizedProgram:
-    """A program of any size, with what was found out about each of its sizes.
+    """A program of any size, with the cached results for each size.
 
     Attributes:
-      program: makes it.
+      program: builds the program of a size.
       multiple: sizes are multiples of this.
-      remedy: what to do about a size that the program cannot have, as a sentence.
-      note: what there is to say of all sizes: figures that are known to be off.
+      remedy: the remedy for a size that the program cannot have, as a sentence.
+      note: a remark on all sizes: figures that are known to be wrong.
     """
 
     program: Program
@@ -112,7 +113,8 @@ class SizedProgram:
     _analyses: dict[tuple[int, Target], FrontierAnalysis] = field(default_factory=dict, repr=False)
 
     def step(self, size: int, target: Target) -> SizedStep:
-        """All about one size on one target. Raises SizesError where that is not possible."""
+        """Returns the figures of one size on one target. Raises SizesError where that is not
+        possible."""
         limit_bytes = limit_of(target)
         point = self._ask(size, target, lambda analysis: analysis.at(Budget()))
         assert point is not None  # the target's memory is known
@@ -130,15 +132,16 @@ class SizedProgram:
         )
 
     def step_bytes(self, size: int, target: Target) -> int:
-        """What the step as it is takes of one device."""
+        """Returns the memory of the original step on one device."""
         return self._ask(size, target, lambda analysis: analysis.unmodified.step_bytes)
 
     def least_bytes(self, size: int, target: Target) -> int:
-        """The least that `fit` can hold it to."""
+        """Returns the least memory that `fit` can reach."""
         return self._ask(size, target, lambda analysis: analysis.floor.step_bytes)
 
     def largest(self, target: Target, most: int = MOST) -> LargestSize:
-        """The largest sizes that fit a target. Raises SizesError where that is not possible."""
+        """Returns the largest sizes that fit a target. Raises SizesError where that is not
+        possible."""
         limit_bytes, last = limit_of(target), most // self.multiple
 
         def largest(step_bytes: Callable[[int, Target], int], start: int) -> int:
@@ -149,7 +152,7 @@ class SizedProgram:
         as_it_is = largest(self.step_bytes, 1)
         with_fit = max(largest(self.least_bytes, max(as_it_is, 1)), as_it_is)
         found = None
-        # What the planner comes to may hold a little less than the least that it knows of.
+        # The planner's result may take slightly less than the least that it knows beforehand.
         while with_fit > 0 and (found is None or not found.fits_with_fit):
             found = self.step(with_fit * self.multiple, target)
             with_fit -= 0 if found.fits_with_fit else 1
@@ -193,10 +196,11 @@ class SizedProgram:
 def largest_that_fits(
     step_bytes: Callable[[int], int], limit_bytes: int, last: int, start: int = 1
 ) -> int:
-    """The largest count of at most `last` whose bytes are within a limit; 0 where 1 is more.
+    """Returns the largest count of at most `last` whose bytes are within a limit; 0 where 1 exceeds
+    it.
 
-    Bytes grow with the count, mostly in proportion. So it is looked for where the line through the
-    two that are nearest to the limit meets it, and each third time in the middle of what is left.
+    Bytes grow with the count, mostly in proportion. So the next count is where the line through the
+    two counts nearest to the limit meets it, and each third time the middle of the remaining range.
     """
     known: dict[int, int] = {}
     low, high, count = 0, last + 1, min(start, last)
@@ -216,22 +220,22 @@ def largest_that_fits(
 
 
 def _on_line(known: dict[int, int], limit_bytes: int, otherwise: int) -> int:
-    """Where the line through the two counts with the bytes nearest to a limit meets it."""
+    """Returns the count at which the line through the two counts nearest to a limit meets it."""
     one, other = sorted(known, key=lambda count: abs(known[count] - limit_bytes))[:2]
     bytes_each = (known[one] - known[other]) / (one - other)
     return one + int((limit_bytes - known[one]) // bytes_each) if bytes_each > 0 else otherwise
 
 
 def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Any) -> Program:
-    """A program whose size is that of an axis of an argument's arrays.
+    """Returns a program whose size is that of an axis of an argument's arrays.
 
     Args:
-      jitted: what `jax.jit` gave.
-      args, kwargs: its arguments of any size; shapes do.
+      jitted: the result of `jax.jit`.
+      args, kwargs: its arguments of any size; shapes are enough.
       place: the argument, by its number or its name, and the axis. All of the argument's arrays
         whose axis has the size that it has in the largest of them get the new size.
 
-    Raises SizesError where there is no such argument, or where none of its arrays has the axis.
+    Raises SizesError where the argument does not exist, or none of its arrays has the axis.
     """
     if not (isinstance(place, tuple) and len(place) == 2 and type(place[1]) is int):
         raise SizesError(f"vary is (argument, axis), e.g. (-1, 0), got {place!r}.")
@@ -243,7 +247,7 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     if type(argument) is int and argument < 0:
         argument += len(args)
-        if argument == -1 and kwargs:  # all are given by name
+        if argument == -1 and kwargs:  # all arguments are given by name
             argument = list(kwargs)[-1]
     if not isinstance(argument, int | str) or argument not in given:
         names = ", ".join(map(repr, given)) or "none"
@@ -267,7 +271,7 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
         shape = list(leaf.shape)
         shape[axis] = size
         sharding = getattr(leaf, "sharding", None)
-        # An array that nobody has placed lies where the default is, which is no target's.
+        # An uncommitted array is on the default device, which is not the target's.
         placed = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
         return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype, sharding=placed)
 
@@ -292,7 +296,8 @@ class _Call:
 
 
 def _call_of(made: Any) -> _Call:
-    """What a function of a size gave. Raises SizesError where JAX has no program of it."""
+    """Returns the result of a function of a size as a call. Raises SizesError where JAX has no
+    program of it."""
     if isinstance(made, _Call):
         return made
     jitted, *args = made if isinstance(made, tuple | list) and made else (made,)
@@ -305,7 +310,7 @@ def _call_of(made: Any) -> _Call:
 
 
 def limit_of(target: Target) -> int:
-    """What a step may take of a target. Raises SizesError where nobody knows."""
+    """Returns the memory that a step may take of a target. Raises SizesError where unknown."""
     if target.usable_bytes is None:
         raise SizesError(
             f"the memory of {target.name} is not known: a description with memory_bytes tells it, "
@@ -315,9 +320,9 @@ def limit_of(target: Target) -> int:
 
 
 def targets_named(names: Sequence[str | Target] | str | Target | None) -> list[Target]:
-    """The targets of these names; of None the GPUs and TPUs that are described.
+    """Returns the targets of these names; for None the GPUs and TPUs that are described.
 
-    Raises TargetError where one is unknown, and where there are none.
+    Raises TargetError where one is unknown, and where none are named.
     """
     if names is None:
         names = [name for name in targets.names() if name != "cpu"]
@@ -328,7 +333,8 @@ def targets_named(names: Sequence[str | Target] | str | Target | None) -> list[T
 
 
 def target_named(target: Any) -> Target:
-    """The target of a name. Raises TargetError where it is unknown, and for what is no name."""
+    """Returns the target of a name. Raises TargetError where it is unknown, and for any other
+    type."""
     if isinstance(target, Target):
         return target
     if not isinstance(target, str):
@@ -340,7 +346,8 @@ def target_named(target: Any) -> Target:
 
 
 def place_of(error: BaseException) -> str:
-    """Where the user's own code raised an error, e.g. " at train.py:12"; empty where it did not."""
+    """Returns the user's line that raised an error, e.g. " at train.py:12"; empty where another
+    did."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if _HLOOM in file.parents or frame.filename[:1] == "<" or is_installed(frame.filename):

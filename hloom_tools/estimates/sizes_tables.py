@@ -1,4 +1,4 @@
-"""Sizes that fit devices, for people: as tables and as JSON."""
+"""Sizes that fit devices, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class _Shown(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """What it is of, in a line."""
+        """Returns the title."""
 
     @abstractmethod
     def table(self) -> Table:
-        """The rows as a table of rich."""
+        """Returns the rows as a table of rich."""
 
     def __str__(self) -> str:
         with io.StringIO() as file:
@@ -43,7 +43,7 @@ class _Shown(ABC):
     __repr__ = __str__
 
     def sentences(self) -> Iterator[str]:
-        """What there is to say below the table."""
+        """Yields the remarks below the table."""
         if self.note:
             yield self.note
 
@@ -54,7 +54,7 @@ class Sizes(_Shown):
 
     Attributes:
       rows: one for each size.
-      note: figures that are known to be off; empty where none are.
+      note: figures that are known to be wrong; empty where none are.
     """
 
     rows: tuple[SizedStep, ...]
@@ -62,14 +62,14 @@ class Sizes(_Shown):
 
     @property
     def title(self) -> str:
-        """What it is of, in a line."""
+        """Returns the title."""
         if not self.rows:
             return "no sizes"
         first = self.rows[0]
         return f"{first.target}, {size(first.limit_bytes)} for a step: sizes that fit, predicted"
 
     def table(self) -> Table:
-        """The rows as a table of rich."""
+        """Returns the rows as a table of rich."""
         table = _table("size", "as it is", "fits", "with fit", "fits", "added time", "least")
         for row in self.rows:
             table.add_row(
@@ -94,7 +94,7 @@ class Fits(_Shown):
 
     Attributes:
       rows: one for each target.
-      note: figures that are known to be off; empty where none are.
+      note: figures that are known to be wrong; empty where none are.
     """
 
     rows: tuple[LargestSize, ...]
@@ -102,11 +102,11 @@ class Fits(_Shown):
 
     @property
     def title(self) -> str:
-        """What it is of, in a line."""
+        """Returns the title."""
         return "the largest size that fits a device, predicted; nothing is compiled"
 
     def table(self) -> Table:
-        """The rows as a table of rich."""
+        """Returns the rows as a table of rich."""
         table = _table("for a step", "as it is", "takes", "with fit", "takes", "added time")
         for row in self.rows:
             table.add_row(row.target, *cells(row))
@@ -117,7 +117,7 @@ class Fits(_Shown):
         return asdict(self)
 
     def sentences(self) -> Iterator[str]:
-        """What there is to say below the table."""
+        """Yields the remarks below the table."""
         yield from super().sentences()
         bounded = [row.target for row in self.rows if row.is_bounded]
         if bounded:
@@ -125,7 +125,7 @@ class Fits(_Shown):
 
 
 def cells(row: LargestSize) -> tuple[str, ...]:
-    """The cells behind a target's name."""
+    """Returns the cells after a target's name."""
     as_it_is, with_fit = row.as_it_is, row.with_fit
     return (
         size(row.limit_bytes),

@@ -1,9 +1,9 @@
-"""Entries of a dump's manifest that a replay uses: names, the target, allowed options of XLA.
+"""Reads the entries of a dump's manifest that a replay uses: names, the target, allowed options of
+XLA.
 
-A manifest may come from anybody, and among XLA's options are some that name programs to run and
-files to read or write. So there is a list of those that decide numbers, schedules and memory,
-with the values that they may have. Others are left out; where one looks as though it reached for
-files or programs, the replay does not begin.
+A manifest is not trusted, and some of XLA's options name programs to run and files to read or
+write. So a list has the options that affect numbers, schedules and memory, with their allowed
+values. Others are left out; where one seems to name files or programs, the replay does not start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERSION = re.compile(r"\d+(\.\d+){0,4}([.+-]?[A-Za-z0-9.]+)?", re.ASCII)
 
 
 def names(entries: Any) -> tuple[str, ...]:
-    """The names of a manifest's arguments or results."""
+    """Returns the names of a manifest's arguments or results."""
     if not isinstance(entries, list):
         return ()
     given = (str(each.get("name") or "") for each in entries if isinstance(each, dict))
@@ -41,13 +41,14 @@ def names(entries: Any) -> tuple[str, ...]:
 
 
 def version(versions: Any, name: str) -> str | None:
-    """A package's version for a command to copy; None where "versions" has none of that form."""
+    """Returns a package's version for a command line; None where "versions" has no valid one."""
     found = versions.get(name) if isinstance(versions, dict) else None
     return found if isinstance(found, str) and _VERSION.fullmatch(found) else None
 
 
 def target(recorded: Any, here: Target) -> Target:
-    """The recorded target on this platform, so that the passes plan as they did; or `here`."""
+    """Returns the recorded target on this platform, so that the passes plan as before; or
+    `here`."""
     try:
         found = read(Target, recorded)
     except ValueError:
@@ -65,7 +66,8 @@ def target(recorded: Any, here: Target) -> Target:
 
 
 def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target) -> Iterator[str]:
-    """Differences from the dump's compile of one for `here`, where `planned` stands for `found`."""
+    """Describes the differences between the dump's compile and one for `here`, with `planned` in
+    place of `found`."""
     theirs = manifest.get("platform")
     if isinstance(theirs, str) and theirs != here:
         yield f"dumped on {theirs[:_LONGEST_NAME]}, compiled for {here}"
@@ -82,7 +84,8 @@ def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target
 
 
 def options(manifest: Mapping[str, Any], platform: str) -> tuple[dict[str, str], list[str]]:
-    """The program's own options of XLA that the replay sets, and notes; none on another platform.
+    """Returns the program's own options of XLA that the replay sets, and notes; none on another
+    platform.
 
     Raises ReplayError for options that may read, write or run files.
     """
@@ -189,9 +192,9 @@ _PLAIN = re.compile(r"[\w+,:=. -]{0,80}")
 
 
 def taken_over(given: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Of a manifest's "compile_options" those to apply, and the names of those to leave out.
+    """Returns the "compile_options" of a manifest to apply, and the names of those to leave out.
 
-    Raises ReplayError where one reaches for files or programs, or has a value that it cannot have.
+    Raises ReplayError where one names files or programs, or has an invalid value.
     """
     applied, left_out = {}, []
     for name, value in sorted(given.items()):

@@ -1,4 +1,4 @@
-"""Source lines of the user's program, and the values made of them."""
+"""Source lines of the user's program, and the values that they compute."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Row = TypeVar("_Row")
 
 
 def entries(facts: Json, key: str) -> Json:
-    """An object inside of another; an empty one where a damaged file has something else."""
+    """Returns an object inside of another; an empty one where a damaged file has something else."""
     found = facts.get(key)
     return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's program, "/path/train.py:12", and its code; empty where not known.
+    """A line of the user's program, "/path/train.py:12", and its code; empty where unknown.
 
-    `library` and its code are of the line in an installed package that it calls, where it does;
-    `function` is what the user's line stands in.
+    `library` and its code are those of the line in an installed package that it calls, if any;
+    `function` is the function that contains the user's line.
     """
 
     line: str
@@ -37,12 +37,12 @@ class Place:
 
     @property
     def short(self) -> str:
-        """The line without the folders that say nothing."""
+        """Returns the line without leading folders."""
         return short_line(self.line)
 
     @property
     def short_library(self) -> str:
-        """The library's line: "flax/nnx/nn/linear.py:422"."""
+        """Returns the library's line: "flax/nnx/nn/linear.py:422"."""
         return short_line(self.library)
 
     def __str__(self) -> str:
@@ -53,8 +53,8 @@ class Place:
 class Named:
     """A value or an operation by JAX's name and its line; an operation has no type and size.
 
-    `times` is how many alike it stands for. `stacked` is how many of them a loop stacks in it, and
-    `copy_of` the type that XLA has widened to its own.
+    `times` is the number of equal values that it represents. `stacked` is the number of values that
+    a loop stacks in it, and `copy_of` the type that XLA has widened to its own.
     """
 
     name: str
@@ -67,12 +67,13 @@ class Named:
 
     @property
     def path(self) -> str:
-        """The part of the name that leads to the operation."""
+        """Returns the part of the name before the operation."""
         return split_name(self.name)[0]
 
     @property
     def phase(self) -> str:
-        """Of a training step, the part that it stands in; empty where the name does not tell."""
+        """Returns the phase of a training step that it is in; empty where the name does not show
+        it."""
         if "hloom.remat" in self.name:
             return "recomputed"
         if "transpose(" in self.name:
@@ -81,32 +82,32 @@ class Named:
 
     @property
     def leaf(self) -> str:
-        """The operation's own name."""
+        """Returns the operation's own name."""
         return split_name(self.name)[1] or self.type or "an argument"
 
     @property
     def called(self) -> str:
-        """The operation's own name, the part that it stands in, and `held`: "mul (backward)"."""
+        """Returns the operation's own name, its phase, and `held`: "mul (backward)"."""
         told = ", ".join(filter(None, (self.phase, self.held)))
         return f"{self.leaf} ({told})" if told else self.leaf
 
     @property
     def held(self) -> str:
-        """How the value lies in memory, where that is not as the operation makes it."""
+        """Returns how the value is stored, where that differs from the operation's result."""
         stack = f"stacked over {self.stacked} iterations" if self.stacked > 1 else ""
         copy = f"XLA's float32 copy of {self.copy_of}" if self.copy_of else ""
         return ", ".join(filter(None, (stack, copy)))
 
     @property
     def described(self) -> str:
-        """The same with the type, where it is not what stands for a name."""
+        """Returns `called` with the type, unless the type replaces the name."""
         return self.called if self.type in ("", self.leaf) else f"{self.called} {self.type}"
 
 
 def by_line(rows: Sequence[_Row], line_of: Callable[[_Row], str]) -> Iterator[tuple[_Row, bool]]:
-    """The rows with those of one line together, each with whether the one before is of its line.
+    """Groups rows by line; yields each with whether the row before is of the same line.
 
-    Lines come in the order in which they have their first rows; rows without a line stay alone.
+    Lines are in the order of their first rows; rows without a line stay alone.
     """
     groups: dict[object, list[_Row]] = {}
     for number, row in enumerate(rows):
@@ -128,7 +129,7 @@ class Sources:
         }
 
     def place(self, source: SourceLine) -> Place:
-        """A line with what stands there."""
+        """Returns a line with its code."""
         return Place(
             source.line,
             self._lines.get(source.line, ""),
