@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_JSON_BYTES = 64 * 2**20
-"""Of a JSON file; parsed it takes some ten times as much memory."""
+"""The largest JSON file; parsed it takes some ten times as much memory."""
 
 MOST_TEXT_BYTES = 2**30
-"""Of any other text."""
+"""The largest other text file."""
 
 MOST_NESTED = 100
-"""How deep lists and objects may stand in each other: a loop nest of a plan takes two a loop."""
+"""The deepest nesting of lists and objects: a plan's loop nest takes two levels a loop."""
 
 _MOST_DIGITS = 30
-"""Of a whole number: what a real one counts, bytes or FLOPs, stays far below."""
+"""The most digits of a whole number: real counts of bytes or FLOPs have far fewer."""
 
 _KINDS = {
     stat.S_IFLNK: "a link, and what lies elsewhere is not read",

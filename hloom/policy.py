@@ -24,7 +24,7 @@ _YES = ("1", "true", "yes", "on")
 
 _strict: ContextVar[bool] = ContextVar("hloom_strict", default=False)
 _warned: set[bytes] = set()
-"""Digests: a text may hold a whole failure, and is kept as long as the process runs."""
+"""Digests of warnings given so far, since a text may contain a whole failure."""
 _warned_lock = threading.Lock()
 
 

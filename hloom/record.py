@@ -22,7 +22,8 @@ Options: TypeAlias = Mapping[str, str | int | bool]
 """Compile options of XLA by name."""
 
 MAX_RECORDS = 1024
-"""The newest that are kept. A model's set-up compiles a few hundred small functions of JAX."""
+"""The most records that are kept, the newest. A model's set-up compiles a few hundred small
+functions of JAX."""
 
 _NOTHING = "nothing to do"
 """The summary of a pass that found nothing to do."""

@@ -68,10 +68,10 @@ _COMMANDS = {
     ),
     "report": ("hloom_tools.report.command", "show a dump as one page, as text or as plots"),
 }
-"""Of each command the module, with its `add_arguments` and `run`, and the line of `--help`."""
+"""The module of each command, with its `add_arguments` and `run`, and its line in `--help`."""
 
 _DEMO_MODULES = ("flax", "matplotlib", "optax")
-"""What the extra `demo` installs."""
+"""The packages that the extra `demo` installs."""
 
 
 class _UsageError(Exception):

@@ -31,10 +31,10 @@ _OF_JAX = (
     "XLA_FLAGS",
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
 )
-"""Variables of JAX and XLA that change what hloom has to do with."""
+"""Variables of JAX and XLA that affect hloom."""
 
 _LIKE_THE_FLAG = ("HLOOM", "HLO", "JAX_HL")
-"""How names begin that may be meant to be a variable of hloom."""
+"""Prefixes of names that may be misspelled variables of hloom."""
 
 
 @dataclass(frozen=True)

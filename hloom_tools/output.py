@@ -8,7 +8,7 @@ from pathlib import Path
 from hloom.files import FileError, write_whole
 
 STANDARD_OUTPUT = Path("-")
-"""As a file's name: what is written is all that a command prints."""
+"""The file name for standard output, where the file's content is then all that a command prints."""
 
 JSON_HELP = "write every number here; - for standard output, with nothing else on it"
 

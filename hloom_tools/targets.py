@@ -20,7 +20,7 @@ from hloom.targets.describing import description_of
 from hloom_tools.output import OutputError, write_told
 
 _HALF = 16
-"""The bits of the elements whose products are told of."""
+"""The bits of the elements whose product rate is shown."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 

@@ -28,7 +28,7 @@ from hloom.passes.ir import marks
 COMMAND_BUFFER_TYPES = "xla_gpu_enable_command_buffer"
 MIN_GRAPH_SIZE = "xla_gpu_graph_min_graph_size"
 DISABLED_PASSES = "xla_disable_hlo_passes"
-"""A list, so that it adds to what a user has there."""
+"""XLA's option for disabled passes, a list, so that it is added to the user's."""
 
 _CUDA = "cuda"
 

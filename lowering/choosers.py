@@ -42,7 +42,7 @@ MOST_RANKS = 128
 _BARRIER = "barrier"
 _RAGGED = "ragged_all_to_all"
 _FUNCTIONS = MappingProxyType({_BARRIER: "hloom_barrier", _RAGGED: "hloom_ragged_all_to_all"})
-"""By source, the kernel function in it."""
+"""The kernel function in each source file."""
 
 _INDEX_BITS = (32, 64)
 _BYTE_BITS = 8
@@ -193,4 +193,4 @@ CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
         for platform in ("cpu", "cuda")
     }
 )
-"""By platform, then by mark."""
+"""The choosers by platform, then by mark."""

@@ -91,7 +91,7 @@ def _declare_step_flag() -> Flag:
 
 
 _declared_values: dict[str, Any] = {}
-"""By flag the value that it was declared with: that of its environment variable, or None."""
+"""The value that each flag was declared with: that of its environment variable, or None."""
 
 
 def _hide_until_set(name: str, flag: Flag) -> None:

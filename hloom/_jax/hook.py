@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 MARK = "__hloom__"
-"""An attribute of the functions that hloom puts into JAX: none is wrapped twice."""
+"""An attribute of the functions that hloom installs in JAX, so that none is wrapped twice."""
 
 CompileFunction = Callable[["ir.Module", Any], Any]
 """JAX's own compile of (module, compile options): its cache, then XLA."""
 
 Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
-"""Called as (backend, module, devices, compile options, JAX's compile); gives the executable."""
+"""A function of (backend, module, devices, compile options, JAX's compile) that returns the
+executable."""
 
 
 def install_hook(hook: Hook) -> bool:

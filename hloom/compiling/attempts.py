@@ -21,7 +21,8 @@ from hloom.record import CompileAttempt
 from hloom.show.units import size
 
 _NO_LIMIT = 2**62
-"""More than any device has: what a process tells of a program that was compiled."""
+"""More than any device's memory: the limit that a process reports where its compile was not
+refused."""
 
 
 class Attempts:

@@ -136,7 +136,7 @@ _TOLD = (
     "allowed_bytes",
     "sent",
 )
-"""What a record has of a kept plan."""
+"""The fields of a record that are kept with a plan."""
 
 
 def _read_kept(entry: kept.Entry, request: CompileRequest) -> kept.KeptPlan | None:

@@ -18,7 +18,7 @@ from typing import Protocol
 from jax.extend.mlir import ir
 
 TIMEOUT_S = 1200.0
-"""How long to wait for another process's figures: as long as JAX waits for a shared executable."""
+"""Seconds to wait for another process's figures: as long as JAX waits for a shared executable."""
 
 _rounds: Counter[str] = Counter()
 _lock = threading.Lock()

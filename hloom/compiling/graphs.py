@@ -20,7 +20,7 @@ CompileFunction = Callable[[ir.Module, Options], Any]
 """Compiles a module with these options beside the program's own."""
 
 _UNKNOWN = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+),")
-"""How XLA refuses an option, before it compiles anything."""
+"""XLA's error for an unknown option, raised before it compiles anything."""
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 _FORMAT = 2
 
 _CODE = (".py", *EXTENSION_SUFFIXES)
-"""How the names of files end that Python imports."""
+"""The endings of files that Python imports."""
 
 _LARGEST_BYTES = 2**28
-"""More than any module that was kept: it is not read."""
+"""The size above which an entry is not read: no kept module is as large."""
 
 
 class Entry(Protocol):

@@ -24,11 +24,11 @@ from hloom.passes.ir.types import TensorSizes
 from hloom.policy import is_strict
 
 _TRUSTED = 0.05
-"""How far from XLA's figure the model may be about what was compiled, to be heard about what was
-not."""
+"""The largest error of the model for the compiled program at which its figure for the original is
+used."""
 
 _ERROR = 1 / 3
-"""How far off it may be even so: at most 28 % where it was measured, on CPUs and for an H100, of
+"""The largest error that is then expected: at most 28 % was measured, on CPUs and for an H100, of
 steps of 12 packages (2026-11-23; `benchmarks/results/log_figures.md` has those of CPUs)."""
 
 

@@ -21,7 +21,7 @@ class Outlet(enum.Enum):
 
     NOWHERE = enum.auto()
     LOGGING = enum.auto()
-    """To the handlers that the program has given to the root logger or to "hloom"."""
+    """Lines go to the handlers of the root logger or of "hloom"."""
     NOTEBOOK = enum.auto()
     STDERR = enum.auto()
 

@@ -186,8 +186,8 @@ def _is_step(module: ir.Module) -> bool:
 
 
 _MANY_TIMES = 4
-"""A program whose temporaries are so many times its arguments and results is no set-up: that takes
-a few times what it draws."""
+"""The ratio of temporaries to arguments and results from which a program is no set-up: a set-up
+takes a few times the arrays that it draws."""
 
 
 def _computes_much(record: CompileRecord) -> bool:

@@ -25,9 +25,9 @@ class LogLevel(enum.Enum):
     OFF = "off"
     """Nothing but warnings."""
     DEFAULT = ""
-    """Lines, as the program's own configuration of `logging` has it where there is one."""
+    """Lines, by the program's own configuration of `logging` if it has one."""
     ON = "on"
-    """Lines, also where that configuration drops what is only information."""
+    """Lines, also where that configuration drops the level INFO."""
     SUMMARY = "summary"
     """Lines, and a table at the end of the program."""
 

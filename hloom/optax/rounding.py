@@ -17,7 +17,7 @@ from jax import lax
 
 _GOLDEN = 0x9E3779B9
 _LOW_BITS = 16
-"""What float32 has more than bfloat16."""
+"""The bits that float32 has beyond bfloat16."""
 
 
 def random_bits(shape: tuple[int, ...], *, step: jax.Array, tensor: int) -> jax.Array:

@@ -25,12 +25,12 @@ VARIABLES = frozenset(
         "JAX_HLOOM_MODULES",
     }
 )
-"""What a user sets."""
+"""The variables that a user sets."""
 
 _OTHERS = frozenset(
     {"HLOOM_FAKE_OLD_DRIVER", "HLOOM_SKIP_H100", "HLOOM_SKIP_TPU", "JAX_HLOOM_STEP"}
 )
-"""What the tests and JAX's own flag read."""
+"""Variables that the tests and JAX's own flag read."""
 
 _PREFIXES = ("HLOOM_", "JAX_HLOOM_")
 

@@ -21,7 +21,8 @@ MODULES = "JAX_HLOOM_MODULES"
 MIN_SIZE = "JAX_HLOOM_MIN_SIZE"
 
 DEFAULT_MIN_BYTES = 2**20
-"""Of all values of a program together, which is far more than what it takes at any time."""
+"""The default for the bytes of all values of a program together, far more than its memory at any
+time."""
 
 
 def chosen(pipeline: Pipeline, origin: Origin, modules: object, min_size: object) -> Pipeline:
@@ -96,7 +97,7 @@ class _Seen:
 
 _seen: dict[str, _Seen] = {}
 _TOLD = 5
-"""How many names a reminder has at most."""
+"""The most names in a reminder."""
 
 
 def _note(wanted: str, name: str, *, matched: bool) -> None:

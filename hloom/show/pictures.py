@@ -14,8 +14,8 @@ COLORS_CSS = resources.files("hloom.show").joinpath("colors.css").read_text("utf
 COLORS, DARK = (
     dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in COLORS_CSS.split("@media")
 )
-"""By CSS variable; a picture has the light ones. The two curves differ to every kind of eye, and by
-their marks too."""
+"""Colours by CSS variable; a picture uses the light ones. The two curves differ for every kind of
+colour vision, and by their marks."""
 
 PNG_DOTS_PER_INCH = 200
 

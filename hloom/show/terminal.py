@@ -117,7 +117,8 @@ class Breakable:
 
 
 _SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])|(?=\{)")]
-"""Where a name may be broken, each only where the parts are still too long by those before it."""
+"""The separators after which a name may wrap; each is used only where the earlier ones leave too
+long parts."""
 
 
 def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> list[str]:

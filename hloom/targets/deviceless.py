@@ -34,7 +34,7 @@ WITHOUT_TPU = {
     # Otherwise a second process that loads libtpu would fail: libtpu claims the TPU for itself.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What libtpu wants to know where there is no TPU; any type does for every topology."""
+"""The variables that libtpu needs on a machine without a TPU; any type works for every topology."""
 
 
 class MissingCompilerError(RuntimeError):

@@ -82,24 +82,25 @@ _OF_SPEED = (
     "network_bytes_per_s",
     "vector_flops_per_s",
 )
-"""Those that `Speed` has under the same name."""
+"""The figures that are fields of `Speed` under the same name."""
 
 USABLE_PERCENT = 80
-"""What a program may take of a host's memory: the rest is the program's own and other programs'."""
+"""The share of a host's memory that a program may take: the rest is for Python and other
+processes."""
 
 GPU_PERCENT = 75.0
-"""What JAX's allocator takes of a GPU's memory unless a variable says otherwise."""
+"""The share of a GPU's memory that JAX's allocator takes unless a variable sets it."""
 
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", FRACTION)
-"""JAX's variables of that share; by the second, older name it is known."""
+"""JAX's variables of that share; the second is the older name."""
 
 _TPU_FLOAT32_PASSES = (1, 3, 6)
-"""A TPU multiplies float32 as bfloat16: once, three or six times, by the precision asked for
+"""A TPU multiplies float32 as bfloat16: once, three or six times, by the requested precision
 (https://docs.jax.dev/en/latest/_autosummary/jax.lax.Precision.html)."""
 
 _TPU_KERNEL_S = 3.5e-7
-"""What one step of a kernel's pipeline takes at least on a TPU
+"""The least time of one step of a kernel's pipeline on a TPU
 (https://docs.jax.dev/en/latest/pallas/tpu/pipelining.html)."""
 
 

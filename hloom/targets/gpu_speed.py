@@ -40,12 +40,13 @@ and RTX Blackwell, read as rate / (cores x clock)."""
 _LAUNCH_S = 2e-6
 
 _COLLECTIVE_S = 5e-6
-"""As XLA reckons (kNcclKernelLaunchOverhead, gpu_performance_model_base.h)."""
+"""XLA's own figure (kNcclKernelLaunchOverhead, gpu_performance_model_base.h)."""
 
 _STACK_PASSES = 2
-"""Written and read, the least that it can be. On an H200 steps of four language models took less by
-six to nine times the bytes that loops no longer stacked (benchmarks/results/gpu_nvidia_h200.md):
-stacks are filled before they are written, and slices are copied."""
+"""One write and one read, the minimum. On an H200 steps of four language models were faster by the
+time of six to nine times the bytes that loops no longer stacked
+(benchmarks/results/gpu_nvidia_h200.md): stacks are filled before they are written, and slices are
+copied."""
 
 
 def of_gpu(

@@ -103,7 +103,7 @@ _ASYNC = frozenset({"kAsyncDone", "kAsyncStart"})
 _BRANCHING = frozenset({"kConditional", "kWhile"})
 
 _LIBRARY = frozenset({"kCholesky", "kConvolution", "kFft", "kTriangularSolve"})
-"""What hloom's own kernels are called; they have the command-buffer trait."""
+"""The prefix of hloom's own kernels, which have the command-buffer trait."""
 _SLICES = "kDynamicSliceFusion"
 
 

@@ -40,7 +40,8 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _TYPED_FFI = "api_version=API_VERSION_TYPED_FFI"
 
 _CONTROL_FLOW = frozenset({"async-start", "call", "conditional", "while"})
-"""Operations that run computations; of an asynchronous one the first of its three parts."""
+"""Operations that run computations; an asynchronous one is listed by the first of its three
+parts."""
 
 
 @dataclasses.dataclass(frozen=True)

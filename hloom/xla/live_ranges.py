@@ -23,7 +23,8 @@ from hloom.xla.hlo import HloModule
 from hloom.xla.origins import HloValue, Origin, Origins
 
 MAX_VALUES = 4096
-"""The largest that are listed: a program of 20,000 instructions has as many values again."""
+"""The most values that are listed, the largest: a program of 20,000 instructions has as many
+values."""
 
 ARGUMENT, OUTPUT, CONSTANT, TEMP = "argument", "output", "constant", "temp"
 _LOCAL, _HOST = "local", "host"

@@ -59,19 +59,19 @@ class Origin:
 
 
 _MOST_MAKERS = 64
-"""Of the values that hand one piece of memory on to each other, how many are asked for a line."""
+"""The most values in the same memory, one after the other, that are searched for a source line."""
 
 _MOST_STEPS = 256
-"""How far a value is followed: each instruction once, and no program nests so deep."""
+"""The most instructions that a value is followed through; no program nests as deep."""
 
 _FORWARDING = frozenset({"conditional", "copy", "parameter", "while"})
-"""Opcodes of instructions whose results another instruction has made."""
+"""Opcodes of instructions whose results another instruction computes."""
 
 _SAME = frozenset({"bitcast", "copy", "optimization-barrier"})
-"""Opcodes of instructions whose result is the operand's, laid out otherwise."""
+"""Opcodes of instructions that return their operand in another layout."""
 
 _SHAPED = frozenset({"broadcast", "reshape", "transpose"})
-"""Those of what a loop does with a value before it stores it, or when it has read it."""
+"""Opcodes that a loop applies to a value before storing it, or after reading it."""
 
 _IN_LOOP = "/while/body/"
 
@@ -200,7 +200,7 @@ _FOLLOWED = frozenset(
     | _SAME
     | _SHAPED
 )
-"""Opcodes of the results of fusions that another instruction in them, or before them, makes."""
+"""Opcodes of fusions' results that another instruction in the fusion, or before it, computes."""
 
 
 def _hands_on(one: HloInstruction) -> bool:

@@ -24,7 +24,7 @@ _RUN_PRODUCTS = frozenset({"custom-call", "dot", "fusion"})
 _STRATEGY = re.compile(r'"kernel_strategy":"KERNEL_STRATEGY_(\w+)"')
 
 _KERNELS = {"DEFAULT": "NCCL", "TRITON_ONE_SHOT": "one-shot", "TRITON_TWO_SHOT": "two-shot"}
-"""By name of XLA's strategy, which kernel it is: NCCL's, or one of XLA's own."""
+"""The kernel by name of XLA's strategy: NCCL's, or one of XLA's own."""
 
 _ORDINARY = 0
 """The memory space of a device's memory."""

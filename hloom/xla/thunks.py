@@ -26,7 +26,8 @@ _PAIR = re.compile(r"async_id=(\d+)")
 _LABEL = re.compile(r"(condition|body|true_branch|false_branch|branch_\d+):")
 _ENTRY = re.compile(r'profile_annotation: "(?P<name>[^"]*)"(?:\s+thunk_id: (?P<number>\d+))?\s+\}')
 _INLINE_INDENT = 2
-"""The first thunk of a sequence stands in the sequence's own line, the others so far inside it."""
+"""The indentation of the later thunks of a sequence; the first one is in the sequence's own
+line."""
 
 
 @dataclass

@@ -12,8 +12,8 @@ import numpy as np
 MEMORY_KIND = "pinned_host"
 
 LEAST_BYTES = 2**20
-"""Residuals of fewer bytes stay on the device, if nothing else is said: a copy of less costs as
-much as one of this."""
+"""The default size below which residuals stay on the device: a smaller copy costs as much as one of
+this size."""
 
 
 class HostMemoryError(ValueError):

@@ -20,7 +20,7 @@ from hloom_steps.mpmd.waits import Watch
 _Result = TypeVar("_Result")
 _KEY = "hloom/stages/plan"
 _AGREE_S = 600.0
-"""How long to wait for another process's plan, which it may have to compile first."""
+"""Seconds to wait for another process's plan, which may need a compile first."""
 
 _peers: list[Peers] = []
 _plans = itertools.count()

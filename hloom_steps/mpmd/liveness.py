@@ -25,13 +25,13 @@ from hloom._jax.distributed import ProcessStore
 
 _KEY = "hloom/stages/address"
 _MEET_S = 300.0
-"""How long to wait for another process's address, or connection."""
+"""Seconds to wait for another process's address, or connection."""
 _SILENT_S, _PROBES = 3, 4
-"""After how many silent seconds a host is asked whether it lives, and how often, each second."""
+"""Silent seconds after which a host is probed, and the number of probes, one per second."""
 _GOODBYE = b"."
 _TOKEN_BYTES = 16
 _HELLO_S = 10.0
-"""How long who connects may take to say who it is."""
+"""Seconds in which a connecting process has to identify itself."""
 
 
 class StagesError(RuntimeError):

@@ -8,7 +8,7 @@ from hloom_steps.mpmd.schedules import Task
 from hloom_steps.mpmd.timeline import Timeline
 
 _WIDEST = 120
-"""The characters of a row; what comes behind them is left out."""
+"""The most characters of a row; the rest is left out."""
 
 
 def drawn(columns: Mapping[Task, float], stages: int) -> list[str]:

@@ -15,7 +15,7 @@ from hloom.passes.framework.errors import did_you_mean
 from hloom_steps.stages.programs import Direction
 
 LETTERS = {Direction.FORWARD: "F", Direction.BACKWARD: "B", Direction.WEIGHTS: "W"}
-"""What programs are called in names of tasks."""
+"""The letters of programs in names of tasks."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Task:
 
 
 Rows = tuple[tuple[Task, ...], ...]
-"""For each stage its tasks."""
+"""The tasks of each stage."""
 
 
 def rows_of(schedule: str, stages: int, microbatches: int) -> Rows:
@@ -94,4 +94,5 @@ SCHEDULES: dict[str, Callable[[int, int, int], list[Task]]] = {
     "gpipe": _gpipe,
     "zero-bubble": _zero_bubble,
 }
-"""By its name the row of a stage, given its number, that of all stages, and of microbatches."""
+"""By schedule name, the function that returns a stage's row, given its number and the numbers of
+stages and microbatches."""

@@ -31,7 +31,7 @@ from hloom_steps.stages import Stages as StagesPass
 from hloom_steps.stages.programs import Parameter, Stages
 
 Placed = tuple[dict[str, jax.Array], ...]
-"""Parameters, or their gradients: for each stage by name the arrays that it holds."""
+"""Parameters, or their gradients: the arrays of each stage, by name."""
 
 
 def stages(

@@ -21,7 +21,7 @@ from hloom_steps.mpmd.transports import Parcel
 
 _POLL_S = 0.002
 _GRACE_S = 5.0
-"""How long an error of a transfer waits for the news that its other process is gone."""
+"""Seconds that an error of a transfer waits for the report that its other process has died."""
 
 _Result = TypeVar("_Result")
 

@@ -88,9 +88,9 @@ from hloom_steps.split.plan import SplitPlan
 from hloom_steps.split.rewrite import apply_split
 
 BEFORE = ("remat", "off")
-"""Passes before this one where nobody names any: ``remat`` decides what scans stack, and where the
-backward program computes it again. Under a bound, which the split may hold only by what scans
-stack, without it, too; the better one is taken."""
+"""The default passes before this one: ``remat`` decides which values scans stack, and where the
+backward program recomputes the others. Under a bound, which the split may meet only through the
+scans' stacks, the step is also planned without it, and the better plan is used."""
 
 
 @dataclass(frozen=True)

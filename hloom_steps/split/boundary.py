@@ -26,16 +26,16 @@ from hloom.passes.ir.marks import mark_name
 from hloom.passes.ir.op_facts import Kind
 
 COTANGENT = "hloom.cotangent"
-"""Attribute of an argument of the program: it is a cotangent, which the backward pass is given."""
+"""Attribute of an argument of the program that is a cotangent, an input of the backward pass."""
 
 GRADIENT = "hloom.gradient"
-"""Attribute of a result of the program: the backward pass gives it, whatever it depends on."""
+"""Attribute of a result of the program that the backward pass returns, whatever it depends on."""
 
 WEIGHT_GRADIENT = "hloom.weight_gradient"
-"""Attribute of a result of the program: a second backward program gives it."""
+"""Attribute of a result of the program that a second backward program returns."""
 
 PRICE_UNITS = 1e12
-"""A second in the prices of cuts, which are whole numbers: picoseconds."""
+"""The units of a second in the prices of cuts, which are whole picoseconds."""
 
 
 class SplitError(ValueError):

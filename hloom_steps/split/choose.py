@@ -36,7 +36,8 @@ from hloom_steps.split.merge import merged
 from hloom_steps.split.plan import LoopsAgain, SplitPlan
 
 _MOST_CAPS = 4
-"""Bounds on stacks that are tried: what else crosses is known once the loops are written."""
+"""The most bounds on stacks that are tried: other crossing bytes are known only after the loops are
+rewritten."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _division(boundary: Boundary) -> Division:
 
 
 _MIN_BYTES = 16 * 1024
-"""Slices that take less stay as they are stacked, as in `remat`."""
+"""The size below which slices stay stacked, as in `remat`."""
 
 
 def with_stacks(

@@ -21,8 +21,8 @@ from hloom.passes.ir.ops import BARRIER
 from hloom_steps.split.flow import behind, made_of
 
 _FINE = 256
-"""A new value weighs this part more than its bytes, so that of equal cuts the one is chosen that
-holds what is there already."""
+"""A new value weighs more than its bytes by one part in this many, so that of equal cuts the one
+that holds existing values is chosen."""
 
 _STACKS = "stablehlo.dynamic_update_slice"
 

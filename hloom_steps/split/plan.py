@@ -17,13 +17,13 @@ from hloom_steps.split.boundary import Boundary
 from hloom_steps.split.divide import Division
 
 DONE_AGAIN = "products done again"
-"""The fact that is the share of the step's products that both programs do."""
+"""The name of the fact with the share of the step's products that both programs compute."""
 
 ADDED_SECONDS = "time of work done again"
-"""The fact that is what all expensive work takes that is done again, by rooflines."""
+"""The name of the fact with the time of all recomputed expensive work, by rooflines."""
 
 CROSSING = "bytes of residuals"
-"""The fact that is the bytes that cross on one device."""
+"""The name of the fact with the bytes that cross on one device."""
 
 
 @dataclass(frozen=True)

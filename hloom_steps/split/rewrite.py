@@ -22,14 +22,14 @@ FORWARD, BACKWARD = "forward", "backward"
 """The names of the two functions."""
 
 OF_INPUTS, OF_WEIGHTS = "backward_x", "backward_w"
-"""The names of the functions in the place of the backward one, where it is divided."""
+"""The names of the functions that replace the backward one where it is divided."""
 
 RESIDUAL = "hloom.residual"
 """Attribute of a result of one of the functions and of an argument of a later one: the name of the
 residual that it is."""
 
 PLACED = "hloom.placed"
-"""Attribute beside that: for each dimension the axes of the mesh that split the residual."""
+"""Attribute beside `RESIDUAL`: the mesh axes that shard each dimension of the residual."""
 
 
 def apply_split(plan: SplitPlan) -> None:

@@ -78,7 +78,7 @@ from hloom_steps.stages.programs import Stages as Programs
 from hloom_steps.stages.write import stages_of
 
 _MOST_CORRECTIONS = 2
-"""How often an uneven step is cut again, which takes as long as the first time."""
+"""The most times that an uneven step is cut again; each takes as long as the first cut."""
 
 
 @dataclass(frozen=True)

@@ -31,23 +31,24 @@ from hloom_steps.stages.joint import Joint, made_of_parameters
 from hloom_steps.stages.trips import LayerLoop, layer_groups
 
 EVEN = 0.12
-"""Up to this share of the mean above it the longest stage may be, for fewer bytes."""
+"""The share of the mean by which the longest stage may exceed it, for fewer bytes."""
 
 _EVEN_AGAIN = 0.08
-"""The same of a step whose stages are to be corrected."""
+"""That share for a step whose stages are corrected."""
 
 _SLOW_SHARE = 1e-3
-"""The share of a step from which cheap work is slow: such steps may be cut behind it."""
+"""The share of a step's time from which cheap work is slow: a step may be cut after it."""
 
 _STEP = 0.05
-"""Where that cannot be, cuts whose longest stages differ by less than this are told apart by bytes.
+"""Where `EVEN` cannot be met, cuts whose longest stages differ by less than this are compared by
+bytes.
 """
 
 _MOST_CUTS = 256
-"""Places between operations of which the cuts are looked at."""
+"""The most places between operations whose cuts are computed."""
 
 Cuts = tuple[tuple[int, tuple[int, ...]], ...]
-"""By group of scans over layers the iterations at which a part begins."""
+"""For each group of scans over layers, the iterations at which a part starts."""
 
 
 FloatArray = NDArray[np.float64]

@@ -28,8 +28,8 @@ from hloom_steps.stages.joint import Joint
 from hloom_steps.stages.programs import Batch, Parameter, Source
 
 _HELD = 8
-"""A byte of a parameter that two stages hold, against one that crosses: with it are held a
-gradient and what an optimizer keeps, and the gradients are added across stages."""
+"""The weight of a byte of a parameter that two stages hold, relative to a crossing byte: its
+gradient and the optimizer's state are held too, and gradients are added across stages."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from hloom.passes.framework.text import percent, pluralize, size
 from hloom_steps.stages.programs import Direction, Stages
 
 CROSSING = "bytes that cross"
-"""The fact that is what stages send each other of one microbatch."""
+"""The name of the fact with the bytes that stages send each other in one microbatch."""
 
 BALANCE = "longest stage over the mean"
-"""The fact that tells how even the stages' times are."""
+"""The name of the fact with the balance of the stages' times."""
 
 
 @dataclass(frozen=True)

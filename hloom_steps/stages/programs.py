@@ -92,10 +92,11 @@ class Direction(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
-    """All gradients; or those alone that earlier stages wait for, where there is one of weights."""
+    """Returns all gradients; or only those that earlier stages wait for, if a program of weights
+    exists."""
     WEIGHTS = "weights"
-    """The gradients of parameters, where they are apart. The first stage has no such program: no
-    stage waits for what it gives."""
+    """Returns the gradients of parameters, where they have their own program. The first stage has
+    none, since no stage waits for its results."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hloom_steps.stages.programs import Parameter
 from hloom_steps.stages.rows import CONCATENATE, axis_of, does_each_row_alone, with_operand
 
 _WHOLE = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
-"""Operations of one operand that do the same to each term of a sum."""
+"""Operations of one operand that can be applied to each term of a sum."""
 
 
 @dataclass(frozen=True)

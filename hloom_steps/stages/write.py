@@ -55,10 +55,10 @@ from hloom_steps.stages.rows import RowReader, concatenated
 _LeafSource = Parameter | Batch | Cotangent
 
 _MIN_BYTES = 16 * 1024
-"""Values that take less are kept as they are, as in `remat`."""
+"""The size below which values are saved as they are, as in `remat`."""
 
 _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
-"""Attributes of an argument that say how it lies on devices."""
+"""Attributes of an argument with its sharding."""
 
 
 def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> Stages:
@@ -389,7 +389,7 @@ class _Writer:
 
 
 _KINDS = {FORWARD: Direction.FORWARD, OF_WEIGHTS: Direction.WEIGHTS}
-"""By the name of a half; all others are backward programs."""
+"""The kind of a program by the name of its half; all others are backward programs."""
 
 
 def _order(source: Source) -> tuple[int, int, int]:

@@ -34,7 +34,7 @@ from hloom_tools.replay.comparison import Tolerance
 from hloom_tools.replay.decisions import Replayed, other_plans, replayed
 
 _RISE_PERCENT = 1.0
-"""What the peak may rise by: a copy here or there is no pass's mistake."""
+"""The allowed rise of the peak: an additional copy is no fault of a pass."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,8 +27,8 @@ from hloom_tools.demo.training import CompiledStep, Training, compile_step, larg
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 
 TOLERANCE = 1e-4
-"""How far the losses may differ, relative. Two float32 programs that add in another order differ by
-1e-7 in a step, and AdamW, which divides by the gradient's own size, lets that grow."""
+"""The allowed relative difference of losses. Two float32 programs that add in another order differ
+by 1e-7 in a step, and AdamW, which divides by the gradient's own size, lets that grow."""
 
 _SIZES = {
     "layers": "blocks of the model",

@@ -24,7 +24,7 @@ from hloom_steps.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
 from hloom_tools.estimates.drawing import Mark, Scene
 
 _SHARES = (0.75, 0.5, 0.25, 0.125)
-"""Of the residuals without a bound, where no budgets are asked for; and the least at the end."""
+"""The shares of the residuals without a bound, by default; the least bound is added at the end."""
 
 _COLUMNS = (("residuals", True), ("added time", True), ("products again", True), ("spec", False))
 

@@ -30,13 +30,14 @@ from hloom.passes.planner.variants import moves_of
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
 
 MOST_VALUES = 5
-"""The values at the peak that are told of."""
+"""The number of values at the peak that are listed."""
 
 POINTS = 10
-"""The points along a frontier where no budgets are asked for."""
+"""The default number of points along a frontier."""
 
 _RANDOM = "threefry2x32"
-"""The function that JAX outlines for its random numbers; names of several have a number behind."""
+"""The function that JAX outlines for its random numbers; further ones have a number after the
+name."""
 
 _SPELLING = next(option for option in options_of(Fit) if option.name == "budget")
 

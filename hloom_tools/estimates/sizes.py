@@ -29,12 +29,13 @@ from hloom.passes.planner.variants import moves_of
 from hloom_tools.estimates.estimating import analysis_of, caveat_of, lowered_for
 
 Program = Callable[[int], Any]
-"""Gives, for a size, a `jax.stages.Lowered`, or a jitted function and its arguments."""
+"""A function that returns, for a size, a `jax.stages.Lowered`, or a jitted function and its
+arguments."""
 
 _HLOOM = Path(__file__).parents[1]
 
 MOST = 1 << 16
-"""The largest size that is looked for."""
+"""The largest size that is tried."""
 
 
 class SizesError(ValueError):

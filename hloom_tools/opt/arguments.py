@@ -33,7 +33,7 @@ failed."""
 
 
 PLAN_FORMATS = ("auto", "table", "json")
-"""How plans are shown; the first looks at where they go."""
+"""The formats of plans; the first depends on the output stream."""
 
 _SEE_HELP = " `hloom-opt --help` lists the options."
 

@@ -14,7 +14,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.show.visible import in_columns, visible
 
 BUFFER_NAME = "-"
-"""The file name that MLIR gives to what it parses from memory."""
+"""The file name that MLIR gives to text parsed from memory."""
 
 _SNIPPET_COLUMNS = 100
 _NOTE_LINES = 8

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 finfo: Any = jnp.finfo
-"""What of a dtype's numbers can be, e.g. its `eps`; narrow and complex ones as well."""
+"""The limits of a floating-point dtype, e.g. its `eps`; narrow and complex ones included."""
 
 _CHUNK_ELEMENTS = 2**20
-"""Compared at once: the float64 copies of a chunk take 16 MiB, whatever the value takes."""
+"""The elements compared at once: the float64 copies of a chunk take 16 MiB."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ _COMPLAINT = re.compile(r"(?:LLVM ERROR: |error: )(.*)")
 _SHARDING_CALLS = ("Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.ShardingConstraint")
 
 _CARRIERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8"}
-"""The bindings hand out arrays of NumPy's own types only: these, and narrow floats as f32, go in
-and out as wider ones, which hold every value of theirs. A complex array goes as two."""
+"""The bindings only return arrays of NumPy's own types: the other types, and narrow floats as f32,
+are passed as wider ones, which represent all their values. A complex array is passed as two."""
 
 
 def interpret(

@@ -23,7 +23,7 @@ from hloom_tools.replay import ReplayError
 _LONGEST_NAME = 500
 _MOST_LEFT_OUT = 10
 _MOST_WIDTHS = 16
-"""Of elements of matrix products, in bits."""
+"""The most entries by element width of matrix products."""
 
 _KNOWN = {"name", "memory_bytes", "usable_bytes", "speed", "keeps_barriers"}
 _FIGURES = {"matrix_flops_per_s", "vector_flops_per_s", "bytes_per_s", "kernel_s"}
@@ -176,17 +176,17 @@ _ALLOWED: dict[str, re.Pattern[str]] = {
     "xla_cpu_max_isa": re.compile(r"|SSE4_2|AVX|AVX2|AVX512|AVX512_VNNI|AVX512_BF16|AMX(_FP16)?"),
     "xla_disable_hlo_passes": _words(_PASSES),
 }
-"""By name what a value has to look like."""
+"""The pattern of allowed values by option name."""
 
 _DUMPS = "xla_dump"
-"""They have XLA write what it made of a program, and decide nothing of it."""
+"""Options that make XLA write a program's files without affecting the program."""
 
 _REACHES_OUT = re.compile(
     r"(?:^|_)(?:cache|dir|directory|dump|extra|file|filename|files|flags|from|libnvjitlink|"
     r"libnvptxcompiler|libraries|library|llvm|load|nvlink|override|path|plugin|profile|ptx|ptxas|"
     r"results|to)(?:_|$)"
 )
-"""Words in names of options that have XLA read or write files, or run other programs."""
+"""Words in names of options that make XLA read or write files, or run other programs."""
 
 _PLAIN = re.compile(r"[\w+,:=. -]{0,80}")
 

@@ -45,12 +45,12 @@ from hloom_tools.replay.signature import Value, values_of
 Array = NDArray[Any]
 
 _MOST_DEVICES = 4096
-"""That a replay is for at most; of the CPU's virtual ones each takes memory and threads."""
+"""The most devices of a replay; each virtual CPU device takes memory and threads."""
 
 _CPU_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
-"""How MLIR begins what it says of a text from memory."""
+"""The prefix of MLIR's messages about text from memory."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hloom_tools.replay import ReplayError
 from hloom_tools.replay.signature import TOKEN
 
 _DIALECTS = frozenset({"builtin", "chlo", "func", "sdy", "stablehlo"})
-"""What JAX writes modules in, apart from modules of dynamic shapes, which are not replayed."""
+"""The dialects of JAX's modules, except modules of dynamic shapes, which are not replayed."""
 
 _KNOWN = frozenset(
     """
@@ -36,7 +36,7 @@ _KNOWN = frozenset(
     xla.sdy.LocalToGlobalShape xla.sdy.ShardingConstraint
     """.split()
 )
-"""Custom calls that XLA takes for a hint, or writes out in operations of its own."""
+"""Custom calls that XLA reads as a hint, or expands into its own operations."""
 
 _NUMERICAL = re.compile(
     r"(?:lapack|cublas|cusolver|cusparse|hipblas|hipsolver|hipsparse)_\w+"
@@ -46,7 +46,7 @@ _NUMERICAL = re.compile(
 """jaxlib's calls into libraries of linear algebra, which take numbers only."""
 
 _CONFIGS = ("backend_config", "mhlo.backend_config")
-"""Attributes that hold those of a call to a typed handler."""
+"""Attributes with the configuration of a call to a typed handler."""
 
 
 def require_trust(module: ir.Module) -> None:

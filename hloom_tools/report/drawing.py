@@ -18,7 +18,7 @@ from hloom.files import write_whole
 from hloom.show.pictures import COLORS, PNG_DOTS_PER_INCH, figures
 
 Width = Literal["wide", "phone"]
-"""For a page of about 1,000 px, or of about 360."""
+"""The width of a page: about 1,000 px, or about 360."""
 
 WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
 _TITLE_INCHES = 0.4

@@ -19,16 +19,16 @@ from hloom.show import units
 from hloom_tools.report.sources import Json, entries
 
 PAGE = "report.html"
-"""What a report is called in the dump's folder, and an index in that of several."""
+"""The file name of a report in the dump's folder, and of an index in a folder of several."""
 
 COMPARISON = "comparison.html"
-"""What differs from another dump, in the folder of the second one."""
+"""The file name of a comparison, in the folder of the second dump."""
 
 _MOST_ARRAYS = 5000
-"""Arguments or results that a page tells of."""
+"""The most arguments or results on a page."""
 
 _MOST_FILES = 500
-"""Files of a folder that are listed: a module has some thirty."""
+"""The most files of a folder that are listed: a module has some thirty."""
 
 
 @dataclass(frozen=True)

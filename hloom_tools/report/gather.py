@@ -40,7 +40,7 @@ from hloom_tools.report.sources import Sources, entries
 from hloom_tools.report.tips.alive import tips_of_xla
 
 MOST_MODEL_BYTES = 64 * 2**20
-"""A module with more text than that is not read to model its memory: it would take minutes."""
+"""The largest text of a module whose memory is modelled: a larger one would take minutes."""
 
 _DAMAGE: tuple[type[Exception], ...] = (ArithmeticError, AttributeError, LookupError, OSError)
 _DAMAGE += (PassError, RecursionError, TypeError, ValueError)
@@ -212,10 +212,10 @@ def _may_change_memory(state: State) -> bool:
 
 
 MOST_IN_FULL = 12
-"""Of how many modules a report shows all there is; of others the figures, folded."""
+"""The number of modules that a report shows in full; of others it shows folded figures."""
 
 _SMALL_SHARE = 0.1
-"""A module that takes less than this of what the largest takes is folded, if no pass touched it."""
+"""The share of the largest module's memory below which a module that no pass changed is folded."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hloom_tools.report.tips.alive import Tip
 from hloom_tools.report.totals import Total, by_argument, by_layer
 
 _MOST_OWNERS = 8
-"""How many owners of the peak a table tells of."""
+"""The most owners of the peak in a table."""
 
 
 @dataclass(frozen=True)

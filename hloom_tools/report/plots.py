@@ -18,12 +18,12 @@ from hloom_tools.report.memory import MemoryView
 from hloom_tools.report.tips.alive import Tip, tips_of_model, tips_of_two
 
 _MOST_STEPS = 600
-"""Of a curve: more are finer than a screen."""
+"""The most steps of a curve: more are finer than a screen."""
 
 _SCHEDULE = "instructions, in the order of XLA's schedule"
 
 _HIGHEST_LEVEL = 3
-"""How many times as high as the curves a line across may be: they would be flat below it."""
+"""The highest horizontal line relative to the curves, which would be flat below a higher one."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hloom_tools.report.memory import Bound
 from hloom_tools.report.sources import Json, Named, Sources, by_line
 
 _DEEPEST = 40
-"""How far a row is indented at most."""
+"""The deepest indentation of a row."""
 
 Entry: TypeAlias = str | Named
 """A line of a cell."""
@@ -154,7 +154,7 @@ HOW_PREDICTED = (
     "Each plan was compiled. The first prediction is hloom's model alone; the later ones are "
     "corrected by XLA's figures of the attempts before them."
 )
-"""What tells the two kinds of predictions of a budget apart."""
+"""The fact that distinguishes the two kinds of predictions of a budget."""
 
 _ATTEMPT_COLUMNS = {
     "attempt": Kind.COUNT,

@@ -22,10 +22,10 @@ from hloom_tools.report.sources import Named
 from hloom_tools.report.totals import Total
 
 _MOST_ROWS = 8
-"""Of a long table, how many rows a terminal gets; the page has all."""
+"""The most rows of a table on a terminal; the page has all."""
 
 _MOST_NESTED = 24
-"""Of a table whose rows are nested."""
+"""The most rows of a table with nested rows."""
 
 
 def text(report: Report) -> RenderableType:

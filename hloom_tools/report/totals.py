@@ -10,10 +10,10 @@ from hloom.passes.ir.names import argument_groups, layer
 from hloom_tools.report.sources import Named, Place
 
 MOST_ROWS = 8
-"""Of a table of totals; what is smaller is one row more."""
+"""The most rows of a table of totals; smaller ones share one more row."""
 
 _SMALL = 0.01
-"""A share of the peak; a layer with less is in that last row, too."""
+"""The share of the peak below which a layer is in that last row."""
 
 _Path = tuple[str, ...]
 """Parts of a name, which is all of them together: ("GPT", "/Block", "/Dense")."""

@@ -22,7 +22,7 @@ from hloom.dumps.write.array_files import ArrayEntry, Shard, write_share
 from hloom.targets.devices import machine_bytes
 
 SHARE_OF_MEMORY = 4
-"""Snapshots that wait to be written hold at most this part, a quarter, of the host's memory."""
+"""The divisor of the host's memory for snapshots that wait to be written: at most a quarter."""
 
 
 class HostBudget:
@@ -59,7 +59,7 @@ class HostBudget:
 
 
 BUDGET = HostBudget()
-"""The process's own."""
+"""The budget of this process."""
 
 
 @dataclass

@@ -13,8 +13,8 @@ from hloom.files import write_whole
 from hloom.policy import guarded
 
 _RUNS = 2
-"""Runs that are written beside a plan, each over the one before: the first one also compiles what a
-step does around its programs."""
+"""The number of runs that are written beside a plan, each over the one before: the first run also
+compiles the code around the programs."""
 
 
 class DividedStep:

@@ -14,7 +14,7 @@ from hloom.dumps.select.settings import MODULES, STEPS, Settings
 from hloom.passes.framework.text import pluralize
 
 _TOLD = 5
-"""How many steps, and how many folders, are named at most."""
+"""The most steps, and the most folders, that are named."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class _Asked:
 _asked: dict[Path, _Asked] = {}
 _written: set[Path] = set()
 _waiting = False
-"""Whether a program was kept for steps to come."""
+"""Whether a program was kept for later steps."""
 
 
 @functools.cache

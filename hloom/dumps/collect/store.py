@@ -28,14 +28,14 @@ from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
 
 MAX_MODULES = 1024
-"""Modules of which something is kept. A model's set-up compiles a few hundred small functions."""
+"""The most modules that are kept. A model's set-up compiles a few hundred small functions."""
 
 MAX_BYTES = 512 << 20
-"""Bytes on disk that all of it may take. A GPT of 4 unrolled layers takes 0.3 MiB a state."""
+"""The most bytes on disk of kept modules. A GPT of 4 unrolled layers takes 0.3 MiB a state."""
 
 Content: TypeAlias = str | bytes | Path
-"""What goes into one file of a module folder: its text or bytes; MLIR bytecode, to be written as
-text, under a name that ends with .mlir; or the path of a file that was kept, which holds these."""
+"""The content of one file of a module folder: text or bytes; MLIR bytecode, to be written as text,
+under a name that ends with .mlir; or the path of a kept file with such content."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LiveModule:
 
 
 KEPT = "states of the module, plans, thunk sequence, live ranges"
-"""What in `missing` names all that is there only where a module was kept."""
+"""The name in `missing` of all parts that exist only for kept modules."""
 
 _COMPILED_BEFORE = Missing(
     KEPT,
@@ -150,7 +150,7 @@ class LiveModules:
 
 
 LIVE = LiveModules()
-"""The modules of this process."""
+"""The kept modules of this process."""
 
 
 _numbers = itertools.count()

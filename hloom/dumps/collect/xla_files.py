@@ -30,7 +30,7 @@ _KEPT = {
     "after_optimizations-live-range.txt": "live-range.txt",
     "after_optimizations-memory-usage-report.txt": "memory-usage-report.txt",
 }
-"""How XLA's file names end, and ours in the folder `xla`."""
+"""The endings of XLA's file names, and our names in the folder `xla`."""
 
 _OF_LIVE_RANGES = (
     "after_optimizations-buffer-assignment.txt",
@@ -116,7 +116,7 @@ class XlaFiles:
 
 
 LIVE_RANGES, THUNKS = "live ranges", "thunk sequence"
-"""What in `missing` names files that only a compile gives."""
+"""The names in `missing` of files that only a compile writes."""
 
 
 def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:

@@ -204,7 +204,7 @@ def _absent(folders: Collection[int], expected: int) -> Iterator[Missing]:
 
 
 _MOST_ABSENT = 20
-"""Of the processes that are not there, how many are told one by one."""
+"""The most missing processes that are listed one by one."""
 
 
 def _unreadable(what: str, folder: Path, error: OSError) -> Missing:

@@ -16,10 +16,10 @@ from hloom import files
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"
 RAN = "ran.json"
-"""What a run of a step in several programs did."""
+"""The file with the record of a run of a step in several programs."""
 
 _LONGEST_NAME = 100
-"""Characters of a module's name that its folder has: file systems allow 255 bytes in all."""
+"""The most characters of a module's name in its folder's name: file systems allow 255 bytes."""
 
 _NUMBERED = re.compile(r"(.*)-(\d+)")
 _PROCESS = re.compile(r"\.?process-(\d+)(?:\.partial)?")

@@ -19,7 +19,7 @@ _PERIOD_S = 0.5
 """Seconds between two looks at the file."""
 
 _SHARE = 1000
-"""Looking takes at most a thousandth of the time: the file may be on a slow disk."""
+"""The largest share of time for reading the file, which may be on a slow disk."""
 
 _MAX_BYTES = 64 << 10
 

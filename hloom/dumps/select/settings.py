@@ -23,7 +23,7 @@ ARRAYS = "HLOOM_DUMP_ARRAYS"
 VARIABLES = (TO, STEPS, PASSES, MODULES, ARRAYS)
 
 END_TIMEOUT_S = 30.0
-"""Seconds that the end of a block waits for the writer; what is left goes on in the background."""
+"""Seconds that the end of a block waits for the writer; later writes go on in the background."""
 
 
 @dataclass(frozen=True)

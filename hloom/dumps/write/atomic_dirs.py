@@ -28,10 +28,11 @@ from hloom.policy import first_time, warn
 
 _RUN_KEY = "hloom/dump/run"
 _RUN_TIMEOUT_S = 30.0
-"""How long to wait for an id that another process has put already: a round trip, but loaded."""
+"""Seconds to wait for an id that another process has already stored: one round trip on a loaded
+machine."""
 
 _MOST_RUNS = 10_000
-"""Runs in one folder, over which the search for a free name ends."""
+"""The most runs in one folder, after which the search for a free name ends."""
 
 _lock = threading.Lock()
 _run_ids: dict[int, str] = {}

@@ -25,7 +25,7 @@ from hloom.files import write_whole
 from hloom.passes.ir.mesh import mesh_ops
 
 _ENVIRONMENT = ("JAX_", "HLOOM_")
-"""Variables whose names begin so are in "flags", beside XLA_FLAGS and LIBTPU_INIT_ARGS."""
+"""Prefixes of the variables in "flags", beside XLA_FLAGS and LIBTPU_INIT_ARGS."""
 
 _OPTIONS_OF_JAX = (
     "jax_compilation_cache_dir",
@@ -39,7 +39,7 @@ _OPTIONS_OF_JAX = (
     "jax_threefry_partitionable",
     "jax_use_shardy_partitioner",
 )
-"""What of jax.config decides what a program computes and how it is compiled."""
+"""The options of jax.config that affect a program's results and its compile."""
 
 
 def input_facts(module: ir.Module, text: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ NO_INPUT: Mapping[str, Any] = {
     "meshes": {},
     "sources": {},
 }
-"""`input_facts` where there is no input."""
+"""The result of `input_facts` without an input."""
 
 
 def _entry(value: EntryValue) -> dict[str, object]:
@@ -120,10 +120,11 @@ def flags() -> dict[str, object]:
 
 
 MAX_LINES = 5000
-"""Over all files. A GPT of 12 layers unrolled names 800 (measured 2026-11-21)."""
+"""The most source lines over all files. A GPT of 12 layers unrolled names 800 (measured
+2026-11-21)."""
 
 MAX_LINE_LENGTH = 500
-"""In characters; generated code has longer ones, which nobody reads."""
+"""The longest line in characters; generated code has longer ones."""
 
 _LOCATION = re.compile(r'("(?:[^"\\\n]|\\.)*"):(\d+):\d+')
 

@@ -34,7 +34,7 @@ from hloom.passes.framework.structure import written
 from hloom.policy import first_time, warn
 
 _BYTECODE = b"ML\xefR"
-"""What MLIR bytecode begins with."""
+"""The first bytes of MLIR bytecode."""
 
 
 def write_module(live: LiveModule, executable: Any | None, root: Path | None) -> Path | None:

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from hloom.dumps.collect.tracer import StepCapture
 
 MAX_WAITING = 4
-"""Steps that wait to be written. Each holds its executables, and its arrays where asked for."""
+"""The most steps that wait to be written. Each holds its executables, and its arrays if
+requested."""
 
 EXIT_TIMEOUT_S = 30.0
-"""How long the end of the program waits for what is still to be written."""
+"""Seconds that the end of the program waits for unwritten steps."""
 
 
 class Writer:

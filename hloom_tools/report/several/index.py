@@ -17,13 +17,13 @@ from hloom_tools.report.memory import StepBytes, memory_of
 from hloom_tools.report.sources import entries
 
 MOST_DUMPS = 2000
-"""Of which an index tells; a run of 1,000 dumped steps is a long one."""
+"""The most dumps in an index; a run of 1,000 dumped steps is a long one."""
 
 MOST_PAGES = 20
-"""For how many dumps a report is written: one takes seconds. Those that differ come first."""
+"""The most dumps with a report, which takes seconds each. Different dumps come first."""
 
 _MOST_MODULES = 3
-"""Of each dump, the modules with a row; the others are counted."""
+"""The most modules of a dump with a row; the others are counted."""
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ _FIGURES: tuple[tuple[str, _Read, Callable[[float], str]], ...] = (
     ("XLA or its cache", lambda module: module.times.compile_s, units.seconds),
     ("compiles", lambda module: module.times.compiles or None, _count),
 )
-"""Each with how it is read from a module, and how it is shown."""
+"""Each figure with the functions that read it from a module and format it."""
 
 
 def _step(figures: object) -> float | None:

@@ -21,7 +21,7 @@ from hloom_tools.report.several.pair import (
 from hloom_tools.report.text import heading, table
 
 _MOST_DUMPS = 50
-"""Of an index, how many a terminal gets; the page has all."""
+"""The most dumps of an index on a terminal; the page has all."""
 
 _MOST_OWNERS = 8
 

@@ -14,7 +14,7 @@ from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report.sources import Named, Place, Sources
 
 MOST_STRETCHES = 80
-"""Of a curve, parted evenly: narrower ones can hardly be pointed at."""
+"""The most stretches of a curve, of equal width: narrower ones are hard to point at."""
 
 _MOST_VALUES = 5
 _MOST_SPIKES = 6
