@@ -12,7 +12,7 @@ _WIDEST = 120
 
 
 def drawn(columns: Mapping[Task, float], stages: int) -> list[str]:
-    """Returns a row for each stage, "F0 F1 B0": each program at its column.
+    """Returns a row for each stage, "F0 F1    B0": each program at its column.
 
     Where a column is taken, the program follows directly after the one before it.
     """

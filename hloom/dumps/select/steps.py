@@ -4,7 +4,7 @@
 100:200:10   as Python slices: from 100, up to and without 200, every tenth
 *            every step
 none         none for now
-next the next one; in the control file only
+next         the next one; in the control file only
 """
 
 from __future__ import annotations

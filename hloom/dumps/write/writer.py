@@ -1,7 +1,7 @@
 """Writes the dumps of chosen steps in the background, one after the other.
 
-    DIR/step-3/.process-0.partial/ while it is written; its manifest lists what will follow
-    DIR/step-3/process-0/ when all is written
+    DIR/step-3/.process-0.partial/   while it is written; its manifest lists what will follow
+    DIR/step-3/process-0/            when all is written
 
 The training thread only submits a step. Any failure here is one warning, and the files of that step
 are deleted.
