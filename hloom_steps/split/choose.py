@@ -159,7 +159,8 @@ class Step:
 
 
 def _is_free(halves: Halves, value: ir.Value) -> bool:
-    """Whether a value is available in all programs: an argument of the caller, or a constant."""
+    """Whether all programs have a value: an argument of the caller, or computed from constants
+    alone."""
     number = halves.program.index.get(value)
     if number is None:
         return False

@@ -131,8 +131,8 @@ def boundaries_of(
     Args:
       module: as it goes to the passes.
       target: the device that it runs on.
-      budgets: bounds as sizes, or as shares of the bytes that cross without a bound; or a number of
-        points, down to the fewest bytes that can cross.
+      budgets: bounds as sizes, or as shares of the bytes that cross without a bound; or a number,
+        for fixed shares down to the fewest bytes that can cross.
       source: the name of the bounds' option, for errors.
 
     Raises SpecError for a bound that is neither, and PassError where the step cannot be split.

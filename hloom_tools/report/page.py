@@ -80,7 +80,8 @@ def _link(context: jinja2.runtime.Context, path: Path) -> str:
 
 
 def _shown(value: object) -> object:
-    """Returns the printable form of a value; markup of this module is not escaped."""
+    """Makes control characters of a plain string visible; other values, e.g. markup, are returned
+    unchanged."""
     return visible(value) if type(value) is str else value
 
 
