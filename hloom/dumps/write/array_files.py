@@ -24,7 +24,7 @@ import numpy as np
 from hloom import files
 from hloom.dumps.read.dump import DumpError
 from hloom.dumps.read.module import json_text
-from hloom.passes.framework.structure import Whole, read, written
+from hloom.passes.framework.structure import StructureError, Whole, read, written
 from hloom.targets.devices import machine_bytes
 
 ARRAYS = "arrays.json"
@@ -85,6 +85,12 @@ class ArrayEntry:
                 raise ValueError(f"shard {shard.key} is no part of {self.name}")
 
 
+@dataclass(frozen=True)
+class _Content:
+    arrays: tuple[ArrayEntry, ...]
+    offsets: Mapping[str, Whole]
+
+
 def write_share(
     folder: Path, entries: Sequence[ArrayEntry], shards: Mapping[str, np.ndarray]
 ) -> None:
@@ -98,8 +104,8 @@ def write_share(
         for key, values in shards.items():
             offsets[key] = stream.tell()
             stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-    manifest = {"arrays": written(entries), "offsets": offsets}
-    (folder / ARRAYS).write_text(json_text(manifest), encoding="utf-8")
+    content = written(_Content(tuple(entries), offsets))
+    (folder / ARRAYS).write_text(json_text(content), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -119,18 +125,18 @@ class Share:
     def open(cls, folder: Path) -> Share:
         """Reads a folder's arrays.json. Raises DumpError where it cannot be read."""
         try:
-            manifest = files.read_json(folder, ARRAYS)
-            entries = read(tuple[ArrayEntry, ...], manifest["arrays"])
-            offsets = read(dict[str, Whole], manifest["offsets"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = read(_Content, files.read_json(folder, ARRAYS))
+        except (OSError, StructureError) as error:
             raise DumpError(f"{folder / ARRAYS} cannot be read: {_reason(error)}.") from error
-        total_bytes = sum(math.prod(each.shape) * _dtype(each.dtype).itemsize for each in entries)
+        total_bytes = sum(
+            math.prod(each.shape) * _dtype(each.dtype).itemsize for each in found.arrays
+        )
         if total_bytes > machine_bytes():
             raise DumpError(
                 f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
                 f"{machine_bytes()}."
             )
-        return cls(folder, {entry.index: entry for entry in entries}, offsets)
+        return cls(folder, {entry.index: entry for entry in found.arrays}, found.offsets)
 
     def read(self, entry: ArrayEntry, whole: np.ndarray) -> int:
         """Copies this share of an array into the whole array; returns the number of values copied.
@@ -157,7 +163,7 @@ def _reason(error: Exception) -> str:
         return error.reason
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
