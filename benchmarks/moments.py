@@ -27,9 +27,9 @@ import hloom.optax
 from benchmarks.common.h100 import placement
 from benchmarks.common.measure import Benchmark, Columns, figure, section, text, tree_bytes
 from hloom_tools.demo import program
-from hloom_tools.demo.program import Gpt, Sizes
+from hloom_tools.demo.program import Gpt, ModelSizes
 
-SIZES = Sizes(layers=4, width=128, heads=4, batch=8, sequence=128)
+SIZES = ModelSizes(layers=4, width=128, heads=4, batch=8, sequence=128)
 SEEDS = (0, 1, 2)
 LAST = 50
 """Steps at the end whose mean loss is compared."""

@@ -32,11 +32,11 @@ from hloom._jax.executables import memory_figures
 from hloom.passes.framework.pipeline import Pipeline
 from hloom_steps.mpmd.cut import Call, cut
 from hloom_steps.mpmd.executables import Function, compiled_program
-from hloom_steps.mpmd.places import AXIS, Place
+from hloom_steps.mpmd.places import AXIS, StagePlace
 from hloom_steps.mpmd.schedules import rows_of
 from hloom_steps.mpmd.timeline import Timeline, timeline_of
 from hloom_steps.stages import Stages as StagesPass
-from hloom_steps.stages.programs import Direction, Program, Stages, Value
+from hloom_steps.stages.programs import Direction, StageProgram, StagePrograms, StageValue
 
 STAGES, MICROBATCHES = 4, 8
 
@@ -53,7 +53,7 @@ def main() -> None:
         found = cut(call, call.batch, Pipeline(()), StagesPass(stages=STAGES), device)
         stages, functions = found.stages, found.functions
         timeline = timeline_of(stages, rows_of("1f1b", STAGES, MICROBATCHES))
-        place = Place(jax.sharding.Mesh(np.array([device]), (AXIS,)))
+        place = StagePlace(jax.sharding.Mesh(np.array([device]), (AXIS,)))
         of_jax = _residuals_of_jax(program)
         for stage in range(STAGES):
             row = _row(stages, functions, timeline, place, stage)
@@ -64,7 +64,11 @@ def main() -> None:
 
 
 def _row(
-    stages: Stages, functions: dict[str, Function], timeline: Timeline, place: Place, stage: int
+    stages: StagePrograms,
+    functions: dict[str, Function],
+    timeline: Timeline,
+    place: StagePlace,
+    stage: int,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"stage": stage, "balance": stages.balance}
     for program in stages.of_stage(stage):
@@ -90,9 +94,9 @@ def _row(
     }  # fmt: skip
 
 
-def _given_bytes(stages: Stages, program: Program) -> int:
+def _given_bytes(stages: StagePrograms, program: StageProgram) -> int:
     """What a program gives to others, by the plan."""
-    values = (each for each in program.gives if isinstance(each, Value))
+    values = (each for each in program.gives if isinstance(each, StageValue))
     return sum(stages.values[each.number].bytes for each in values)
 
 

@@ -82,7 +82,7 @@ NAMES: dict[str, str] = {
     "hloom.passes.ir.marks": "mark_name",
     "hloom.passes.ir.mesh": "PARTITIONS REPLICAS partition_count",
     "hloom.passes.ir.names": "SourceLine argument_groups is_installed layer short_line split_name",
-    "hloom.passes.ir.op_facts": "Category Kind",
+    "hloom.passes.ir.op_facts": "Category OpKind",
     "hloom.passes.ir.ops": "BARRIER facts_of",
     "hloom.passes.ir.outline": "private_function",
     "hloom.passes.ir.shardings": "CONSTRAINT",

@@ -25,7 +25,7 @@ class ProgramError(ValueError):
 
 
 @dataclass(frozen=True)
-class Program:
+class ToolProgram:
     """A program, and the target that it runs on.
 
     Attributes:
@@ -55,7 +55,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def program_of(arguments: argparse.Namespace) -> Program:
+def program_of(arguments: argparse.Namespace) -> ToolProgram:
     """Returns the program that the arguments name. Raises ProgramError where none exists."""
     try:
         return _program(arguments.program, arguments.target)
@@ -68,7 +68,7 @@ def program_of(arguments: argparse.Namespace) -> Program:
         raise ProgramError(f"--target: {error}") from error
 
 
-def _program(file: Path, asked: str | None) -> Program:
+def _program(file: Path, asked: str | None) -> ToolProgram:
     target = None if asked is None else targets.load(asked)
     dump = None
     if file.is_dir() or (not file.exists() and not file.suffix):
@@ -92,4 +92,4 @@ def _program(file: Path, asked: str | None) -> Program:
     context.enable_multithreading(False)
     [chunk] = source.split(source.read(str(file)), at_markers=False)
     module = source.parse(chunk, context)
-    return Program(module, target or targets.load(_DEFAULT_TARGET), dump)
+    return ToolProgram(module, target or targets.load(_DEFAULT_TARGET), dump)

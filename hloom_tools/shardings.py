@@ -13,7 +13,7 @@ from hloom.passes.framework.options import SpellingError, parse_bytes, print_byt
 from hloom.passes.framework.text import seconds, size
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
-from hloom_tools.program import Program, add_program, program_of
+from hloom_tools.program import ToolProgram, add_program, program_of
 from hloom_tools.report.sections import plan_section
 from hloom_tools.report.sources import Sources
 from hloom_tools.report.text import tables
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: Overview, missing: Sequence[MissingConstraint], program: Program) -> None:
+def _show(found: Overview, missing: Sequence[MissingConstraint], program: ToolProgram) -> None:
     console = PlainConsole()
     if not found.lines and not found.whole:
         console.print("Nothing is sent: the program is for one device, or needs no other's data.")

@@ -62,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _lower(name: str, sharding: Any) -> Any:
     if name != DEMO:
         return SUBJECTS[name].lower(None, sharding)
-    from hloom_tools.demo.program import Sizes, TrainStep
+    from hloom_tools.demo.program import ModelSizes, TrainStep
 
-    return TrainStep(Sizes(), seed=0).lower(sharding)
+    return TrainStep(ModelSizes(), seed=0).lower(sharding)
 
 
 def _measure(name: str, sharding: Any) -> dict[str, Any]:

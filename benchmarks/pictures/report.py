@@ -18,7 +18,7 @@ from pathlib import Path
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
-from hloom_tools.demo.program import Sizes, TrainStep, batches, standard_library
+from hloom_tools.demo.program import ModelSizes, TrainStep, batches, standard_library
 from hloom_tools.report.command import write_page
 from hloom_tools.report.gather import gather
 
@@ -74,7 +74,7 @@ def take_picture(page: Path, out: Path) -> None:
 
 def _dumped(folder: Path) -> Path:
     """The dump of a step of the demo's model, in `folder`."""
-    sizes = Sizes()
+    sizes = ModelSizes()
     program = TrainStep(sizes, seed=0)
     state = program.first_state()
     corpus = standard_library()

@@ -11,7 +11,7 @@ from hloom._jax.flags import Flag, step_flag
 from hloom._jax.hook import MARK
 
 
-class Program(Protocol):
+class ReplicatedProgram(Protocol):
     """JAX's `ExecuteReplicated`, which runs an executable from Python."""
 
     name: str
@@ -20,7 +20,9 @@ class Program(Protocol):
     mut: Any
 
 
-def watch_programs(run: Callable[[Program, Sequence[Any], Callable[[], Any]], Any]) -> None:
+def watch_programs(
+    run: Callable[[ReplicatedProgram, Sequence[Any], Callable[[], Any]], Any],
+) -> None:
     """Calls `run` in place of each run of a program that goes through Python.
 
     In a thread where `step_flag` has a value every run goes through Python. The second and later
@@ -60,12 +62,12 @@ def _keep_in_python(flag: Flag) -> None:
     pxla.MeshExecutableFastpathData = FastpathData  # type: ignore[misc]
 
 
-def module_name_of(program: Program) -> str:
+def module_name_of(program: ReplicatedProgram) -> str:
     """Returns the name of a program's module: JAX turns "jit(step)" into "jit_step"."""
     return re.sub(r"[^\w.-]", "_", program.name).rstrip("_")
 
 
-def arguments_of(program: Program, args: Sequence[Any]) -> list[Any]:
+def arguments_of(program: ReplicatedProgram, args: Sequence[Any]) -> list[Any]:
     """Returns the arguments that the module takes, in its order, without tokens of effects."""
     kept = [each for index, each in enumerate(args) if index in program.kept_var_idx]
     return [*kept, *program.mut.in_mut] if program.mut else kept

@@ -64,7 +64,7 @@ def emit(line: str) -> None:
     if where is Outlet.LOGGING:
         logging.getLogger(LOGGER).info("%s", text)
     elif where is Outlet.NOTEBOOK:
-        notebook.Output().show(text)
+        notebook.CellOutput().show(text)
     elif where is Outlet.STDERR:
         # A closed stream has no reader to miss the line.
         with suppress(OSError, ValueError):

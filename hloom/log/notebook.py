@@ -13,7 +13,7 @@ def is_here() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class Output:
+class CellOutput:
     """One output below a cell."""
 
     def __init__(self) -> None:

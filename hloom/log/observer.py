@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from hloom.compiling.observer import CompileObserver
 from hloom.log.lines import LOGGER, Outlet, emit, emit_written, outlet, prefixed
-from hloom.log.notebook import Output
+from hloom.log.notebook import CellOutput
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
 from hloom.policy import first_time
@@ -67,7 +67,7 @@ class ProgramLog(CompileObserver):
         self._start_s = time.monotonic()
         self._attempt = ""
         self._took = ""
-        self._output: Output | None = None
+        self._output: CellOutput | None = None
         self._took_bytes = 0
         self._is_asked, self._is_step = asked, True
 
@@ -165,7 +165,7 @@ class ProgramLog(CompileObserver):
         """Shows a line in place of the last one; False where lines are only appended."""
         where = outlet()
         if where is Outlet.NOTEBOOK:
-            self._output = self._output or Output()
+            self._output = self._output or CellOutput()
             self._output.show(prefixed(f"{line}, {self._elapsed} so far"))
             return True
         if where is Outlet.STDERR and is_interactive():

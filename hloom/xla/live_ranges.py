@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from hloom.passes.framework.structure import Wanted, Whole, written
+from hloom.passes.framework.structure import Condition, Whole, written
 from hloom.passes.framework.tables import Described
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.hlo import HloModule
-from hloom.xla.origins import HloValue, Origin, Origins
+from hloom.xla.origins import HloOrigin, HloValue, Origins
 
 MAX_VALUES = 4096
 """The most values that are listed, the largest: a program of 20,000 instructions has as many
@@ -35,7 +35,7 @@ _HOST_COLOR = 5
 
 
 @dataclass(frozen=True)
-class LiveValue:
+class XlaLiveValue:
     """A value in XLA's schedule.
 
     Attributes:
@@ -66,7 +66,7 @@ class LiveValue:
     copy_of: str = ""
 
     @classmethod
-    def of(cls, value: HloValue, origin: Origin) -> LiveValue:
+    def of(cls, value: HloValue, origin: HloOrigin) -> XlaLiveValue:
         """A value that XLA's texts tell of, and what it is made by."""
         source = origin.made_by.source
         return cls(
@@ -97,7 +97,7 @@ class LiveValue:
         return Described(name, source, self.type, self.bytes, stacked=self.stacked)
 
 
-_LISTED = Wanted(f"a list of at most {MAX_VALUES}", lambda values: len(values) <= MAX_VALUES)
+_LISTED = Condition(f"a list of at most {MAX_VALUES}", lambda values: len(values) <= MAX_VALUES)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class LiveRanges:
     peak_at: Whole
     temp_bytes: Whole
     at_peak: tuple[Whole, ...]
-    values: Annotated[tuple[LiveValue, ...], _LISTED]
+    values: Annotated[tuple[XlaLiveValue, ...], _LISTED]
     values_left_out: Whole
     curve: tuple[tuple[Whole, Whole], ...]
 
@@ -159,7 +159,7 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, Any]:
         peak_at=peak_at,
         temp_bytes=sum(size for size, kind in sizes.values() if kind == TEMP),
         at_peak=tuple(_temps_at(listed, peak_at)),
-        values=tuple(LiveValue.of(value, origins.of(value)) for value in listed),
+        values=tuple(XlaLiveValue.of(value, origins.of(value)) for value in listed),
         values_left_out=len(values) - len(listed),
         curve=tuple(_changes(curve)),
     )

@@ -44,7 +44,7 @@ class HloValue:
 
 
 @dataclass(frozen=True)
-class Origin:
+class HloOrigin:
     """The operation that computes a value.
 
     Attributes:
@@ -100,11 +100,11 @@ class Origins:
             self._runs[value] = run
             last[place] = value
 
-    def of(self, value: HloValue) -> Origin:
+    def of(self, value: HloValue) -> HloOrigin:
         """Returns the origin of a value."""
         own = self._instructions.get(value.instruction)
         if own.opcode == "parameter" and not value.start:
-            return Origin(own)
+            return HloOrigin(own)
         found = self._followed(own, value.place)
         if not value.type.startswith("f32"):
             found = replace(found, copy_of="")
@@ -112,9 +112,9 @@ class Origins:
         if found.made_by.source.line or (found.copy_of and is_argument):
             return found
         if own.source.line and own.opcode not in _FORWARDING:
-            return Origin(own)
+            return HloOrigin(own)
         named = next((each for each in self._candidates(value, own) if each.source.line), own)
-        return Origin(named if named.operation or not own.operation else own)
+        return HloOrigin(named if named.operation or not own.operation else own)
 
     def _candidates(self, value: HloValue, own: HloInstruction) -> Iterator[HloInstruction]:
         makers = [] if own.opcode in _FORWARDING else [own]
@@ -127,10 +127,10 @@ class Origins:
         yield from map(self._instructions.get, own.operands)
         yield own
 
-    def _followed(self, one: HloInstruction, index: int | None) -> Origin:
+    def _followed(self, one: HloInstruction, index: int | None) -> HloOrigin:
         """Returns the instruction that computes the value, seen through those that only pass it
         on."""
-        origin, sliced = Origin(one), False
+        origin, sliced = HloOrigin(one), False
         handed_on: HloInstruction | None = None
         done: set[tuple[str, int | None]] = set()
         while (one.name, index) not in done and len(done) < _MOST_STEPS:
@@ -164,7 +164,7 @@ class Origins:
         if handed_on is not None and (origin.stacked == 1 or not one.source.line):
             # Only for a stack is it certain that the loop stores the value, and not the user's
             # program.
-            return Origin(handed_on)
+            return HloOrigin(handed_on)
         return replace(origin, made_by=one, stacked=1 if sliced else origin.stacked)
 
     def _given(self, one: HloInstruction, index: int | None) -> tuple[HloInstruction, int | None]:

@@ -35,7 +35,7 @@ class SplitOutputError(ValueError):
 
 
 @dataclass(frozen=True)
-class Signature:
+class TracedSignature:
     """The arguments and results of a traced step, as leaves of trees.
 
     Attributes:
@@ -122,7 +122,7 @@ class SplitProgram:
 
 
 def split_program(
-    signature: Signature, pipelines: Sequence[Pipeline], host_bytes: int | None = None
+    signature: TracedSignature, pipelines: Sequence[Pipeline], host_bytes: int | None = None
 ) -> SplitProgram:
     """Traces a step with its gradients, runs the best of some pipelines, whose last pass is
     `split`, and reads the programs off.
@@ -141,7 +141,7 @@ def split_program(
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class LoweredStep:
     """A step with its gradients, lowered.
 
     Attributes:
@@ -158,7 +158,7 @@ class Joint:
     callbacks: tuple[Any, Any]
 
 
-def lowered_joint(signature: Signature) -> Joint:
+def lowered_joint(signature: TracedSignature) -> LoweredStep:
     """Traces a step with its gradients, and marks cotangents and gradients."""
 
     def joint(arguments: Leaves, cotangents: Leaves) -> tuple[Leaves, Leaves]:
@@ -175,7 +175,7 @@ def lowered_joint(signature: Signature) -> Joint:
     gradients: Sequence[Any] = jax.tree.leaves(lowered.out_info[1])
     mark(module, "arg_attrs", range(-len(signature.cotangents), 0), COTANGENT)
     mark(module, "res_attrs", range(-len(gradients), 0), GRADIENT)
-    return Joint(module, gradients, backend, devices, callbacks_of(lowered))
+    return LoweredStep(module, gradients, backend, devices, callbacks_of(lowered))
 
 
 def mark(module: ir.Module, of: str, numbers: Iterable[int], name: str) -> None:
@@ -200,7 +200,7 @@ class _Reader:
     def __init__(
         self,
         code: ir.Module,
-        signature: Signature,
+        signature: TracedSignature,
         gradients: Sequence[Any],
         callbacks: tuple[Any, Any],
         host: HostPlacement | None,

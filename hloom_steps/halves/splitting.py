@@ -21,7 +21,7 @@ from hloom_steps.halves.backward import Backward, BackwardW, BackwardX
 from hloom_steps.halves.calls import Convention, Outputs, PlannedCall, TracedCall
 from hloom_steps.halves.host import LEAST_BYTES, HostMemoryError
 from hloom_steps.halves.names import leaf_paths, parameter_names
-from hloom_steps.halves.program import Signature, SplitOutputError, split_program
+from hloom_steps.halves.program import SplitOutputError, TracedSignature, split_program
 from hloom_steps.halves.residuals import Residuals
 from hloom_steps.split import BEFORE, Split
 from hloom_steps.split.boundary import SplitError
@@ -318,7 +318,7 @@ class _Call:
             found.append(tree)
             return jax.tree.leaves((y, aux)), flat
 
-        signature = Signature(
+        signature = TracedSignature(
             self.step.name, self.shapes, jax.tree.leaves((y, aux)), outputs.shapes,
             self._weight_gradients(), joint,
         )  # fmt: skip

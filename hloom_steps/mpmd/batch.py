@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hloom._jax.module_call import abstract
-from hloom_steps.mpmd.places import Place, put
+from hloom_steps.mpmd.places import StagePlace, put
 
 
 def is_key(leaf: Any) -> bool:
@@ -97,7 +97,7 @@ class Microbatches:
             else:
                 self._parts[number] = np.split(np.asarray(leaf), microbatches)
 
-    def on(self, place: Place, microbatch: int, numbers: Sequence[int]) -> list[jax.Array]:
+    def on(self, place: StagePlace, microbatch: int, numbers: Sequence[int]) -> list[jax.Array]:
         """Returns leaves of a microbatch, divided over the devices of a stage."""
         given = [self._parts[number][microbatch] for number in numbers]
         return put(given, [place.divided] * len(given))

@@ -20,13 +20,13 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom_steps.halves.names import leaf_paths
 from hloom_steps.halves.planned import planned
-from hloom_steps.halves.program import Signature, function_alone, lowered_joint, mark
+from hloom_steps.halves.program import TracedSignature, function_alone, lowered_joint, mark
 from hloom_steps.mpmd.executables import Function
 from hloom_steps.split.boundary import SplitError
 from hloom_steps.stages import Stages as StagesPass
 from hloom_steps.stages.joint import PARAMETER
 from hloom_steps.stages.plan import StagesPlan
-from hloom_steps.stages.programs import Stages
+from hloom_steps.stages.programs import StagePrograms
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Cut(NamedTuple):
       aux: the tree of shapes of the auxiliary output of a microbatch; None where there is none.
     """
 
-    stages: Stages
+    stages: StagePrograms
     functions: dict[str, Function]
     divided: DividedStep
     aux: Any
@@ -101,7 +101,7 @@ class Cut(NamedTuple):
 class _Cut(StagesPass):
     """The pass, which keeps its plan, and adds tables on how the programs will run."""
 
-    def telling(self, tables: Callable[[Stages], Sequence[Table]]) -> _Cut:
+    def telling(self, tables: Callable[[StagePrograms], Sequence[Table]]) -> _Cut:
         """Returns this pass with these tables added to its plans."""
         self.__dict__["more"] = tables
         return self
@@ -114,7 +114,7 @@ class _Cut(StagesPass):
         return found
 
     @property
-    def kept(self) -> Stages:
+    def kept(self) -> StagePrograms:
         """Returns the programs of the last module that it planned."""
         plan = self.__dict__["kept"]
         assert isinstance(plan, StagesPlan)
@@ -129,7 +129,7 @@ def cut(
     before: Pipeline,
     stages: StagesPass,
     device: jax.Device,
-    tables: Callable[[Stages], Sequence[Table]] = lambda _: (),
+    tables: Callable[[StagePrograms], Sequence[Table]] = lambda _: (),
     *,
     has_aux: bool = False,
 ) -> Cut:
@@ -184,7 +184,7 @@ def cut(
 
     y = jax.ShapeDtypeStruct(y.shape, y.dtype)
     outputs = [y, *jax.tree.leaves(aux)]
-    lowered = lowered_joint(Signature(call.name, arguments, outputs, [y], (), joint))
+    lowered = lowered_joint(TracedSignature(call.name, arguments, outputs, [y], (), joint))
     mark(lowered.module, "arg_attrs", range(call.parameters), PARAMETER)
     options = {each.name: getattr(stages, each.name) for each in dataclasses.fields(stages)}
     last = _Cut(**options).telling(tables)
@@ -212,7 +212,7 @@ def _check_aux(name: str, aux: Any) -> None:
             )
 
 
-def _functions(name: str, stages: Stages, callbacks: tuple[Any, Any]) -> dict[str, Function]:
+def _functions(name: str, stages: StagePrograms, callbacks: tuple[Any, Any]) -> dict[str, Function]:
     found = {}
     by_name = walk.functions(stages.code)
     for program in stages.programs:

@@ -12,13 +12,13 @@ import jax
 from hloom.dumps.select.settings import as_part
 from hloom_steps.mpmd.batch import Layout, Microbatches
 from hloom_steps.mpmd.executables import Executable, Function, Sums, compiled_program, sum_shape
-from hloom_steps.mpmd.places import Place
+from hloom_steps.mpmd.places import StagePlace
 from hloom_steps.mpmd.plans import told_of
 from hloom_steps.mpmd.schedules import Task
 from hloom_steps.mpmd.timeline import Send, Timeline
 from hloom_steps.mpmd.trace import Trace
 from hloom_steps.mpmd.transports import Parcel, Transport
-from hloom_steps.stages.programs import Batch, Gradient, Parameter, Stages, Value
+from hloom_steps.stages.programs import Batch, Gradient, Parameter, StagePrograms, StageValue
 
 StageArrays = Mapping[Parameter, jax.Array]
 """Parameters of a stage, or their gradients."""
@@ -45,10 +45,10 @@ class Driver:
       transport: moves values between stages.
     """
 
-    stages: Stages
+    stages: StagePrograms
     timeline: Timeline
     layout: Layout
-    places: tuple[Place, ...]
+    places: tuple[StagePlace, ...]
     executables: Mapping[tuple[int, str], Executable]
     sums: Mapping[int, Sums]
     parameters: tuple[Mapping[Parameter, jax.ShapeDtypeStruct], ...]
@@ -62,11 +62,11 @@ class Driver:
     @classmethod
     def of(
         cls,
-        stages: Stages,
+        stages: StagePrograms,
         functions: Mapping[str, Function],
         timeline: Timeline,
         layout: Layout,
-        places: tuple[Place, ...],
+        places: tuple[StagePlace, ...],
         share: float,
         transport: Transport,
     ) -> Driver:
@@ -92,7 +92,7 @@ class Driver:
                 if isinstance(given, Gradient):
                     parameters[program.stage][given.parameter] = shape
                     gradients[program.stage][given.parameter] = shape
-                elif isinstance(given, Value):
+                elif isinstance(given, StageValue):
                     values[given.number] = shape
                 else:
                     outputs[given.number] = shape, program.stage
@@ -239,7 +239,7 @@ class _Step:
             added, made = executable.compiled([sums[each] for each in executable.sums], given)
         sums.update(zip(executable.sums, added, strict=True))
         for each, array in zip(executable.gives, made, strict=True):
-            if isinstance(each, Value):
+            if isinstance(each, StageValue):
                 values[task.microbatch, each.number] = array
             else:
                 self.outputs[each.number].append(array)

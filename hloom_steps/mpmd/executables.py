@@ -11,16 +11,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from hloom_steps.mpmd.places import AXIS, Place
+from hloom_steps.mpmd.places import AXIS, StagePlace
 from hloom_steps.stages.programs import (
     Batch,
     Cotangent,
     Gradient,
-    Output,
     Parameter,
-    Program,
     Source,
-    Value,
+    StageOutput,
+    StageProgram,
+    StageValue,
 )
 
 _WHOLE, _DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
@@ -57,14 +57,14 @@ class Executable:
       compiled: the function from (sums, arguments) to (sums, results).
     """
 
-    reads: tuple[Parameter | Batch | Value, ...]
+    reads: tuple[Parameter | Batch | StageValue, ...]
     sums: tuple[Parameter, ...]
-    gives: tuple[Value | Output, ...]
+    gives: tuple[StageValue | StageOutput, ...]
     compiled: Any
 
 
 def compiled_program(
-    program: Program, function: Function, place: Place, in_rows: Callable[[int], bool]
+    program: StageProgram, function: Function, place: StagePlace, in_rows: Callable[[int], bool]
 ) -> Executable:
     """Compiles a program for the devices of its stage.
 
@@ -122,13 +122,13 @@ def sum_shape(gradient: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(gradient.shape, jnp.float32 if narrow else gradient.dtype)
 
 
-def _is_whole(source: Parameter | Batch | Value, in_rows: Callable[[int], bool]) -> bool:
+def _is_whole(source: Parameter | Batch | StageValue, in_rows: Callable[[int], bool]) -> bool:
     """Whether an argument has no leading axis of one entry per device."""
     return isinstance(source, Parameter) or (isinstance(source, Batch) and in_rows(source.leaf))
 
 
 def _stacked(
-    shape: jax.ShapeDtypeStruct, place: Place, *, rows: bool = False
+    shape: jax.ShapeDtypeStruct, place: StagePlace, *, rows: bool = False
 ) -> jax.ShapeDtypeStruct:
     if rows:
         stacked: tuple[int, ...] = (shape.shape[0] * place.devices, *shape.shape[1:])
@@ -156,7 +156,7 @@ class Sums:
         self,
         name: str,
         shapes: Mapping[Parameter, jax.ShapeDtypeStruct],
-        place: Place,
+        place: StagePlace,
         share: float,
         alone: set[Parameter],
     ) -> None:

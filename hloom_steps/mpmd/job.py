@@ -13,7 +13,7 @@ import numpy as np
 
 from hloom._jax.distributed import ProcessStore, coordinator_address
 from hloom_steps.mpmd.liveness import Peers, StagesError
-from hloom_steps.mpmd.places import Place
+from hloom_steps.mpmd.places import StagePlace
 from hloom_steps.mpmd.transports import Local, Parcel, Permute, Transport
 from hloom_steps.mpmd.waits import Watch
 
@@ -26,14 +26,16 @@ _peers: list[Peers] = []
 _plans = itertools.count()
 
 
-class Job:
+class StagesJob:
     """Runs a step in the processes of its stages."""
 
-    def __init__(self, places: Sequence[Place], transport: Transport, watch: Watch | None) -> None:
+    def __init__(
+        self, places: Sequence[StagePlace], transport: Transport, watch: Watch | None
+    ) -> None:
         self._places, self.transport, self._watch = places, transport, watch
 
     @classmethod
-    def of(cls, places: Sequence[Place], timeout_s: float) -> Job:
+    def of(cls, places: Sequence[StagePlace], timeout_s: float) -> StagesJob:
         """Connects the processes of the stages. Raises ValueError where several processes do not
         use `jax.distributed`, and StagesError where one of them does not connect."""
         processes = sorted({place.process for place in places})

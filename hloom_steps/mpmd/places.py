@@ -17,7 +17,7 @@ AXIS = "data"
 
 
 @dataclass(frozen=True)
-class Place:
+class StagePlace:
     """The devices of a stage.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
         return f"{self.mesh.devices.flat[0].platform} {numbers}"
 
 
-def places_of(meshes: Sequence[Mesh] | None, stages: int) -> tuple[Place, ...]:
+def places_of(meshes: Sequence[Mesh] | None, stages: int) -> tuple[StagePlace, ...]:
     """Returns the places of stages by their meshes; by default each has one device, in JAX's order.
 
     Raises ValueError where there are not enough devices, or the meshes do not fit.
@@ -68,7 +68,7 @@ def places_of(meshes: Sequence[Mesh] | None, stages: int) -> tuple[Place, ...]:
                 f"hloom.stages: stages={stages}: there {_are(len(devices))}; wanted one for each "
                 "stage. For a try on a CPU, set jax_num_cpu_devices before JAX starts."
             )
-        return tuple(Place(Mesh(np.array([each]), (AXIS,))) for each in devices[:stages])
+        return tuple(StagePlace(Mesh(np.array([each]), (AXIS,))) for each in devices[:stages])
     if len(meshes) != stages or not all(isinstance(mesh, Mesh) for mesh in meshes):
         raise ValueError(
             f"hloom.stages: meshes={echo(str(meshes))}: wanted a list of {stages} "
@@ -80,7 +80,7 @@ def places_of(meshes: Sequence[Mesh] | None, stages: int) -> tuple[Place, ...]:
             f"hloom.stages: meshes= of {', '.join(map(str, sorted(sizes)))} devices; wanted as "
             "many for each stage."
         )
-    places = tuple(Place(Mesh(mesh.devices.flatten(), (AXIS,))) for mesh in meshes)
+    places = tuple(StagePlace(Mesh(mesh.devices.flatten(), (AXIS,))) for mesh in meshes)
     for number, place in enumerate(places):
         processes = {device.process_index for device in place.mesh.devices.flat}
         if len(processes) > 1:

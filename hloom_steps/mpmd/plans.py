@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hloom.passes.framework.tables import Cell, Fact, Kind, Statement, Table
 from hloom.passes.framework.text import percent, pluralize, seconds, size
 from hloom_steps.mpmd.pictures import drawn, planned_columns
-from hloom_steps.mpmd.places import Place
+from hloom_steps.mpmd.places import StagePlace
 from hloom_steps.mpmd.schedules import LETTERS
 from hloom_steps.mpmd.timeline import Timeline, held_bytes
 from hloom_steps.stages.programs import (
@@ -17,14 +17,14 @@ from hloom_steps.stages.programs import (
     Direction,
     Gradient,
     Parameter,
-    Program,
-    Stages,
-    Value,
+    StageProgram,
+    StagePrograms,
+    StageValue,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class StagedPlan:
     """The plan of a step's stages; its `str` is a page.
 
     Attributes:
@@ -40,10 +40,10 @@ class Plan:
     name: str
     schedule: str
     microbatches: int
-    stages: Stages
+    stages: StagePrograms
     timeline: Timeline
     timed: Timeline
-    places: tuple[Place, ...]
+    places: tuple[StagePlace, ...]
 
     @property
     def bubble(self) -> float:
@@ -107,7 +107,7 @@ class Plan:
         yield from (f"{number}: {row}" for number, row in enumerate(rows))
 
 
-def schedule_table(schedule: str, stages: Stages, timeline: Timeline) -> Table:
+def schedule_table(schedule: str, stages: StagePrograms, timeline: Timeline) -> Table:
     """Returns the drawing of a schedule, for the plan of the stages.
 
     Args:
@@ -127,14 +127,14 @@ def schedule_table(schedule: str, stages: Stages, timeline: Timeline) -> Table:
 
 
 def told_of(
-    program: Program, stages: Stages, paths: Mapping[int, str], place: Place
+    program: StageProgram, stages: StagePrograms, paths: Mapping[int, str], place: StagePlace
 ) -> dict[str, object]:
     """Describes a program, its arguments and results, as facts and tables that `json.dumps`
     takes."""
     here, readers = program.stage, stages.readers
     reads: list[tuple[Cell, ...]] = []
     for source, size_bytes in zip(program.reads, program.read_bytes, strict=True):
-        if isinstance(source, Value):
+        if isinstance(source, StageValue):
             value, maker = stages.values[source.number], stages.makers[source.number]
             reads.append((value.described, size_bytes, maker.name))
         elif isinstance(source, Cotangent):
@@ -144,7 +144,7 @@ def told_of(
             reads.append((_path(source, paths), size_bytes, what))
     gives: list[tuple[Cell, ...]] = []
     for given in program.gives:
-        if isinstance(given, Value):
+        if isinstance(given, StageValue):
             value = stages.values[given.number]
             gives.append((value.described, value.bytes, ", ".join(readers[given.number])))
         elif isinstance(given, Gradient):

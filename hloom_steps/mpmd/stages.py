@@ -21,14 +21,14 @@ from hloom.plugin import flag_value
 from hloom_steps.mpmd.batch import Layout, Microbatches
 from hloom_steps.mpmd.cut import Call, cut
 from hloom_steps.mpmd.driver import Driver
-from hloom_steps.mpmd.job import Job
-from hloom_steps.mpmd.places import Place, places_of
-from hloom_steps.mpmd.plans import Plan, schedule_table
+from hloom_steps.mpmd.job import StagesJob
+from hloom_steps.mpmd.places import StagePlace, places_of
+from hloom_steps.mpmd.plans import StagedPlan, schedule_table
 from hloom_steps.mpmd.schedules import check_schedule, rows_of
 from hloom_steps.mpmd.timeline import timeline_of
 from hloom_steps.mpmd.trace import Trace, told
 from hloom_steps.stages import Stages as StagesPass
-from hloom_steps.stages.programs import Parameter, Stages
+from hloom_steps.stages.programs import Parameter, StagePrograms
 
 Placed = tuple[dict[str, jax.Array], ...]
 """Parameters, or their gradients: the arrays of each stage, by name."""
@@ -131,7 +131,7 @@ class StagedLoss:
         self._known: dict[Any, _Planned] = {}
         self._last: _Planned | None = None
         self._lock = threading.Lock()
-        self._job: Job | None = None
+        self._job: StagesJob | None = None
         self.trace = Trace()
         """What the last call has done, in the order in which it did."""
 
@@ -223,7 +223,7 @@ class StagedLoss:
         )
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> StagedPlan:
         """Returns the plan: programs, bytes, seconds, crossing values, the schedule.
 
         Raises ValueError before `place`.
@@ -251,7 +251,7 @@ class StagedLoss:
         parts = {number: layout.part(number) for number in call.batch}
         rows = rows_of(settings.schedule, settings.stages, settings.microbatches)
 
-        def tables(programs: Stages) -> list[Table]:
+        def tables(programs: StagePrograms) -> list[Table]:
             return [schedule_table(settings.schedule, programs, timeline_of(programs, rows))]
 
         programs, functions, divided, aux = cut(
@@ -264,12 +264,12 @@ class StagedLoss:
         )  # fmt: skip
         timeline = timeline_of(programs, rows)
         timed = timeline_of(programs, rows, lambda program: max(program.seconds, 1e-12))
-        plan = Plan(
+        plan = StagedPlan(
             call.name, settings.schedule, settings.microbatches, programs, timeline, timed, places
         )
         share = 1 / layout.parts if settings.is_mean else 1.0
         if self._job is None:
-            self._job = Job.of(places, settings.timeout_s)
+            self._job = StagesJob.of(places, settings.timeout_s)
         self._job.agree(f"{programs.code} {[str(task) for task in timeline.order]}")
         driver = Driver.of(
             programs, functions, timeline, layout, places, share, self._job.transport
@@ -284,10 +284,10 @@ class _Planned:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StagedPlan,
         driver: Driver,
         call: Call,
-        job: Job,
+        job: StagesJob,
         divided: DividedStep,
         aux: tuple[Any] | None,
     ) -> None:
@@ -422,7 +422,7 @@ def _slices(leaf: Any, parameter: Parameter) -> Any:
     return leaf if parameter.start is None else leaf[parameter.start : parameter.stop]
 
 
-def _put(arrays: dict[str, Any], place: Place) -> dict[str, jax.Array]:
+def _put(arrays: dict[str, Any], place: StagePlace) -> dict[str, jax.Array]:
     if not place.is_here or not arrays:
         return {}
     return jax.device_put(arrays, place.whole)

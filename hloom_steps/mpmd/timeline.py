@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import partial
 
 from hloom_steps.mpmd.schedules import Rows, Task
-from hloom_steps.stages.programs import Direction, Program, Stages, Value
+from hloom_steps.stages.programs import Direction, StageProgram, StagePrograms, StageValue
 
 
 class ScheduleError(ValueError):
@@ -77,11 +77,11 @@ class Timeline:
 class Programs:
     """The programs of stages by stage and kind, and the dependencies between tasks."""
 
-    def __init__(self, stages: Stages) -> None:
+    def __init__(self, stages: StagePrograms) -> None:
         self.count, self._makers = stages.count, stages.makers
         self._by_task = {(each.stage, each.kind): each for each in stages.programs}
 
-    def of(self, task: Task) -> Program:
+    def of(self, task: Task) -> StageProgram:
         """Returns the program that a task runs."""
         return self._by_task[task.stage, task.kind]
 
@@ -103,11 +103,13 @@ class Programs:
     def read_by(self, task: Task) -> list[int]:
         """Returns the numbers of the values that a task reads."""
         reads = self.of(task).reads
-        return list(dict.fromkeys(each.number for each in reads if isinstance(each, Value)))
+        return list(dict.fromkeys(each.number for each in reads if isinstance(each, StageValue)))
 
 
 def timeline_of(
-    stages: Stages, rows: Rows, seconds: Callable[[Program], float | Fraction] | None = None
+    stages: StagePrograms,
+    rows: Rows,
+    seconds: Callable[[StageProgram], float | Fraction] | None = None,
 ) -> Timeline:
     """Runs a schedule on a clock.
 
@@ -133,7 +135,7 @@ def timeline_of(
     return Timeline(tuple(order), clock.spans, sends, last_reads, _live(programs, order))
 
 
-def _equal(stages: Stages, program: Program) -> Fraction:
+def _equal(stages: StagePrograms, program: StageProgram) -> Fraction:
     kinds = {each.kind for each in stages.programs if each.stage == program.stage}
     apart = any(each.kind is Direction.WEIGHTS for each in stages.programs)
     both = program.kind is Direction.BACKWARD and apart and Direction.WEIGHTS not in kinds
@@ -145,7 +147,7 @@ class _Clock:
         self,
         programs: Programs,
         rows: Sequence[Sequence[Task]],
-        seconds: Callable[[Program], float | Fraction],
+        seconds: Callable[[StageProgram], float | Fraction],
     ) -> None:
         self._programs, self._rows, self._seconds = programs, rows, seconds
         self._done = [0] * len(rows)
@@ -208,9 +210,9 @@ def _sends(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[Send, 
     return found
 
 
-def made_by(program: Program) -> list[int]:
+def made_by(program: StageProgram) -> list[int]:
     """Returns the numbers of the values that a program computes."""
-    return [each.number for each in program.gives if isinstance(each, Value)]
+    return [each.number for each in program.gives if isinstance(each, StageValue)]
 
 
 def _last_reads(programs: Programs, order: Sequence[Task]) -> dict[Task, tuple[int, ...]]:
@@ -242,7 +244,7 @@ def _live(programs: Programs, order: Sequence[Task]) -> tuple[int, ...]:
 
 
 def check_order(
-    stages: Stages, order: Sequence[Task], sends: Mapping[Task, Sequence[Send]]
+    stages: StagePrograms, order: Sequence[Task], sends: Mapping[Task, Sequence[Send]]
 ) -> None:
     """Follows each value from stage to stage. Raises ScheduleError where a value is missing, or a
     task or a transfer occurs twice or never.
@@ -280,7 +282,7 @@ def check_order(
         raise ScheduleError(f"{', '.join(missing)} never run")
 
 
-def held_bytes(stages: Stages, timeline: Timeline) -> tuple[int, ...]:
+def held_bytes(stages: StagePrograms, timeline: Timeline) -> tuple[int, ...]:
     """Returns, for each stage, the peak of bytes in values that a device holds beside its
     programs."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hloom.passes.framework.tables import Fact, Kind, Statement, Table
 from hloom_steps.mpmd.pictures import drawn, planned_columns
-from hloom_steps.mpmd.plans import Plan
+from hloom_steps.mpmd.plans import StagedPlan
 from hloom_steps.mpmd.schedules import Task
 
 
@@ -39,7 +39,7 @@ class Trace:
         self.spans[task] = start - self._begin, time.perf_counter() - self._begin
 
 
-def told(plan: Plan, trace: Trace) -> dict[str, object]:
+def told(plan: StagedPlan, trace: Trace) -> dict[str, object]:
     """Returns a step compared with its plan, as facts and tables that `json.dumps` takes."""
     is_planned = trace.tasks == list(plan.timeline.order)
     end = max((end for _, end in trace.spans.values()), default=0.0)
@@ -55,7 +55,7 @@ def told(plan: Plan, trace: Trace) -> dict[str, object]:
     return Statement(facts, (_pictures(plan, trace, end), _starts(plan, trace))).to_json()
 
 
-def _pictures(plan: Plan, trace: Trace, end: float) -> Table:
+def _pictures(plan: StagedPlan, trace: Trace, end: float) -> Table:
     """Draws both schedules, in the same number of columns of equal time."""
     scale = float(plan.timeline.end) / (end or 1.0)
     started = {task: start * scale for task, (start, _) in trace.spans.items()}
@@ -75,7 +75,7 @@ def _pictures(plan: Plan, trace: Trace, end: float) -> Table:
     return Table("Schedule, planned and as it ran", columns, tuple(rows), text)
 
 
-def _starts(plan: Plan, trace: Trace) -> Table:
+def _starts(plan: StagedPlan, trace: Trace) -> Table:
     rows = tuple(
         (str(task), float(plan.timed.spans[task][0]), *_seconds(trace, task))
         for task in trace.tasks

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hloom_steps.mpmd.places import AXIS, Place, put
+from hloom_steps.mpmd.places import AXIS, StagePlace, put
 
 _PAIR = "pair"
 _SPEC = PartitionSpec((_PAIR, AXIS))
@@ -33,8 +33,8 @@ class Parcel:
     what: str
     stages: tuple[int, int]
     shapes: tuple[jax.ShapeDtypeStruct, ...]
-    source: Place
-    to: Place
+    source: StagePlace
+    to: StagePlace
     is_divided: bool
 
     @property

@@ -23,7 +23,7 @@ from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import PLACEMENT, is_python_callback, target_of
 from hloom.passes.ir.marks import mark_name
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 
 COTANGENT = "hloom.cotangent"
 """Attribute of an argument of the program that is a cotangent, an input of the backward pass."""
@@ -231,7 +231,7 @@ class Boundary:
     def repeated(self) -> list[int]:
         """Returns the positions of the expensive operations that both programs run."""
         kinds, front = self.halves.program.kinds, set(self.forward)
-        return [p for p in self.backward if p in front and kinds[p] is Kind.EXPENSIVE]
+        return [p for p in self.backward if p in front and kinds[p] is OpKind.EXPENSIVE]
 
     def seconds_again(self, pricing: Pricing) -> float:
         """Returns the seconds of recomputed expensive work."""
@@ -299,7 +299,7 @@ def _cut(
         if not results:
             continue
         kind = program.kinds[position]
-        if kind is Kind.OPAQUE or (kind is Kind.EXPENSIVE and expensive is None):
+        if kind is OpKind.OPAQUE or (kind is OpKind.EXPENSIVE and expensive is None):
             sources += results
             continue
         made = results[0]
@@ -308,7 +308,7 @@ def _cut(
             made = len(weights)
             weights.append(unstorable)
             edges += [(made, result) for result in results]
-        if kind is Kind.EXPENSIVE and expensive is not None:
+        if kind is OpKind.EXPENSIVE and expensive is not None:
             prices[made] = expensive(program.ops[position])
         edges += [(number[value], made) for value in program.operands[position]]
     sources += [number[value] for value in values if program.producers[value] == FROM_OUTSIDE]

@@ -41,7 +41,7 @@ rewritten."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SplitCandidate:
     """A boundary, the module of its operations, and its cost.
 
     Attributes:
@@ -91,7 +91,7 @@ class Step:
             raise SplitError(about_floor(limit_bytes, least), floor_bytes=least.bytes)
         return self._plan(min(found, key=lambda each: (each.seconds, each.boundary.bytes)))
 
-    def _with_stacks(self, limit_bytes: int) -> Iterator[Candidate]:
+    def _with_stacks(self, limit_bytes: int) -> Iterator[SplitCandidate]:
         """Yields candidates whose loops stack fewer bytes."""
         cap_bytes = limit_bytes
         for _ in range(_MOST_CAPS):
@@ -109,14 +109,14 @@ class Step:
 
     def _cheapest(
         self, halves: Halves, code: ir.Module, loops: LoopsAgain | None = None
-    ) -> Candidate:
+    ) -> SplitCandidate:
         loops = loops or LoopsAgain()
         boundary = cheapest_boundary(halves)
-        return Candidate(boundary, code, cheapest_boundary, loops, loops.seconds)
+        return SplitCandidate(boundary, code, cheapest_boundary, loops, loops.seconds)
 
     def _bounded(
         self, limit_bytes: int, code: ir.Module, halves: Halves, loops: LoopsAgain
-    ) -> Iterator[Candidate]:
+    ) -> Iterator[SplitCandidate]:
         def pricing(halves: Halves) -> Pricing:
             return Pricing(self._target.speed, sizes=halves.program.device.sizes)
 
@@ -126,7 +126,7 @@ class Step:
         boundary = bounded(halves)
         if boundary is not None:
             seconds = loops.seconds + boundary.seconds_again(pricing(halves))
-            yield Candidate(boundary, code, bounded, loops, seconds)
+            yield SplitCandidate(boundary, code, bounded, loops, seconds)
 
     def _merged(self, code: ir.Module) -> tuple[ir.Module, Halves]:
         """Returns the module without barriers that keep equal work of its forward half apart, and
@@ -140,7 +140,7 @@ class Step:
     def _read(self, code: ir.Module) -> Program:
         return Program.of(code, DeviceView.of(code, memory_rules(self._target)))
 
-    def _plan(self, chosen: Candidate) -> SplitPlan:
+    def _plan(self, chosen: SplitCandidate) -> SplitPlan:
         if not self._marks.weights:
             return SplitPlan(
                 chosen.boundary, self._module, chosen.code, chosen.loops, chosen.seconds

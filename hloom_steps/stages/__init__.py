@@ -72,9 +72,9 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import replace_body
 from hloom_steps.split.boundary import COTANGENT
 from hloom_steps.stages.balance import EVEN, StageCut, StageCuts
-from hloom_steps.stages.joint import PARAMETER, Signature
+from hloom_steps.stages.joint import PARAMETER, JointSignature
 from hloom_steps.stages.plan import StagesPlan
-from hloom_steps.stages.programs import Stages as Programs
+from hloom_steps.stages.programs import StagePrograms as Programs
 from hloom_steps.stages.write import stages_of
 
 _MOST_CORRECTIONS = 2
@@ -101,7 +101,7 @@ class Stages(Pass):
             function = walk.entry_function(module)
         except walk.NoEntryError as error:
             return StagesPlan(refusal=str(error))
-        signature = Signature.of(function)
+        signature = JointSignature.of(function)
         if not signature.cotangents or not signature.parameters:
             return StagesPlan(
                 refusal=f"no argument of the program carries {PARAMETER}, or none {COTANGENT}, so "

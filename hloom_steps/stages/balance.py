@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 from hloom_steps.split.boundary import Halves, Marks, SplitError
 from hloom_steps.stages.flow import StageFlow
 from hloom_steps.stages.joint import Joint, made_of_parameters
-from hloom_steps.stages.trips import LayerLoop, layer_groups
+from hloom_steps.stages.trips import StackLoop, layer_groups
 
 EVEN = 0.12
 """The share of the mean by which the longest stage may exceed it, for fewer bytes."""
@@ -197,7 +197,7 @@ class _Item:
     end: float
     described: Described
     group: int | None = None
-    loop: LayerLoop | None = None
+    loop: StackLoop | None = None
 
     @property
     def trips(self) -> int:
@@ -242,7 +242,7 @@ class _Line:
         self.items = list(self._items(joint, loops))
         self.seconds = sum(node.seconds for node in self.flow.nodes)
 
-    def _items(self, joint: Joint, loops: dict[int, tuple[int, LayerLoop]]) -> Iterator[_Item]:
+    def _items(self, joint: Joint, loops: dict[int, tuple[int, StackLoop]]) -> Iterator[_Item]:
         at = 0.0
         for node in self.flow.nodes:
             if node.pinned:
@@ -395,7 +395,7 @@ def _made_again(
     found: dict[int, set[int]] = {}
     for value, targets in sent.items():
         position = program.producers[value]
-        if program.kinds[position] is not Kind.CHEAP:
+        if program.kinds[position] is not OpKind.CHEAP:
             continue
         for target in targets:
             if all(

@@ -33,7 +33,7 @@ gradient and the optimizer's state are held too, and gradients are added across 
 
 
 @dataclass(frozen=True)
-class Node:
+class FlowNode:
     """An operation, or one result of a barrier.
 
     Attributes:
@@ -61,7 +61,7 @@ class StageFlow:
 
     def __init__(self, joint: Joint, speed: Speed, slow_s: float = math.inf) -> None:
         self.joint = joint
-        self.nodes: list[Node] = []
+        self.nodes: list[FlowNode] = []
         self.node_of: dict[int, int] = {}
         """By value the number of the node that makes it; none of what each stage makes itself."""
         self._add_nodes(speed, slow_s)
@@ -91,7 +91,7 @@ class StageFlow:
             pinned = expensive and not late and any(value in main for value in results)
             for values in apart:
                 self.node_of.update((value, len(self.nodes)) for value in values)
-                self.nodes.append(Node(position, late, seconds_, pinned))
+                self.nodes.append(FlowNode(position, late, seconds_, pinned))
 
     def reads(self, number: int) -> list[int]:
         """Returns the values that a node reads."""

@@ -17,7 +17,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.erase import erase
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 from hloom_steps.split.boundary import COTANGENT, GRADIENT, marked
 from hloom_steps.stages.programs import Batch, Cotangent, Parameter, Source
 from hloom_steps.stages.rows import parameter_rows
@@ -29,7 +29,7 @@ PARAMETER = "hloom.parameter"
 
 
 @dataclass(frozen=True)
-class Signature:
+class JointSignature:
     """The marked arguments and results of a step, by number.
 
     Attributes:
@@ -44,7 +44,7 @@ class Signature:
     outputs: tuple[int, ...]
 
     @classmethod
-    def of(cls, function: ir.Operation) -> Signature:
+    def of(cls, function: ir.Operation) -> JointSignature:
         """Reads the signature of a module's entry function."""
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         gradients = marked(function, "res_attrs", GRADIENT)
@@ -77,7 +77,7 @@ class Joint:
 
     code: ir.Module
     program: Program
-    signature: Signature
+    signature: JointSignature
     terms: tuple[Parameter, ...]
     original: ir.Module
 
@@ -90,7 +90,7 @@ class Joint:
         """
         code = clone_module(module)
         main = walk.entry_function(code)
-        signature = Signature.of(main)
+        signature = JointSignature.of(main)
         block = main.regions[0].blocks[0]
         erase_dead(block)
         with code.context, ir.Location.unknown():
@@ -133,13 +133,13 @@ class Joint:
             value: frozenset({self.signature.source(value)})
             for value in range(len(program.block.arguments))
         }
-        cheap = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
+        cheap = frozenset({OpKind.CONSTANT, OpKind.CHEAP, OpKind.REDUCTION})
         for position, kind in enumerate(program.kinds[:-1]):
             operands = program.operands[position]
             if kind not in cheap or any(value not in found for value in operands):
                 continue
             sources = frozenset[Source]().union(*(found[value] for value in operands))
-            if kind is Kind.REDUCTION and sources:
+            if kind is OpKind.REDUCTION and sources:
                 continue
             for value in program.results[position]:
                 rows = self.rows.get(value)
@@ -157,7 +157,7 @@ class Joint:
         return found
 
 
-def made_of_parameters(program: Program, signature: Signature) -> set[ir.Value]:
+def made_of_parameters(program: Program, signature: JointSignature) -> set[ir.Value]:
     """Returns the values of a program that are computed from parameters and constants alone."""
     parameters = set(signature.parameters)
     found = [value in parameters for value in range(len(program.sizes))]
@@ -187,7 +187,7 @@ def _late(program: Program, cotangents: Sequence[int]) -> list[bool]:
     return late
 
 
-def _write_terms(block: ir.Block, signature: Signature) -> list[Parameter]:
+def _write_terms(block: ir.Block, signature: JointSignature) -> list[Parameter]:
     """Makes the program return its outputs and the terms of its gradients."""
     terminator = walk.terminator(block)
     returned = [terminator.operands[number] for number in signature.outputs]

@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import PlanBase
 from hloom.passes.framework.tables import Fact, Kind, Table
 from hloom.passes.framework.text import percent, pluralize, size
-from hloom_steps.stages.programs import Direction, Stages
+from hloom_steps.stages.programs import Direction, StagePrograms
 
 CROSSING = "bytes that cross"
 """The name of the fact with the bytes that stages send each other in one microbatch."""
@@ -31,7 +31,7 @@ class StagesPlan(PlanBase):
       more: tables of the driver that runs the programs, e.g. their schedule.
     """
 
-    stages: Stages | None = None
+    stages: StagePrograms | None = None
     module: ir.Module | None = None
     refusal: str = ""
     more: tuple[Table, ...] = ()
@@ -56,7 +56,7 @@ class StagesPlan(PlanBase):
         return f"{pluralize(stages.count, 'stage')}; {crossing} of {sent} cross"
 
     @staticmethod
-    def _sent(stages: Stages) -> int:
+    def _sent(stages: StagePrograms) -> int:
         return sum(stages.values[each.value].bytes for each in stages.transfers)
 
     def facts(self) -> tuple[Fact, ...]:
@@ -78,7 +78,7 @@ class StagesPlan(PlanBase):
         return (_stages(stages), *self.more, *own)
 
 
-def _stages(stages: Stages) -> Table:
+def _stages(stages: StagePrograms) -> Table:
     columns = {
         "stage": Kind.COUNT,
         "forward": Kind.SECONDS,
@@ -96,7 +96,7 @@ def _stages(stages: Stages) -> Table:
     return Table("Stages", columns, tuple(rows), "Of one microbatch, on one device of the stage.")
 
 
-def _crossing(stages: Stages) -> Table:
+def _crossing(stages: StagePrograms) -> Table:
     columns = {
         "from": Kind.COUNT,
         "to": Kind.COUNT,
@@ -112,7 +112,7 @@ def _crossing(stages: Stages) -> Table:
     return Table("What crosses", columns, rows)
 
 
-def _residuals(stages: Stages) -> Table:
+def _residuals(stages: StagePrograms) -> Table:
     columns = {"stage": Kind.COUNT, "takes": Kind.BYTES, "value": Kind.VALUE}
     rows = tuple(
         (stage, stages.values[number].bytes, stages.values[number].described)
@@ -122,11 +122,11 @@ def _residuals(stages: Stages) -> Table:
     return Table("Residuals", columns, rows)
 
 
-def _largest(stages: Stages, numbers: Iterable[int]) -> list[int]:
+def _largest(stages: StagePrograms, numbers: Iterable[int]) -> list[int]:
     return sorted(numbers, key=lambda number: (-stages.values[number].bytes, number))
 
 
-def _shared(stages: Stages) -> Table:
+def _shared(stages: StagePrograms) -> Table:
     rows = tuple(
         (leaf, ", ".join(str(stage) for stage in _holders(stages, leaf))) for leaf in stages.shared
     )
@@ -134,7 +134,7 @@ def _shared(stages: Stages) -> Table:
     return Table("Parameters that several stages hold", columns, rows)
 
 
-def _holders(stages: Stages, leaf: int) -> list[int]:
+def _holders(stages: StagePrograms, leaf: int) -> list[int]:
     return [
         stage
         for stage in range(stages.count)

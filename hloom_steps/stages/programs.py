@@ -59,8 +59,8 @@ class Cotangent:
 
 
 @dataclass(frozen=True)
-class Value:
-    """An array that an earlier program of the same microbatch returns: one of `Stages.values`."""
+class StageValue:
+    """An array that an earlier program of the microbatch returns: one of `StagePrograms.values`."""
 
     number: int
 
@@ -73,7 +73,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Output:
+class StageOutput:
     """One of the step's own results of one microbatch.
 
     Attributes:
@@ -83,8 +83,8 @@ class Output:
     number: int
 
 
-Source = Parameter | Batch | Cotangent | Value
-Result = Value | Gradient | Output
+Source = Parameter | Batch | Cotangent | StageValue
+Result = StageValue | Gradient | StageOutput
 
 
 class Direction(StrEnum):
@@ -100,13 +100,13 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True)
-class Program:
+class StageProgram:
     """One of the programs.
 
     Attributes:
       stage: the stage, from 0.
       kind: the part of the stage's work.
-      function: the name of the function in `Stages.code`.
+      function: the name of the function in `StagePrograms.code`.
       reads: the sources of the function's arguments, in order, each once.
       gives: the kinds of its results, in order, each once.
       arguments: the types of the arguments.
@@ -164,7 +164,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Stages:
+class StagePrograms:
     """The programs of one microbatch of a step, in an order in which they can run.
 
     Attributes:
@@ -176,21 +176,21 @@ class Stages:
 
     code: ir.Module
     count: int
-    programs: tuple[Program, ...]
+    programs: tuple[StageProgram, ...]
     values: tuple[Crossing, ...]
 
-    def of_stage(self, stage: int) -> list[Program]:
+    def of_stage(self, stage: int) -> list[StageProgram]:
         """Returns the programs of a stage, in the order in which they run."""
         return [program for program in self.programs if program.stage == stage]
 
     @functools.cached_property
-    def makers(self) -> dict[int, Program]:
+    def makers(self) -> dict[int, StageProgram]:
         """Returns, for each value, the program that returns it."""
         return {
             given.number: program
             for program in self.programs
             for given in program.gives
-            if isinstance(given, Value)
+            if isinstance(given, StageValue)
         }
 
     @functools.cached_property
@@ -211,7 +211,7 @@ class Stages:
             (read.number, program.stage)
             for program in self.programs
             for read in program.reads
-            if isinstance(read, Value) and self.makers[read.number].stage != program.stage
+            if isinstance(read, StageValue) and self.makers[read.number].stage != program.stage
         }
         order = {each.function: number for number, each in enumerate(self.programs)}
         return tuple(
@@ -231,7 +231,7 @@ class Stages:
             for program in programs
             if program.kind is Direction.FORWARD
             for given in program.gives
-            if isinstance(given, Value)
+            if isinstance(given, StageValue)
         }
         for program in programs:
             if program.kind is Direction.FORWARD:
@@ -295,4 +295,4 @@ class Stages:
 
 
 def _values_of(sources: Iterable[Source]) -> set[int]:
-    return {each.number for each in sources if isinstance(each, Value)}
+    return {each.number for each in sources if isinstance(each, StageValue)}

@@ -33,7 +33,7 @@ SCOPE = "hloom.stages"
 
 
 @dataclass(frozen=True)
-class LayerLoop:
+class StackLoop:
     """A loop of a group that is cut at the same slices.
 
     Attributes:
@@ -54,14 +54,14 @@ class LayerLoop:
         return list(itertools.pairwise(bounds))
 
 
-def layer_groups(block: ir.Block, stacked: Collection[ir.Value]) -> list[list[LayerLoop]]:
+def layer_groups(block: ir.Block, stacked: Collection[ir.Value]) -> list[list[StackLoop]]:
     """Returns the scans over layers of a block, with all loops that share stacks with them.
 
     Args:
       block: the program, calls inlined.
       stacked: the values that are computed from parameters alone.
     """
-    loops = [LayerLoop(loop, _slices(loop)) for loop in counted_loops(block) if loop.trip_count > 1]
+    loops = [StackLoop(loop, _slices(loop)) for loop in counted_loops(block) if loop.trip_count > 1]
     at = {walk.key(each.loop.op): number for number, each in enumerate(loops)}
     links: list[list[tuple[int, bool]]] = [[] for _ in loops]
     layers = set[int]()
@@ -87,13 +87,13 @@ def layer_groups(block: ir.Block, stacked: Collection[ir.Value]) -> list[list[La
     return list(_groups(loops, links, layers))
 
 
-def _alike(loops: Sequence[LayerLoop], one: int, other: int) -> bool:
+def _alike(loops: Sequence[StackLoop], one: int, other: int) -> bool:
     return loops[one].loop.trip_count == loops[other].loop.trip_count
 
 
 def _groups(
-    loops: Sequence[LayerLoop], links: Sequence[Sequence[tuple[int, bool]]], layers: set[int]
-) -> Iterator[list[LayerLoop]]:
+    loops: Sequence[StackLoop], links: Sequence[Sequence[tuple[int, bool]]], layers: set[int]
+) -> Iterator[list[StackLoop]]:
     """Yields the groups of linked loops that contain a scan over layers."""
     seen: dict[int, bool] = {}
     for first in range(len(loops)):
@@ -109,7 +109,7 @@ def _groups(
         seen |= found
         if layers & found.keys():
             yield [
-                LayerLoop(loops[number].loop, loops[number].slices, found[number])
+                StackLoop(loops[number].loop, loops[number].slices, found[number])
                 for number in sorted(found)
             ]
 
@@ -157,7 +157,7 @@ def _base(value: ir.Value) -> ir.Value:
     return value
 
 
-def cut_group(group: Sequence[LayerLoop], at: Sequence[int], late: Iterable[ir.Value]) -> None:
+def cut_group(group: Sequence[StackLoop], at: Sequence[int], late: Iterable[ir.Value]) -> None:
     """Replaces the loops of a group by parts, in place.
 
     Args:
@@ -192,7 +192,7 @@ class _Parts:
     """The parts of one loop, written right before it."""
 
     def __init__(
-        self, layer: LayerLoop, ranges: list[tuple[int, int]], sums: set[int], rows: RowReader
+        self, layer: StackLoop, ranges: list[tuple[int, int]], sums: set[int], rows: RowReader
     ) -> None:
         self._loop, self._slices = layer.loop, layer.slices
         self._ranges, self._sums, self._rows = ranges, sums, rows

@@ -42,13 +42,13 @@ from hloom_steps.stages.programs import (
     Crossing,
     Direction,
     Gradient,
-    Output,
     Parameter,
-    Program,
     Result,
     Source,
-    Stages,
-    Value,
+    StageOutput,
+    StageProgram,
+    StagePrograms,
+    StageValue,
 )
 from hloom_steps.stages.rows import RowReader, concatenated
 
@@ -61,7 +61,7 @@ _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 """Attributes of an argument with its sharding."""
 
 
-def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> Stages:
+def stages_of(cut: StageCut, target: Target, *, weights: bool, remat: bool) -> StagePrograms:
     """Returns the programs of a cut. Raises SplitError.
 
     Args:
@@ -149,7 +149,7 @@ class _StageStep:
         """Returns the step's argument, or the rows of a parameter, that a value is; else None."""
         if value < len(self._program.block.arguments):
             source = self._joint.signature.source(value)
-            assert not isinstance(source, Value)
+            assert not isinstance(source, StageValue)
             return source
         return self._joint.rows.get(value)
 
@@ -176,7 +176,7 @@ class _Module:
     module: ir.Module
     marks: Marks
     sources: tuple[_LeafSource | int, ...]
-    results: tuple[Gradient | Output | int, ...]
+    results: tuple[Gradient | StageOutput | int, ...]
 
 
 def _alone(step: _StageStep, cut: StageCut, *, weights: bool) -> _Module:
@@ -192,7 +192,7 @@ def _alone(step: _StageStep, cut: StageCut, *, weights: bool) -> _Module:
         leaf = step.leaf(value)
         by_source.setdefault(value if leaf is None else leaf, []).append(value)
     sources = tuple(by_source)
-    results: list[Gradient | Output | int] = [Output(number) for number in step.outputs]
+    results: list[Gradient | StageOutput | int] = [StageOutput(number) for number in step.outputs]
     results += step.crossing
     results += map(Gradient, step.terms)
     with module.context, ir.Location.unknown():
@@ -274,8 +274,8 @@ class _Writer:
             described = descriptions(self._joint.program, cut.crossing)
         for value, name, attributes in zip(cut.crossing, names, described, strict=True):
             self._numbers[value] = self._add_value(self._joint.program, value, name, attributes)
-        self._forward: list[Program] = []
-        self._later: list[list[Program]] = []
+        self._forward: list[StageProgram] = []
+        self._later: list[list[StageProgram]] = []
 
     def _add_value(
         self, program: ProgramIR, value: int, name: str, attributes: ir.Attribute
@@ -295,14 +295,14 @@ class _Writer:
         plan = Step(alone.module, self._target, alone.marks).cheapest()
         assert plan.boundary is not None
         known = self._known(alone, plan, step.number)
-        later: list[Program] = []
+        later: list[StageProgram] = []
         for part in parts_of(plan, plan.boundary):
             results: dict[int, list[Result]] = {}
             for number, value in zip(part.numbers, part.given, strict=True):
                 results.setdefault(value, []).append(self._result(alone.results[number]))
             for value in part.crossing:
                 handed = known[value]
-                assert isinstance(handed, Value)
+                assert isinstance(handed, StageValue)
                 if handed not in results.setdefault(value, []):
                     results[value].append(handed)
             if not results:
@@ -321,24 +321,24 @@ class _Writer:
         assert boundary is not None
         program = boundary.halves.program
         known: dict[int, Source] = {
-            number: Value(self._numbers[source]) if isinstance(source, int) else source
+            number: StageValue(self._numbers[source]) if isinstance(source, int) else source
             for number, source in enumerate(alone.sources)
         }
         for part in parts_of(plan, boundary):
             for number, value in zip(part.numbers, part.given, strict=True):
                 result = self._result(alone.results[number])
-                if isinstance(result, Value) and value >= len(alone.sources):
+                if isinstance(result, StageValue) and value >= len(alone.sources):
                     known.setdefault(value, result)
         values = [each for each in (*boundary.residuals, *plan.handed) if each not in known]
         names = residual_names([program.values[value] for value in values])
         with self._code.context:
             described = descriptions(program, values)
         for value, name, attributes in zip(values, names, described, strict=True):
-            known[value] = Value(self._add_value(program, value, name, attributes))
+            known[value] = StageValue(self._add_value(program, value, name, attributes))
         return known
 
-    def _result(self, result: Gradient | Output | int) -> Result:
-        return Value(self._numbers[result]) if isinstance(result, int) else result
+    def _result(self, result: Gradient | StageOutput | int) -> Result:
+        return StageValue(self._numbers[result]) if isinstance(result, int) else result
 
     def _write(
         self,
@@ -348,7 +348,7 @@ class _Writer:
         kind: Direction,
         known: dict[int, Source],
         results: dict[int, list[Result]],
-    ) -> Program:
+    ) -> StageProgram:
         """Writes one function."""
         assert plan.boundary is not None
         program = plan.boundary.halves.program
@@ -365,7 +365,7 @@ class _Writer:
             self._describe(function, "arg_attrs", [known[value] for value in read])
             self._describe(function, "res_attrs", [each for _, each in given])
         sizes, speed = program.device.sizes, self._target.speed
-        return Program(
+        return StageProgram(
             stage, kind, name, tuple(known[value] for value in read),
             tuple(each for _, each in given), tuple(values[value].type for value in read),
             tuple(values[value].type for value, _ in given),
@@ -374,18 +374,18 @@ class _Writer:
         )  # fmt: skip
 
     def _describe(self, function: ir.Operation, of: str, what: Sequence[Source | Result]) -> None:
-        if any(isinstance(each, Value) for each in what):
+        if any(isinstance(each, StageValue) for each in what):
             none = ir.DictAttr.get({})
             function.attributes[of] = ir.ArrayAttr.get(
-                [self._attributes[e.number] if isinstance(e, Value) else none for e in what]
+                [self._attributes[e.number] if isinstance(e, StageValue) else none for e in what]
             )
 
-    def stages(self) -> Stages:
+    def stages(self) -> StagePrograms:
         """Returns the programs, with a main that runs them."""
         programs = [*self._forward, *itertools.chain(*reversed(self._later))]
         with self._code.context, ir.Location.unknown():
             _write_main(self._code, self._joint, programs)
-        return Stages(self._code, self._cut.count, tuple(programs), tuple(self._values))
+        return StagePrograms(self._code, self._cut.count, tuple(programs), tuple(self._values))
 
 
 _KINDS = {FORWARD: Direction.FORWARD, OF_WEIGHTS: Direction.WEIGHTS}
@@ -394,13 +394,13 @@ _KINDS = {FORWARD: Direction.FORWARD, OF_WEIGHTS: Direction.WEIGHTS}
 
 def _order(source: Source) -> tuple[int, int, int]:
     """Sorts parameters first, then data, values and cotangents."""
-    kind = (Parameter, Batch, Value, Cotangent).index(type(source))
+    kind = (Parameter, Batch, StageValue, Cotangent).index(type(source))
     if isinstance(source, Parameter):
         return kind, source.leaf, -1 if source.start is None else source.start
     return kind, source.leaf if isinstance(source, Batch) else source.number, 0
 
 
-def _write_main(code: ir.Module, joint: Joint, programs: Sequence[Program]) -> None:
+def _write_main(code: ir.Module, joint: Joint, programs: Sequence[StageProgram]) -> None:
     """Writes a main with the arguments and the results of the step that calls the programs."""
     old = walk.entry_function(joint.original)
     type_ = ir.FunctionType(ir.TypeAttr(old.attributes["function_type"]).value)
@@ -426,7 +426,7 @@ def _write_main(code: ir.Module, joint: Joint, programs: Sequence[Program]) -> N
                     found.append((given.parameter, result))
         signature = joint.signature
         returned: dict[int, ir.Value] = {
-            number: made[Output(place)] for place, number in enumerate(signature.outputs)
+            number: made[StageOutput(place)] for place, number in enumerate(signature.outputs)
         }
         for number, leaf in zip(signature.gradients, signature.parameters, strict=True):
             returned[number] = _sum(gradients[leaf], type_.results[number])
@@ -440,7 +440,7 @@ def _operand(
     joint: Joint,
     rows: RowReader,
 ) -> ir.Value:
-    if isinstance(source, Value):
+    if isinstance(source, StageValue):
         return made[source]
     argument = body.arguments[_argument(source, joint)]
     if not isinstance(source, Parameter) or source.start is None or source.stop is None:

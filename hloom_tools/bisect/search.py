@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Finding:
+class SearchOutcome:
     """The verdict on one pipeline, and a phrase about its result."""
 
     bad: bool
@@ -35,7 +35,7 @@ class Finding:
     temp_bytes: int | None = None
 
 
-Probe: TypeAlias = Callable[[Runnable], Finding]
+Probe: TypeAlias = Callable[[Runnable], SearchOutcome]
 """Judges a compiled pipeline."""
 
 
@@ -60,13 +60,13 @@ class ResultsProbe:
                 "runs, so no pass can be blamed. A larger --tolerance may do."
             )
 
-    def __call__(self, runnable: Runnable) -> Finding:
+    def __call__(self, runnable: Runnable) -> SearchOutcome:
         found = compare(runnable.run(self._arguments), self._wanted, self._names, self._tolerance)
         value = found.first_differing
         if value is not None:
-            return Finding(True, _differs(value))
+            return SearchOutcome(True, _differs(value))
         bits = ", bit for bit" if found.bits_equal else ""
-        return Finding(False, f"the same results{bits}")
+        return SearchOutcome(False, f"the same results{bits}")
 
 
 def _differs(value: ValueComparison) -> str:
@@ -85,14 +85,14 @@ def peak_probe(before_bytes: int, rise: float) -> Probe:
     """Returns a probe that judges a program bad whose temporary memory is above the original's by
     more than the share `rise`."""
 
-    def probe(runnable: Runnable) -> Finding:
+    def probe(runnable: Runnable) -> SearchOutcome:
         return _risen(temp_bytes_of(runnable), before_bytes, rise)
 
     return probe
 
 
-def _risen(temp_bytes: int, before_bytes: int, rise: float) -> Finding:
-    return Finding(temp_bytes > before_bytes * (1 + rise), size(temp_bytes), temp_bytes)
+def _risen(temp_bytes: int, before_bytes: int, rise: float) -> SearchOutcome:
+    return SearchOutcome(temp_bytes > before_bytes * (1 + rise), size(temp_bytes), temp_bytes)
 
 
 def temp_bytes_of(runnable: Runnable) -> int:
@@ -118,8 +118,8 @@ class CulpritDecision:
     decision: Decision
     number: int
     of: int
-    without: Finding
-    found: Finding
+    without: SearchOutcome
+    found: SearchOutcome
     alone: bool
 
 
@@ -129,7 +129,7 @@ class Culprit:
     cannot be divided."""
 
     index: int
-    found: Finding
+    found: SearchOutcome
     decision: CulpritDecision | None
 
 
@@ -159,9 +159,9 @@ class Bisection:
         acting, whole = self._judge_all(probe)
         if not whole.bad or not acting:
             return None
-        good = Finding(False, "the program as it is")
+        good = SearchOutcome(False, "the program as it is")
 
-        def judge(place: int) -> Finding:
+        def judge(place: int) -> SearchOutcome:
             return self._judge_prefix(probe, acting[place - 1])
 
         place, before, found = _turn(len(acting), good, whole, judge)
@@ -171,7 +171,7 @@ class Bisection:
         """Returns the first pass that raises the temporary memory by more than the share
         ``rise``."""
         before_bytes = temp_bytes_of(self.compile(()))
-        before = Finding(False, size(before_bytes), before_bytes)
+        before = SearchOutcome(False, size(before_bytes), before_bytes)
         self._tell(f"as it is: {before.text}")
         acting, whole = self._judge_all(peak_probe(before_bytes, rise))
         for index in acting:
@@ -186,14 +186,16 @@ class Bisection:
             before, before_bytes = found, found.temp_bytes
         return None
 
-    def _culprit(self, probe: Probe, index: int, before: Finding, found: Finding) -> Culprit:
+    def _culprit(
+        self, probe: Probe, index: int, before: SearchOutcome, found: SearchOutcome
+    ) -> Culprit:
         """Returns the culprit pass, with its decision; `before` and `found` are the findings
         without and with it."""
         decisions = self.steps[index].decisions
         if not decisions:
             return Culprit(index, found, None)
 
-        def judge(number: int) -> Finding:
+        def judge(number: int) -> SearchOutcome:
             return self.judge_decisions(probe, index, decisions[:number])
 
         number, without, with_it = _turn(len(decisions), before, found, judge)
@@ -203,7 +205,9 @@ class Bisection:
         decision = CulpritDecision(one, number, len(decisions), without, best, alone.bad)
         return Culprit(index, found, decision)
 
-    def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
+    def judge_decisions(
+        self, probe: Probe, index: int, decisions: Sequence[Decision]
+    ) -> SearchOutcome:
         """Returns the finding with all passes before one, and some of its decisions."""
         verdict = self._judge(probe, self.passes_with(index, decisions))
         step = self.steps[index]
@@ -219,38 +223,38 @@ class Bisection:
             return [*before, step.counted()]
         return [*before, step.restricted_to([decision.id for decision in decisions])]
 
-    def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
+    def _judge_all(self, probe: Probe) -> tuple[list[int], SearchOutcome]:
         """Returns the steps that change something, and the finding with all of them."""
         passes = [step.counted() for step in self.steps]
         try:
             runnable = self.compile(passes)
         except PassError as error:
             # The compile then does not say which of them change something.
-            return list(range(len(passes))), Finding(True, str(error))
+            return list(range(len(passes))), SearchOutcome(True, str(error))
         self.runs = runnable.record.runs
         verdict = probe(runnable)
         self._tell(f"all passes: {verdict.text}")
         return [index for index, run in enumerate(self.runs) if not run.empty], verdict
 
-    def _judge_prefix(self, probe: Probe, index: int) -> Finding:
+    def _judge_prefix(self, probe: Probe, index: int) -> SearchOutcome:
         verdict = self._judge(probe, self.passes_with(index, None))
         self._tell(f"to {self.steps[index].step.name}: {verdict.text}")
         return verdict
 
-    def _judge(self, probe: Probe, passes: Sequence[Pass]) -> Finding:
+    def _judge(self, probe: Probe, passes: Sequence[Pass]) -> SearchOutcome:
         try:
             return probe(self.compile(passes))
         except PassError as error:
-            return Finding(True, str(error))
+            return SearchOutcome(True, str(error))
 
 
 def _turn(
-    last: int, first: Finding, whole: Finding, judge: Callable[[int], Finding]
-) -> tuple[int, Finding, Finding]:
+    last: int, first: SearchOutcome, whole: SearchOutcome, judge: Callable[[int], SearchOutcome]
+) -> tuple[int, SearchOutcome, SearchOutcome]:
     """Returns the first bad number, and the findings before it and with it."""
     verdicts = {0: first, last: whole}
 
-    def known(number: int) -> Finding:
+    def known(number: int) -> SearchOutcome:
         if number not in verdicts:
             verdicts[number] = judge(number)
         return verdicts[number]

@@ -22,7 +22,7 @@ from hloom.passes.remat import Remat
 from hloom.show.terminal import PlainConsole
 from hloom.targets import deviceless
 from hloom_tools.demo import program, training
-from hloom_tools.demo.program import Sizes, TrainStep
+from hloom_tools.demo.program import ModelSizes, TrainStep
 from hloom_tools.demo.training import CompiledStep, Training, compile_step, largest_difference
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 
@@ -41,7 +41,7 @@ _SIZES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `hloom demo` to a parser."""
-    defaults = Sizes()
+    defaults = ModelSizes()
     parser.description = (
         "Trains a small GPT on the source files of Python's standard library twice, hloom off "
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
@@ -100,7 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
             """A mistake in the spec is told here, before anything takes time."""
         if arguments.dump_steps is not None:
             _check_steps(arguments.dump_steps, arguments.steps)
-        sizes = Sizes(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(Sizes)})
+        sizes = ModelSizes(
+            **{f.name: getattr(arguments, f.name) for f in dataclasses.fields(ModelSizes)}
+        )
         corpus = program.standard_library()
         batches = program.batches(
             corpus,
@@ -119,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(
     console: Console,
     arguments: argparse.Namespace,
-    sizes: Sizes,
+    sizes: ModelSizes,
     corpus: program.Tokens,
     batches: program.Tokens,
 ) -> int:
@@ -241,7 +243,7 @@ def _numbers(compiled: CompiledStep, trained: Training | None = None) -> dict[st
 
 
 def _introduce(
-    console: Console, sizes: Sizes, corpus: program.Tokens, state_bytes: int, steps: int
+    console: Console, sizes: ModelSizes, corpus: program.Tokens, state_bytes: int, steps: int
 ) -> None:
     console.print(
         f"A GPT of {sizes.layers} layers in a scan, width {sizes.width}, {sizes.heads} heads, "

@@ -26,7 +26,7 @@ BYTE_VALUES = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """The model and its batch.
 
     Attributes:
@@ -60,7 +60,7 @@ class Block(nnx.Module):  # type: ignore[misc] # flax has no type hints for its 
     Maps `[batch, sequence, width]` to the same shape.
     """
 
-    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: ModelSizes, *, rngs: nnx.Rngs) -> None:
         width = sizes.width
         self.heads = sizes.heads
         self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
@@ -91,7 +91,7 @@ class Gpt(nnx.Module):  # type: ignore[misc] # as above
     """Maps byte tokens `[batch, sequence]`, integers, to logits `[batch, sequence, 256]`,
     float32."""
 
-    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: ModelSizes, *, rngs: nnx.Rngs) -> None:
         make_blocks = nnx.vmap(lambda rngs: Block(sizes, rngs=rngs))
         self.embedding = nnx.Embed(BYTE_VALUES, sizes.width, rngs=rngs)
         self.position = nnx.Embed(sizes.sequence, sizes.width, rngs=rngs)
@@ -111,7 +111,7 @@ class Gpt(nnx.Module):  # type: ignore[misc] # as above
 class TrainStep:
     """One training step of a `Gpt`: a function of state and batch, and its initial state."""
 
-    def __init__(self, sizes: Sizes, *, seed: int) -> None:
+    def __init__(self, sizes: ModelSizes, *, seed: int) -> None:
         model = Gpt(sizes, rngs=nnx.Rngs(seed))
         optimizer = nnx.Optimizer(model, optax.adamw(LEARNING_RATE), wrt=nnx.Param)
         graph, self._first_state = nnx.split((model, optimizer))

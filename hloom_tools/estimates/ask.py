@@ -22,7 +22,7 @@ from hloom_tools.estimates.sizes import (
     targets_named,
     varied,
 )
-from hloom_tools.estimates.sizes_tables import Fits, Sizes
+from hloom_tools.estimates.sizes_tables import Fits, SizesTable
 
 _BATCH = (-1, 0)
 """The axis of an argument whose size varies: the first one of the last argument's arrays."""
@@ -49,7 +49,7 @@ def estimate(
     sizes: Sequence[int],
     vary: tuple[int | str, int] = _BATCH,
     **kwargs: Any,
-) -> Sizes: ...
+) -> SizesTable: ...
 
 
 def estimate(
@@ -60,7 +60,7 @@ def estimate(
     sizes: Sequence[int] | None = None,
     vary: tuple[int | str, int] = _BATCH,
     **kwargs: Any,
-) -> Frontier | Sizes:
+) -> Frontier | SizesTable:
     """Estimates a program under memory budgets: its memory against the added time.
 
     The program is traced and lowered for the target's platform; XLA compiles nothing and nothing
@@ -156,7 +156,7 @@ def _sizes(
     sizes: Sequence[int],
     vary: tuple[int | str, int],
     target: Target | None,
-) -> Sizes:
+) -> SizesTable:
     check_program(jitted, "hloom.estimate")
     given: Any = sizes  # whatever its type says
     listed = [] if isinstance(given, str) or not hasattr(given, "__iter__") else list(given)
@@ -169,7 +169,7 @@ def _sizes(
     sized = SizedProgram(varied(jitted, args, kwargs, vary))
     if target is None:
         target = _here(lowered_for(jitted, args, kwargs, None)[0])
-    return Sizes(tuple(sized.step(size, target) for size in wanted), sized.note)
+    return SizesTable(tuple(sized.step(size, target) for size in wanted), sized.note)
 
 
 def _whole(number: Any, what: str) -> int:

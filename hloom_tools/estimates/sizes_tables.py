@@ -49,7 +49,7 @@ class _Shown(ABC):
 
 
 @dataclass(frozen=True, repr=False)
-class Sizes(_Shown):
+class SizesTable(_Shown):
     """A program in some sizes, on one target.
 
     Attributes:

@@ -16,7 +16,7 @@ from hloom.show.visible import visible
 from hloom_tools.opt import source
 from hloom_tools.opt.arguments import Arguments, UsageError, check_printed_passes, parse
 from hloom_tools.opt.diagnostics import InputError
-from hloom_tools.opt.job import Job, show
+from hloom_tools.opt.job import OptJob, show
 
 _SEPARATOR = b"// -----\n"
 
@@ -69,7 +69,7 @@ def _run(arguments: Arguments) -> int:
     return 0
 
 
-def _prepare(arguments: Arguments) -> Job:
+def _prepare(arguments: Arguments) -> OptJob:
     try:
         pipeline = Pipeline.parse(arguments.spec, source="-p")
         target = targets.load(arguments.target)
@@ -82,7 +82,7 @@ def _prepare(arguments: Arguments) -> Job:
         raise UsageError("--emit-bytecode does not write to a terminal; give -o FILE or a pipe.")
     if arguments.output != "-":
         _check_output(Path(arguments.output))
-    return Job(arguments, pipeline, target)
+    return OptJob(arguments, pipeline, target)
 
 
 def _check_output(path: Path) -> None:

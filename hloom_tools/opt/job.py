@@ -52,7 +52,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Job:
+class OptJob:
     """One command line, which can process any number of modules."""
 
     arguments: Arguments

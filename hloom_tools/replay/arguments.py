@@ -18,7 +18,7 @@ from hloom.targets.devices import machine_bytes
 from hloom_tools.replay import ReplayError
 from hloom_tools.replay.comparison import finfo, is_inexact
 from hloom_tools.replay.program import ReplayProgram
-from hloom_tools.replay.signature import Value
+from hloom_tools.replay.signature import SignatureValue
 
 Array = NDArray[Any]
 
@@ -91,7 +91,7 @@ def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
     ]
 
 
-def _random_array(value: Value, generator: np.random.Generator) -> Array:
+def _random_array(value: SignatureValue, generator: np.random.Generator) -> Array:
     dtype, shape = value.dtype, value.shape
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
@@ -119,7 +119,7 @@ def _in_order(
     program: ReplayProgram,
     what: str,
     found: Mapping[int, Array],
-    values: Sequence[Value],
+    values: Sequence[SignatureValue],
     remedy: str,
 ) -> list[Array]:
     """Returns the arrays in the values' order; JAX's indices do not count the tokens before

@@ -27,7 +27,7 @@ from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.erase import erase
 from hloom.passes.ir.shardings import CONSTRAINT
 from hloom_tools.replay import ReplayError
-from hloom_tools.replay.signature import Value, values_of
+from hloom_tools.replay.signature import SignatureValue, values_of
 
 if TYPE_CHECKING:
     from hloom_tools.replay.program import ReplayProgram
@@ -77,7 +77,7 @@ def _save_arrays(file: Path, arrays: Sequence[Array]) -> None:
     np.savez(file, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays))
 
 
-def _load_arrays(file: Path, values: Sequence[Value]) -> list[Array]:
+def _load_arrays(file: Path, values: Sequence[SignatureValue]) -> list[Array]:
     with np.load(file) as data:
         return [
             data[f"arr_{number}"].view(value.dtype).reshape(value.shape)
@@ -130,7 +130,9 @@ def _make_known(op: ir.Operation) -> None:
     erase(op)
 
 
-def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Value]) -> None:
+def _carry(
+    module: ir.Module, arguments: Sequence[SignatureValue], results: Sequence[SignatureValue]
+) -> None:
     """Wraps the module's function in one of carrier types."""
     inner = main_of(module)
     inner.attributes["sym_name"] = ir.StringAttr.get("hloom_interpreted")
@@ -148,7 +150,7 @@ def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Valu
         func.ReturnOp([part for value, result in pairs for part in _packed(value, result)])
 
 
-def _carrier_types(value: Value) -> list[ir.RankedTensorType]:
+def _carrier_types(value: SignatureValue) -> list[ir.RankedTensorType]:
     element = str(ir.RankedTensorType(ir.Type.parse(value.type)).element_type)
     if value.dtype.kind == "c":
         element = element[len("complex<") : -1]
@@ -158,7 +160,7 @@ def _carrier_types(value: Value) -> list[ir.RankedTensorType]:
     return [ir.RankedTensorType.get(value.shape, carrier)] * (2 if value.dtype.kind == "c" else 1)
 
 
-def _unpacked(value: Value, given: Any) -> ir.Value:
+def _unpacked(value: SignatureValue, given: Any) -> ir.Value:
     type_ = ir.Type.parse(value.type)
     first = next(given)
     if value.dtype.kind == "c":
@@ -166,7 +168,7 @@ def _unpacked(value: Value, given: Any) -> ir.Value:
     return first if first.type == type_ else ir.Value(stablehlo.ConvertOp(type_, first).result)
 
 
-def _packed(value: Value, result: ir.Value) -> list[ir.Value]:
+def _packed(value: SignatureValue, result: ir.Value) -> list[ir.Value]:
     if value.dtype.kind == "c":
         return [stablehlo.RealOp(result).result, stablehlo.ImagOp(result).result]
     [type_] = _carrier_types(value)
@@ -184,7 +186,7 @@ def _to_carriers(array: Array) -> list[Array]:
     return [array.astype(np.float64).astype(narrow if "int" in name else np.float32)]
 
 
-def _from_carriers(value: Value, parts: Iterator[Array]) -> Array:
+def _from_carriers(value: SignatureValue, parts: Iterator[Array]) -> Array:
     part = next(parts)
     if value.dtype.kind == "c":
         part = part + 1j * next(parts)

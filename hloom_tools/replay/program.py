@@ -40,7 +40,7 @@ from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import machine_bytes, placement_of, target_of, with_options
 from hloom_tools.replay import DoesNotFitError, ReplayError, trust
 from hloom_tools.replay import manifest as recorded
-from hloom_tools.replay.signature import Value, values_of
+from hloom_tools.replay.signature import SignatureValue, values_of
 
 Array = NDArray[Any]
 
@@ -71,8 +71,8 @@ class ReplayProgram:
     name: str
     module: ir.Module
     source: str
-    arguments: tuple[Value, ...]
-    results: tuple[Value, ...]
+    arguments: tuple[SignatureValue, ...]
+    results: tuple[SignatureValue, ...]
     argument_count: int
     spec: str
     devices: tuple[Any, ...]
@@ -406,7 +406,7 @@ class Runnable:
                 for index, sharding in enumerate(self._shardings)
             ]
 
-    def _put(self, argument: Array, value: Value) -> Any:
+    def _put(self, argument: Array, value: SignatureValue) -> Any:
         # A donated argument is written over, and the host's array must not change.
         with jax.enable_x64(True):  # in any process 64-bit arguments keep their type
             return jax.device_put(argument, self._shardings[value.index], may_alias=False)

@@ -23,7 +23,7 @@ TOKEN = "!stablehlo.token"
 
 
 @dataclass(frozen=True)
-class Value:
+class SignatureValue:
     """One argument or result of a module, e.g. "state['w']" or "result[0]".
 
     Attributes:
@@ -50,7 +50,7 @@ class Value:
 
 def values_of(
     module: ir.Module, argument_names: Sequence[str] = (), result_names: Sequence[str] = ()
-) -> tuple[tuple[Value, ...], tuple[Value, ...], int]:
+) -> tuple[tuple[SignatureValue, ...], tuple[SignatureValue, ...], int]:
     """Returns the arguments and results of @main without tokens, and the number of arguments with
     tokens.
 
@@ -64,7 +64,9 @@ def values_of(
     return _values(arguments, argument_names), _values(results, result_names), len(arguments)
 
 
-def _values(entries: Sequence[EntryValue], given_names: Sequence[str]) -> tuple[Value, ...]:
+def _values(
+    entries: Sequence[EntryValue], given_names: Sequence[str]
+) -> tuple[SignatureValue, ...]:
     indices = [index for index, entry in enumerate(entries) if str(entry.type) != TOKEN]
     named = range(len(entries)) if len(given_names) == len(entries) else indices
     names = dict(zip(named, given_names, strict=True)) if len(given_names) == len(named) else {}
@@ -73,7 +75,7 @@ def _values(entries: Sequence[EntryValue], given_names: Sequence[str]) -> tuple[
     )
 
 
-def _value(name: str, index: int, entry: EntryValue) -> Value:
+def _value(name: str, index: int, entry: EntryValue) -> SignatureValue:
     type_ = entry.type
     text = str(type_)
     if not isinstance(type_, ir.RankedTensorType):
@@ -87,7 +89,7 @@ def _value(name: str, index: int, entry: EntryValue) -> Value:
     if dtype is None:
         raise ReplayError(f"{name} is a {text}: no array has elements of {type_.element_type}.")
     shape = tuple(type_.shape)
-    return Value(name, index, text, dtype, shape, entry.donated, entry.memory_kind)
+    return SignatureValue(name, index, text, dtype, shape, entry.donated, entry.memory_kind)
 
 
 def _dtype(element: str) -> np.dtype[Any] | None:

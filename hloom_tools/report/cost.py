@@ -19,7 +19,7 @@ from hloom_tools.report.sources import entries
 
 
 @dataclass(frozen=True)
-class Cost:
+class AddedCost:
     """The time and work that the passes add to a step; unknown figures are None.
 
     Attributes:
@@ -66,7 +66,7 @@ class Cost:
         return units.change(1, 1 + self.added_work) or small
 
 
-def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:
+def cost_of(dump: ModuleDump, *, most_bytes: int) -> AddedCost | None:
     """Returns the cost of a module; None where the dump does not have its result.
 
     The step is timed where the module's text has at most `most_bytes`.
@@ -82,7 +82,7 @@ def cost_of(dump: ModuleDump, *, most_bytes: int) -> Cost | None:
     if added is not None and target is not None and before and before.size_bytes <= most_bytes:
         step = _step_seconds(before, target)
     work = compiled.get("added_work")
-    return Cost(
+    return AddedCost(
         changed,
         added,
         step,

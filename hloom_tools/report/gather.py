@@ -16,7 +16,7 @@ from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.structure import read as as_type
 from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report import folder
-from hloom_tools.report.cost import Cost, cost_of
+from hloom_tools.report.cost import AddedCost, cost_of
 from hloom_tools.report.folder import Facts, File, Notice, Times
 from hloom_tools.report.frontier import FrontierView, frontier_of
 from hloom_tools.report.memory import (
@@ -71,7 +71,7 @@ class ModuleReport:
     in_full: bool
     notices: tuple[Notice, ...]
     memory: MemoryView
-    cost: Cost | None
+    cost: AddedCost | None
     sections: tuple[Section, ...]
     frontier: FrontierView | None
     times: Times

@@ -22,7 +22,7 @@ def entries(facts: Json, key: str) -> Json:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """A line of the user's program, "/path/train.py:12", and its code; empty where unknown.
 
     `library` and its code are those of the line in an installed package that it calls, if any;
@@ -58,7 +58,7 @@ class Named:
     """
 
     name: str
-    place: Place
+    place: SourcePlace
     type: str = ""
     size_bytes: int = 0
     times: int = 1
@@ -128,9 +128,9 @@ class Sources:
             for number, code in entries(entries(files, file), "lines").items()
         }
 
-    def place(self, source: SourceLine) -> Place:
+    def place(self, source: SourceLine) -> SourcePlace:
         """Returns a line with its code."""
-        return Place(
+        return SourcePlace(
             source.line,
             self._lines.get(source.line, ""),
             source.library,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hloom.passes.ir.names import argument_groups, layer
-from hloom_tools.report.sources import Named, Place
+from hloom_tools.report.sources import Named, SourcePlace
 
 MOST_ROWS = 8
 """The most rows of a table of totals; smaller ones share one more row."""
@@ -61,7 +61,7 @@ def _scopes(name: str) -> _Path:
     return tuple(f"/{scope}" if at else scope for at, scope in enumerate(layer(name)))
 
 
-def _without_scopes(place: Place) -> _Path:
+def _without_scopes(place: SourcePlace) -> _Path:
     if not place.line:
         return ("no source line",)
     file = place.short.rpartition(":")[0] or place.short

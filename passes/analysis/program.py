@@ -19,7 +19,7 @@ from ..ir import walk
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.marks import mark_name
 from ..ir.mesh import MANUAL_COMPUTATION
-from ..ir.op_facts import Category, Kind, Regions
+from ..ir.op_facts import Category, OpKind, Regions
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import constant_int
@@ -143,7 +143,7 @@ class Program:
         self.block, self.device = block, device or DeviceView()
         self.ops: list[ir.Operation] = []
         self.names: list[str] = []
-        self.kinds: list[Kind] = []
+        self.kinds: list[OpKind] = []
         self.operands: list[list[int]] = []
         self.results: list[list[int]] = []
         self.values: list[ir.Value] = []
@@ -189,9 +189,9 @@ class Program:
         position, name = len(self.ops), op.name
         kind, index = kind_of(op), self.index
         if name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
-            kind = Kind.OPAQUE
-        if name == CONSTRAINT and kind is Kind.OPAQUE:
-            kind = Kind.EXPENSIVE if self.device.exchanged.accounts_for(op) else kind
+            kind = OpKind.OPAQUE
+        if name == CONSTRAINT and kind is OpKind.OPAQUE:
+            kind = OpKind.EXPENSIVE if self.device.exchanged.accounts_for(op) else kind
         read = []
         for value in op.operands:
             number = index.get(value)
@@ -211,7 +211,7 @@ class Program:
         made = [self._add_value(result, position, sizeless) for result in op.results]
         self.results.append(made)
         if sizeless and not sizeless.isdisjoint(read + made):
-            kind = Kind.OPAQUE
+            kind = OpKind.OPAQUE
         self.kinds.append(kind)
 
     def inside(self, block: ir.Block) -> Program:
@@ -271,12 +271,12 @@ class Program:
     def is_pure(self, value: int) -> bool:
         """Whether the value is made in this block by an operation that may be recomputed."""
         producer = self.producers[value]
-        return producer != FROM_OUTSIDE and self.kinds[producer] is not Kind.OPAQUE
+        return producer != FROM_OUTSIDE and self.kinds[producer] is not OpKind.OPAQUE
 
     def is_small_reduction(self, value: int) -> bool:
         """Whether the value is a reduction's result, much smaller than what the reduction reads."""
         producer = self.producers[value]
-        if producer == FROM_OUTSIDE or self.kinds[producer] is not Kind.REDUCTION:
+        if producer == FROM_OUTSIDE or self.kinds[producer] is not OpKind.REDUCTION:
             return False
         read = sum(self.bytes_of(operand) for operand in self.operands[producer])
         return read >= _SMALL_REDUCTION * self.bytes_of(value)

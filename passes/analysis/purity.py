@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.erase import erase
-from ..ir.op_facts import Kind
+from ..ir.op_facts import OpKind
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import defining_op, is_read
@@ -17,24 +17,24 @@ from .kernels import is_pure_kernel
 from .shardings.constraints import moves_a_parameter, moves_nothing
 
 
-def kind_of(op: ir.Operation) -> Kind:
+def kind_of(op: ir.Operation) -> OpKind:
     """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
     name = op.name
     kind = facts_of(name).kind
-    if kind is Kind.CHEAP or kind is Kind.CONSTANT:
+    if kind is OpKind.CHEAP or kind is OpKind.CONSTANT:
         return kind  # as most operations are
     if name == CONSTRAINT:
         if moves_nothing(op):
-            return Kind.CHEAP
-        return Kind.EXPENSIVE if moves_a_parameter(op) else Kind.OPAQUE
+            return OpKind.CHEAP
+        return OpKind.EXPENSIVE if moves_a_parameter(op) else OpKind.OPAQUE
     if name == CUSTOM_CALL:
-        return Kind.EXPENSIVE if is_pure_kernel(op) else Kind.OPAQUE
-    if kind is Kind.REDUCTION and not _is_plain_reduction(op):
-        kind = Kind.EXPENSIVE
-    return Kind.OPAQUE if kind is Kind.EXPENSIVE and not _all_inside(op, is_pure) else kind
+        return OpKind.EXPENSIVE if is_pure_kernel(op) else OpKind.OPAQUE
+    if kind is OpKind.REDUCTION and not _is_plain_reduction(op):
+        kind = OpKind.EXPENSIVE
+    return OpKind.OPAQUE if kind is OpKind.EXPENSIVE and not _all_inside(op, is_pure) else kind
 
 
-CHEAP_KINDS = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
+CHEAP_KINDS = frozenset({OpKind.CONSTANT, OpKind.CHEAP, OpKind.REDUCTION})
 """Kinds of operations that are always worth recomputing for the memory of their results."""
 
 
@@ -45,7 +45,7 @@ def is_cheap(op: ir.Operation) -> bool:
 
 def is_pure(op: ir.Operation) -> bool:
     """Whether the operation may be recomputed at all."""
-    return kind_of(op) is not Kind.OPAQUE
+    return kind_of(op) is not OpKind.OPAQUE
 
 
 def may_go(op: ir.Operation) -> bool:
@@ -114,7 +114,7 @@ def _is_plain_reduction(op: ir.Operation) -> bool:
     inside: set[ir.Value] = set(block.arguments)
     *body, terminator = [view.operation for view in block.operations]
     for inner in body:
-        if kind_of(inner) not in (Kind.CONSTANT, Kind.CHEAP):
+        if kind_of(inner) not in (OpKind.CONSTANT, OpKind.CHEAP):
             return False
         if not inside.issuperset(inner.operands):
             return False

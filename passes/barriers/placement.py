@@ -71,7 +71,7 @@ class SyncNeed:
 
 
 @dataclass(frozen=True)
-class Collective:
+class SyncCollective:
     """One of XLA's collectives that synchronizes its groups of partitions."""
 
     position: int
@@ -97,10 +97,10 @@ class BarrierPositions:
     """
 
     barriers: tuple[Placed, ...]
-    served: dict[int, Collective]
+    served: dict[int, SyncCollective]
 
 
-def place(needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> BarrierPositions:
+def place(needs: Sequence[SyncNeed], collectives: Sequence[SyncCollective]) -> BarrierPositions:
     """Assigns a barrier, or one of the collectives, to every need."""
     placer = _Placer(needs, collectives)
     for number in sorted(range(len(needs)), key=lambda number: _order(needs[number])):
@@ -115,12 +115,12 @@ def _order(need: SyncNeed) -> tuple[int, int, int]:
 
 
 class _Placer:
-    def __init__(self, needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> None:
+    def __init__(self, needs: Sequence[SyncNeed], collectives: Sequence[SyncCollective]) -> None:
         self._needs = needs
         self._collectives = collectives
         self._barriers: list[Placed] = []
-        self._served: dict[int, Collective] = {}
-        self._exits: dict[int, int | Collective] = {}
+        self._served: dict[int, SyncCollective] = {}
+        self._exits: dict[int, int | SyncCollective] = {}
         """By kernel, the number of the barrier that serves its exit, or the collective."""
 
     def serve(self, number: int) -> None:
@@ -139,7 +139,7 @@ class _Placer:
         self._barriers[barrier].needs.append(number)
         self._note_exit(need, barrier)
 
-    def _note_exit(self, need: SyncNeed, served_by: int | Collective) -> None:
+    def _note_exit(self, need: SyncNeed, served_by: int | SyncCollective) -> None:
         if need.role is Role.EXIT:
             self._exits[need.kernel] = served_by
 
@@ -151,7 +151,7 @@ class _Placer:
             and all(self._is_left_before(kernel, need, number) for kernel in need.after)
         )
 
-    def _has_collective(self, need: SyncNeed, collective: Collective) -> bool:
+    def _has_collective(self, need: SyncNeed, collective: SyncCollective) -> bool:
         return (
             need.first <= collective.position < need.last
             and covers(collective.participants, need.participants)
@@ -168,17 +168,17 @@ class _Placer:
         if served_by is None:
             return True
         slot = self._barriers[number].slot
-        if isinstance(served_by, Collective):
+        if isinstance(served_by, SyncCollective):
             return served_by.position < slot
         if served_by == number:
             return slot == need.last and not need.is_apart
         return (self._barriers[served_by].slot, served_by) < (slot, number)
 
-    def _is_before_collective(self, kernel: int, collective: Collective) -> bool:
+    def _is_before_collective(self, kernel: int, collective: SyncCollective) -> bool:
         served_by = self._exits.get(kernel)
         if served_by is None:
             return True
-        if isinstance(served_by, Collective):
+        if isinstance(served_by, SyncCollective):
             return served_by.position < collective.position
         return self._barriers[served_by].slot <= collective.position
 
@@ -292,7 +292,7 @@ class BarrierDrafts:
         self.served += [(text, f"barrier of the {texts[0]}") for text in texts[1:]]
         return draft
 
-    def _add_pin_beside(self, need: SyncNeed, collective: Collective) -> None:
+    def _add_pin_beside(self, need: SyncNeed, collective: SyncCollective) -> None:
         kernel = self._kernels[need.kernel]
         position = collective.position
         if need.role is Role.ENTRY:
@@ -362,7 +362,7 @@ class _Planner:
         kernels = [member for member in sequence.members if isinstance(member, SyncKernel)]
         needs = self._needs(sequence.block, kernels)
         collectives = [
-            Collective(member.position, member.participants)
+            SyncCollective(member.position, member.participants)
             for member in sequence.members
             if isinstance(member, XlaCollective) and member.participants is not None
         ]

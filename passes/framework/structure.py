@@ -56,24 +56,28 @@ class StructureError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Condition:
     """A condition on the values of a type, and what a value that holds it is called."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
-Whole: TypeAlias = Annotated[int, Wanted("a whole number from 0 to 2^60", lambda n: 0 <= n < 2**60)]
+Whole: TypeAlias = Annotated[
+    int, Condition("a whole number from 0 to 2^60", lambda n: 0 <= n < 2**60)
+]
 """A number of things or of bytes."""
 
-Count: TypeAlias = Annotated[int, Wanted("a whole number from 1 to 2^60", lambda n: 0 < n < 2**60)]
+Count: TypeAlias = Annotated[
+    int, Condition("a whole number from 1 to 2^60", lambda n: 0 < n < 2**60)
+]
 
-Figure: TypeAlias = Annotated[float, Wanted("a number below 1e30", lambda x: abs(x) < 1e30)]
+Figure: TypeAlias = Annotated[float, Condition("a number below 1e30", lambda x: abs(x) < 1e30)]
 """A figure of a device, in bytes, seconds or operations, as high as no device has it."""
 
-Amount: TypeAlias = Annotated[float, Wanted("a number of 0 or more", lambda x: x >= 0)]
+Amount: TypeAlias = Annotated[float, Condition("a number of 0 or more", lambda x: x >= 0)]
 
-Rate: TypeAlias = Annotated[float, Wanted("a number above 0", lambda x: 0 < x < 1e30)]
+Rate: TypeAlias = Annotated[float, Condition("a number above 0", lambda x: 0 < x < 1e30)]
 
 
 def written(value: Any) -> Any:
@@ -151,7 +155,7 @@ def _plain(kind: type, found: Any) -> Any:
     raise StructureError.of(found, _PLAIN[kind])
 
 
-def _checked(reader: _Reader, conditions: Iterable[Wanted], found: Any) -> Any:
+def _checked(reader: _Reader, conditions: Iterable[Condition], found: Any) -> Any:
     value = reader(found)
     for each in conditions:
         if not each.holds(value):

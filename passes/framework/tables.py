@@ -18,7 +18,7 @@ from ..ir.locations import operation_name, source_of
 from ..ir.names import SourceLine, split_name
 from ..ir.origins import origin_of
 from ..ir.types import tensor_bytes
-from .structure import Wanted, Whole, read, written
+from .structure import Condition, Whole, read, written
 from .text import flops, percent, seconds, short_type, size
 
 MOST_ROWS = 1000
@@ -125,7 +125,7 @@ class Described:
         return f"{size(self.bytes)} of {self.name or otherwise}{where}"
 
 
-_Small = Wanted("a number below 2^63", lambda number: abs(number) < 2**63)
+_Small = Condition("a number below 2^63", lambda number: abs(number) < 2**63)
 Number: TypeAlias = Annotated[int, _Small] | Annotated[float, _Small]
 Cell: TypeAlias = str | Number | Described | tuple[str | Described, ...] | None
 """None and an empty tuple are empty cells; a tuple has a line for each of its entries."""
@@ -183,8 +183,8 @@ def _is_of_kind(cell: Cell, kind: Kind) -> bool:
     return cell is None or isinstance(cell, int | float) == kind.is_number
 
 
-_FACT = Wanted("a figure of its kind", lambda fact: _is_of_kind(fact.value, fact.kind))
-_TABLE = Wanted("a table of cells of its columns' kinds", _is_of_its_kinds)
+_FACT = Condition("a figure of its kind", lambda fact: _is_of_kind(fact.value, fact.kind))
+_TABLE = Condition("a table of cells of its columns' kinds", _is_of_its_kinds)
 
 
 @dataclass(frozen=True)

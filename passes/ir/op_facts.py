@@ -47,7 +47,7 @@ class Category(enum.StrEnum):
     """Nothing hloom relies on: an operation that JAX does not write, or of another dialect."""
 
 
-class Kind(enum.StrEnum):
+class OpKind(enum.StrEnum):
     """Whether an operation may be recomputed, as long as everything in its regions may be."""
 
     CONSTANT = "constant"
@@ -157,7 +157,7 @@ class OpFacts:
     """
 
     category: Category = Category.OTHER
-    kind: Kind = Kind.OPAQUE
+    kind: OpKind = OpKind.OPAQUE
     use: BufferUse = BufferUse.WHOLE
     traffic: Traffic = Traffic.WHOLE
     flops: int | None = 1

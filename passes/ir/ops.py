@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .op_facts import UNKNOWN, BufferUse, Category, Kind, OpFacts, Regions, Traffic
+from .op_facts import UNKNOWN, BufferUse, Category, OpFacts, OpKind, Regions, Traffic
 
 BARRIER = "stablehlo.optimization_barrier"
 """The compiler's; that of devices is a mark (`marks.BARRIER`)."""
@@ -65,18 +65,18 @@ def _movement(name: str, use: BufferUse = BufferUse.FUSED, *, light: bool = True
 
 
 def _fused(names: str, category: Category, **facts: Any) -> _Rows:
-    return _rows(names, category, kind=Kind.CHEAP, traffic=Traffic.FUSED, **facts)
+    return _rows(names, category, kind=OpKind.CHEAP, traffic=Traffic.FUSED, **facts)
 
 
 def _indexed(names: str, use: BufferUse, traffic: Traffic, **facts: Any) -> _Rows:
-    return _rows(names, Category.INDEXED, kind=Kind.EXPENSIVE, use=use, traffic=traffic, **facts)
+    return _rows(names, Category.INDEXED, kind=OpKind.EXPENSIVE, use=use, traffic=traffic, **facts)
 
 
 def _kernel(
     names: str,
     flops: int | None,
     category: Category = Category.NUMERIC,
-    kind: Kind = Kind.EXPENSIVE,
+    kind: OpKind = OpKind.EXPENSIVE,
     **facts: Any,
 ) -> _Rows:
     """Pure work in a kernel of its own."""
@@ -111,7 +111,7 @@ _CODE = Regions.CODE
 _GROUPS: tuple[_Rows, ...] = (
     # Constants. JAX writes none of CHLO's.
     _nothing(
-        "constant iota", Category.CONSTANT, kind=Kind.CONSTANT, use=BufferUse.FREE, light=True
+        "constant iota", Category.CONSTANT, kind=OpKind.CONSTANT, use=BufferUse.FREE, light=True
     ),
     _uncommon("constant constant_like", BufferUse.FREE, dialect="chlo"),
     # Elementwise.
@@ -149,7 +149,7 @@ _GROUPS: tuple[_Rows, ...] = (
     _combining(
         "reduce",
         category=Category.REDUCTION,
-        kind=Kind.REDUCTION,
+        kind=OpKind.REDUCTION,
         use=BufferUse.REDUCTION,
         traffic=Traffic.FUSED_OPERANDS,
     ),
@@ -191,16 +191,21 @@ _GROUPS: tuple[_Rows, ...] = (
     ),
     # Code.
     _rows(
-        "while", Category.LOOP, kind=Kind.EXPENSIVE, use=BufferUse.IN_PLACE, flops=0, regions=_CODE
+        "while",
+        Category.LOOP,
+        kind=OpKind.EXPENSIVE,
+        use=BufferUse.IN_PLACE,
+        flops=0,
+        regions=_CODE,
     ),
-    _rows("case if", Category.CONDITIONAL, kind=Kind.EXPENSIVE, flops=0, regions=_CODE),
+    _rows("case if", Category.CONDITIONAL, kind=OpKind.EXPENSIVE, flops=0, regions=_CODE),
     _rows("custom_call", Category.CALL, flops=None, traffic=Traffic.KERNEL),
     # What XLA inlines.
     _rows(
         "manual_computation",
         Category.MANUAL,
         dialect="sdy",
-        kind=Kind.EXPENSIVE,
+        kind=OpKind.EXPENSIVE,
         flops=0,
         regions=_CODE,
         fuses_operands=True,

@@ -23,7 +23,7 @@ _CARRIERS = {
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """What makes a value.
 
     Attributes:
@@ -34,7 +34,7 @@ class Origin:
     stacked: int = 1
 
 
-def origin_of(value: ir.Value) -> Origin | None:
+def origin_of(value: ir.Value) -> ValueOrigin | None:
     """What makes a value: of a loop's result, the operation in its body. None for an argument.
 
     Where the body only hands on what the loop was given it is the loop. Of a slice that a loop
@@ -44,7 +44,7 @@ def origin_of(value: ir.Value) -> Origin | None:
     if made_by is None:
         return None
     if made_by.name == "stablehlo.dynamic_slice":
-        return _of_slice(made_by) or Origin(made_by)
+        return _of_slice(made_by) or ValueOrigin(made_by)
     carried: set[ir.Value] = set()
     while made_by.name == "stablehlo.while":
         body = made_by.regions[1].blocks[0]
@@ -66,12 +66,12 @@ def origin_of(value: ir.Value) -> Origin | None:
             inner = op.operands[_CARRIERS[op.name]]
         maker = defining_op(inner)
         if maker is None or maker.name in _CARRIERS:
-            return Origin(made_by)
+            return ValueOrigin(made_by)
         value, made_by = inner, maker
-    return Origin(made_by, stacked)
+    return ValueOrigin(made_by, stacked)
 
 
-def _of_slice(op: ir.Operation) -> Origin | None:
+def _of_slice(op: ir.Operation) -> ValueOrigin | None:
     """What made the slice of a stack that a loop reads; None where it reads no loop's stack."""
     source = op.operands[0]
     while isinstance(source.owner, ir.Block):
@@ -81,4 +81,4 @@ def _of_slice(op: ir.Operation) -> Origin | None:
             return None
         source = loop.operands[number]
     made_by = origin_of(source)
-    return Origin(made_by.op) if made_by is not None and made_by.stacked > 1 else None
+    return ValueOrigin(made_by.op) if made_by is not None and made_by.stacked > 1 else None

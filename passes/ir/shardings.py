@@ -34,7 +34,7 @@ class MeshAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ValueSharding:
     """The sharding of a value, apart from any module.
 
     Attributes:
@@ -51,7 +51,7 @@ class Placement:
     unreduced: bool = False
 
     @classmethod
-    def whole(cls, rank: int) -> Placement:
+    def whole(cls, rank: int) -> ValueSharding:
         """That of a value without a sharding: all of it is on every device."""
         return cls("", ((),) * rank, (False,) * rank)
 
@@ -70,12 +70,12 @@ class Placement:
         parts = (math.prod(each.size for each in axes) for axes in self.axes)
         return {number: count for number, count in enumerate(parts) if count > 1}
 
-    def along(self, names: Collection[str]) -> Placement:
+    def along(self, names: Collection[str]) -> ValueSharding:
         """The same where only the named axes of the mesh count."""
         axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
         return replace(self, axes=axes)
 
-    def is_at(self, wanted: Placement) -> bool:
+    def is_at(self, wanted: ValueSharding) -> bool:
         """Whether it is the one that is wanted; an open dimension may be split further."""
         for here, there, is_closed in zip(self.axes, wanted.axes, wanted.closed, strict=True):
             if (here if is_closed else here[: len(there)]) != there:
@@ -88,7 +88,7 @@ class Placement:
         return tuple(-(-size // counts.get(number, 1)) for number, size in enumerate(shape))
 
 
-def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
+def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
     """The placement that a sharding on an operation, or around it, gives.
 
     Axes that its mesh does not have count as of one device.
@@ -103,7 +103,7 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
         return MeshAxis(named.name, part, mesh.axis_parts(named, sizes))
 
     dimensions = [sdy.DimensionShardingAttr(each) for each in given.dimension_shardings]
-    return Placement(
+    return ValueSharding(
         str(given.mesh_or_ref),
         tuple(
             tuple(found for found in map(axis, each.axes) if found.size > 1) for each in dimensions
@@ -113,7 +113,7 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
     )
 
 
-def sharding_of(placement: Placement, context: ir.Context) -> sdy.TensorShardingAttr:
+def sharding_of(placement: ValueSharding, context: ir.Context) -> sdy.TensorShardingAttr:
     """The sharding that gives a placement, and that nothing adds an axis to."""
 
     def reference(axis: MeshAxis) -> ir.Attribute:
@@ -133,7 +133,7 @@ def sharding_of(placement: Placement, context: ir.Context) -> sdy.TensorSharding
     )
 
 
-def constraint_placement(constraint: ir.Operation) -> Placement:
+def constraint_placement(constraint: ir.Operation) -> ValueSharding:
     """The placement that a sharding constraint asks for."""
     return placement_of(constraint.attributes["sharding"], constraint)
 
@@ -158,7 +158,7 @@ def without_axes(
     )
 
 
-def argument_placement(value: ir.Value) -> Placement | None:
+def argument_placement(value: ir.Value) -> ValueSharding | None:
     """The placement of a function's argument; None of other values, and without a sharding."""
     if not isinstance(value.owner, ir.Block):
         return None

@@ -32,7 +32,7 @@ _MOVED = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape"})
 
 
 @dataclass(frozen=True)
-class LateGather:
+class ReplacedGathers:
     """Gathers of one group of devices that are replaced by gathers of what is made of them.
 
     Attributes:
@@ -63,7 +63,7 @@ class LateGather:
 
 
 @dataclass(frozen=True)
-class LateGatherPlan(ListPlan[LateGather]):
+class LateGatherPlan(ListPlan[ReplacedGathers]):
     """The gathers that are done later, and those that stay."""
 
     def facts(self) -> tuple[Fact, ...]:
@@ -102,7 +102,7 @@ class LateGatherPlan(ListPlan[LateGather]):
 def plan_late_gathers(module: ir.Module, min_bytes: int) -> LateGatherPlan:
     """The plan for a module."""
     partitions = mesh.partition_count(module)
-    decided: list[LateGather] = []
+    decided: list[ReplacedGathers] = []
     left: list[Left] = []
     if partitions < 2 or mesh.replica_count(module) != 1:
         return LateGatherPlan(())
@@ -231,7 +231,7 @@ class _Region:
             found.setdefault(find(op.results[0]), []).append(op)
         yield from found.values()
 
-    def decide(self, gathers: list[ir.Operation], id_: str) -> LateGather | None:
+    def decide(self, gathers: list[ir.Operation], id_: str) -> ReplacedGathers | None:
         """What of the work behind some gathers is gathered instead; None for the same as now."""
         inside = self._behind(gathers)
         number = {value: index for index, value in enumerate(inside)}
@@ -258,7 +258,7 @@ class _Region:
             op.name in _MOVED or op.results[0] in self.maxima for op in work
         ):
             return None
-        return LateGather(
+        return ReplacedGathers(
             id_,
             tuple(gathers),
             self.groups,

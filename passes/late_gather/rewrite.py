@@ -11,10 +11,10 @@ from ..ir.build import reshaped
 from ..ir.collectives import all_gathered
 from ..ir.parts import cloned_on, on_parts, part_of_same
 from ..ir.values import defining_op, shape_of
-from .plan import LateGather
+from .plan import ReplacedGathers
 
 
-def gather_late(found: LateGather) -> None:
+def gather_late(found: ReplacedGathers) -> None:
     """Does the work of a decision on parts, and gathers what is to be gathered of it."""
     axes, devices, like = dict(found.axes), found.groups.size, found.gathers[0]
     parts = {op.results[0]: op.operands[0] for op in found.gathers}

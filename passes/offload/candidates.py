@@ -29,7 +29,7 @@ from ..ir.values import defining_op
 
 
 @dataclass(frozen=True, eq=False)
-class LoopWork:
+class BodyWork:
     """What a loop's body does in one iteration, by the cost model.
 
     Attributes:
@@ -42,7 +42,7 @@ class LoopWork:
     _op_s: dict[object, float] = field(repr=False)
 
     @classmethod
-    def of(cls, loop: CountedLoop, speed: Speed, sizes: TensorSizes) -> LoopWork:
+    def of(cls, loop: CountedLoop, speed: Speed, sizes: TensorSizes) -> BodyWork:
         """The work of a loop, by the sizes of values on one device."""
         op_s = {
             walk.key(view.operation): seconds(view.operation, speed, sizes)
@@ -108,8 +108,8 @@ class OffloadCandidate:
     link_s: float
     store_window_s: float
     load_window_s: float
-    forward: LoopWork
-    backward: LoopWork
+    forward: BodyWork
+    backward: BodyWork
 
     @property
     def stored(self) -> ir.Value:
@@ -173,7 +173,7 @@ class _Finder:
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []
         self.left: list[Left] = []
-        self._work: dict[object, LoopWork] = {}
+        self._work: dict[object, BodyWork] = {}
 
     def find(self) -> Offloadable:
         known: set[ir.Value] = set()
@@ -229,10 +229,10 @@ class _Finder:
     def _bytes(self, value: ir.Value) -> int:
         return self.device.bytes_of(value) or 0
 
-    def _work_of(self, loop: CountedLoop) -> LoopWork:
+    def _work_of(self, loop: CountedLoop) -> BodyWork:
         key = walk.key(loop.op)
         if key not in self._work:
-            self._work[key] = LoopWork.of(loop, self.target.speed, self.device.sizes)
+            self._work[key] = BodyWork.of(loop, self.target.speed, self.device.sizes)
         return self._work[key]
 
 

@@ -48,7 +48,7 @@ from ..ir.build import converted, reduce, reshaped, typed, zeros
 from ..ir.erase import erase
 from ..ir.product_terms import product_behind
 from ..ir.products import OperandAxes, ProductAxes
-from ..ir.shardings import MeshAxis, Placement, sharding_of
+from ..ir.shardings import MeshAxis, ValueSharding, sharding_of
 from ..ir.values import element_of, is_read, shape_of
 
 _NUMBERS = "dot_dimension_numbers"
@@ -66,8 +66,8 @@ class DeviceTerms:
     """
 
     summed: tuple[tuple[int, int], ...]
-    terms: Placement
-    total: Placement
+    terms: ValueSharding
+    total: ValueSharding
 
     @property
     def counts(self) -> list[int]:
@@ -201,7 +201,7 @@ def device_terms(
     names = {axis.name for axes_of_one in along for axis in axes_of_one}
     own = total.along(total.names - names)
     placed = (*along, *own.axes)
-    terms = Placement(left.mesh, placed, (False,) * len(placed))
+    terms = ValueSharding(left.mesh, placed, (False,) * len(placed))
     return DeviceTerms(tuple(summed), terms, replace(total, mesh=left.mesh))
 
 

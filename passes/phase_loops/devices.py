@@ -23,7 +23,7 @@ from ..ir.build_collectives import across
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, Placement, argument_placement, constraint_placement
+from ..ir.shardings import CONSTRAINT, ValueSharding, argument_placement, constraint_placement
 from ..ir.values import element_of, shape_of
 from .contents import Form, LoopCopies, PartApart
 from .exits import COMBINES, Leaves, LoopExit
@@ -68,7 +68,9 @@ class DeviceParts:
         shape[axis] //= self.count
         return typed(type_, shape)
 
-    def scattered_axis(self, placement: Placement, type_: ir.Type, op: ir.Operation) -> int | None:
+    def scattered_axis(
+        self, placement: ValueSharding, type_: ir.Type, op: ir.Operation
+    ) -> int | None:
         """The axis along which a sum that has this placement has a part on each of the devices.
 
         None where it is placed otherwise, or the parts are not in the order of the devices.
@@ -85,7 +87,7 @@ class DeviceParts:
 
 
 @dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """What one device has of the values that a loop reads.
 
     Attributes:
@@ -111,7 +113,7 @@ class Share:
         return Box({layout.axis: (start, length)}, zero).slice(value)
 
 
-EVERYTHING = Share()
+EVERYTHING = DeviceShare()
 """The share of a loop that is for all devices."""
 
 

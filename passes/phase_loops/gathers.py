@@ -38,7 +38,7 @@ from ..analysis.shardings.exchanges import PlacedExchange
 from ..analysis.shardings.shardings import Shardings
 from ..ir import walk
 from ..ir.op_facts import Category
-from ..ir.shardings import CONSTRAINT, Placement, constraint_placement
+from ..ir.shardings import CONSTRAINT, ValueSharding, constraint_placement
 from ..ir.types import tensor_bytes
 
 _REORDERS = frozenset(
@@ -67,7 +67,7 @@ class Gather:
     """
 
     number: int
-    placement: Placement
+    placement: ValueSharding
     size: int
     is_stack: bool
     between: frozenset[int] = frozenset()

@@ -12,7 +12,7 @@ from ..analysis.signatures.signature import AxisLayout
 from ..ir import walk
 from ..ir.build import Box, broadcast, integer_like, reshaped, typed
 from ..ir.values import shape_of
-from .devices import EVERYTHING, Share
+from .devices import EVERYTHING, DeviceShare
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ChunkStart:
     index: ir.Value
     zero: ir.Value
     length: int
-    share: Share = EVERYTHING
+    share: DeviceShare = EVERYTHING
 
 
 def chunk_type(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Type:

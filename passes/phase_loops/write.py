@@ -25,7 +25,7 @@ from ..ir.product_terms import product_terms
 from ..ir.shardings import CONSTRAINT, sharding_of
 from ..ir.values import defining_op, element_of, is_read, shape_of
 from .contents import IOTA, Form, LoopCopies, OperationCopy, PartApart, Read
-from .devices import EVERYTHING, DeviceParts, Share, compute_by_parts, reduced
+from .devices import EVERYTHING, DeviceParts, DeviceShare, compute_by_parts, reduced
 from .exits import COMBINES, Leaves, LoopExit, identity
 from .plan import LoopsPlan, PhaseLoop, place_loops
 from .program import LoopProgram
@@ -169,7 +169,7 @@ class LoopWriter:
     plan: LoopsPlan
     loop: PhaseLoop
     outside: Callable[[int], ir.Value]
-    share: Share = EVERYTHING
+    share: DeviceShare = EVERYTHING
 
     def write(self) -> list[ir.Value]:
         """The values that leave the loop, those that are accumulated in the accumulators' types."""
@@ -278,7 +278,9 @@ def write_by_parts(
         device = None
         if is_told_apart:
             device = reshaped(arguments[-1], [])
-        writer = LoopWriter(plan, loop, everywhere.__getitem__, Share(parts.count, own, device))
+        writer = LoopWriter(
+            plan, loop, everywhere.__getitem__, DeviceShare(parts.count, own, device)
+        )
         return [
             reduced(parts, made, found.flow.combine, found.sent, found.scattered)
             if found.flow.combine is not None

@@ -25,7 +25,7 @@ from ..ir.types import tensor_bytes
 from ..phase_loops.exits import AccumulatorRule
 from .batch import LoopBatch
 from .cost import (
-    LoopWork,
+    SegmentWork,
     best_schedule,
     link_rate,
     pipeline_seconds,
@@ -115,7 +115,7 @@ class ScheduleChoice:
             return enough[:1] or possible[-1:]
         return [number for number in possible if number >= stages] or possible[-1:]
 
-    def _work(self, found: LayerLoop, batch: LoopBatch) -> LoopWork:
+    def _work(self, found: LayerLoop, batch: LoopBatch) -> SegmentWork:
         index = batch.flow.program.index
         results = found.loop.op.results
         travelling = [
@@ -136,7 +136,7 @@ class ScheduleChoice:
         )
         speed, stages = self._target.speed, self._axis.count
         kernels = sum(facts_of(op.name).launches_kernel for op in walk.operations(found.loop.op))
-        return LoopWork(
+        return SegmentWork(
             busy_s=seconds(found.loop.op, speed) / self._axis.devices,
             carried_bytes=sum(tensor_bytes(value.type) or 0 for value in travelling)
             // batch.devices,

@@ -21,7 +21,7 @@ MOST_SENT = 0.05
 
 
 @dataclass(frozen=True)
-class LoopWork:
+class SegmentWork:
     """A loop over layers as the cost model sees it.
 
     Attributes:
@@ -45,13 +45,15 @@ def link_rate(speed: Speed, devices: int) -> float | None:
     return speed.link_bytes_per_s if is_near else speed.network_bytes_per_s
 
 
-def tick_seconds(work: LoopWork, schedule: PipelineSchedule, rate: float) -> tuple[float, float]:
+def tick_seconds(work: SegmentWork, schedule: PipelineSchedule, rate: float) -> tuple[float, float]:
     """What a device computes in a tick, and what it sends."""
     busy_s = max(work.busy_s / schedule.microbatches, work.least_s) + work.sums_s
     return busy_s / schedule.repeats, work.carried_bytes / schedule.microbatches / rate
 
 
-def pipeline_seconds(loops: Sequence[LoopWork], schedule: PipelineSchedule, rate: float) -> float:
+def pipeline_seconds(
+    loops: Sequence[SegmentWork], schedule: PipelineSchedule, rate: float
+) -> float:
     """What the loops take, with what dealing out layers sends in a circular schedule."""
     ticks = schedule.ticks * sum(sum(tick_seconds(work, schedule, rate)) for work in loops)
     if schedule.repeats == 1:
@@ -62,7 +64,7 @@ def pipeline_seconds(loops: Sequence[LoopWork], schedule: PipelineSchedule, rate
 
 
 def best_schedule(
-    loops: Sequence[LoopWork], possible: Sequence[PipelineSchedule], rate: float
+    loops: Sequence[SegmentWork], possible: Sequence[PipelineSchedule], rate: float
 ) -> PipelineSchedule:
     """The fastest of some schedules, one of which is without repeats."""
 
@@ -74,6 +76,6 @@ def best_schedule(
     return min(allowed, key=lambda each: (pipeline_seconds(loops, each, rate), each.items))
 
 
-def sharded_seconds(loops: Sequence[LoopWork], devices: int, rate: float) -> float:
+def sharded_seconds(loops: Sequence[SegmentWork], devices: int, rate: float) -> float:
     """What the same loops take where the weights are sharded over the devices instead (FSDP)."""
     return sum(max(work.busy_s, work.weight_bytes * (1 - 1 / devices) / rate) for work in loops)

@@ -20,7 +20,7 @@ from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, Placement, constraint_placement
+from ..ir.shardings import CONSTRAINT, ValueSharding, constraint_placement
 from ..ir.types import tensor_bytes
 from ..ir.values import constant_int, element_of
 from ..phase_loops.contents import Form, Read
@@ -85,7 +85,7 @@ class WrittenStack:
     layout: AxisLayout | None
     combine: Combine | None
     element: ir.Type
-    placement: Placement | None
+    placement: ValueSharding | None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from ..ir.build import (
 )
 from ..ir.build_collectives import across, sent
 from ..ir.values import element_of, shape_of
-from ..phase_loops.devices import Share
+from ..phase_loops.devices import DeviceShare
 from ..phase_loops.exits import COMBINES, identity
 from ..phase_loops.slices import ChunkStart, chunk_box, resized, stack_type, write_chunk
 from .loop import Moves, PipelineCarry, WrittenStack
@@ -65,7 +65,7 @@ class DeviceWriter:
         returned: Collection[int],
         channels: Iterator[int],
         stage: ir.Value,
-        share: Share,
+        share: DeviceShare,
         outside: Mapping[int, ir.Value],
     ) -> None:
         self.places = places

@@ -22,7 +22,7 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mesh import manual_axes_attribute
 from ..ir.values import defining_op, is_read
-from ..phase_loops.devices import Share
+from ..phase_loops.devices import DeviceShare
 from .circular import Dealing
 from .loop import PipelinedLoop
 from .mesh_axis import AxesByDimension, StageAxis
@@ -220,7 +220,7 @@ class _LoopWriter:
         starts = [next(taken) for _ in pipeline.travelling]
         cut = {read: next(taken) for read in pipeline.cut}
         whole = {number: next(taken) for number in pipeline.whole}
-        share = Share(
+        share = DeviceShare(
             pipeline.parts,
             {
                 (value, form.axis): made

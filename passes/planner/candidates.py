@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ..analysis.pricing import Rates
 from ..framework.options import Budget
-from ..framework.structure import Wanted
+from ..framework.structure import Condition
 
 _PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6
@@ -51,8 +51,8 @@ class PlannerSettings:
     behind: str = ""
 
 
-_Price = Annotated[int, Wanted(f"a price from 0 to {TOP}", lambda price: 0 <= price <= TOP)]
-_Length = Annotated[int, Wanted("a whole number from 0 to 2^31", lambda n: 0 <= n < 2**31)]
+_Price = Annotated[int, Condition(f"a price from 0 to {TOP}", lambda price: 0 <= price <= TOP)]
+_Length = Annotated[int, Condition("a whole number from 0 to 2^31", lambda n: 0 <= n < 2**31)]
 
 
 @dataclass(frozen=True, order=True)

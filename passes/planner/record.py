@@ -11,7 +11,7 @@ from ..analysis.loops.carries import Kept
 from ..framework.errors import SpecError
 from ..framework.feedback import Attempt, PlanRecord
 from ..framework.spec import parse_spec
-from ..framework.structure import Figure, Wanted, Whole
+from ..framework.structure import Condition, Figure, Whole
 from ..framework.tables import Fact, Kind
 from .candidates import Candidate
 from .moves import MOVES
@@ -115,7 +115,9 @@ def _has_known_moves(candidate: Candidate) -> bool:
 
 
 _KNOWN_MOVES = {name for move in MOVES.values() for name in move.passes}
-_MOVED = Wanted(f"one whose moves are some of {', '.join(sorted(_KNOWN_MOVES))}", _has_known_moves)
+_MOVED = Condition(
+    f"one whose moves are some of {', '.join(sorted(_KNOWN_MOVES))}", _has_known_moves
+)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ from .groups import LEAST_TRIPS, LoopGroup, left_whole, splittable
 from .plan import (
     MOST_PARTS,
     GroupSplit,
-    SplitPlan,
+    SplitLoopPlan,
     SplitPositionError,
     even_positions,
     plan_split,
@@ -99,7 +99,7 @@ class SplitLoop(Pass):
         2 * LEAST_TRIPS, doc="loops of fewer iterations stay whole", minimum=2 * LEAST_TRIPS
     )
 
-    def plan(self, module: ir.Module, target: Target) -> SplitPlan:
+    def plan(self, module: ir.Module, target: Target) -> SplitLoopPlan:
         groups, whole = splittable(module.operation)
         splits: list[GroupSplit] = []
         for group in groups:
@@ -110,7 +110,7 @@ class SplitLoop(Pass):
                 whole.append(left_whole(group.loops[0].loop.op, found))
         refused = self.at is not None and not splits
         refusal = f"{self}: no loop is split. {told_whole(whole)}" if refused else ""
-        return SplitPlan(tuple(splits), tuple(whole), refusal=refusal)
+        return SplitLoopPlan(tuple(splits), tuple(whole), refusal=refusal)
 
     def _split(self, group: LoopGroup) -> GroupSplit | str:
         """The split of a group, or why it stays whole."""
@@ -123,6 +123,6 @@ class SplitLoop(Pass):
         except SplitPositionError as error:
             return str(error)
 
-    def apply(self, plan: SplitPlan) -> None:
+    def apply(self, plan: SplitLoopPlan) -> None:
         for split in plan.decided:
             apply_split(split)

@@ -137,7 +137,7 @@ class GroupSplit:
 
 
 @dataclass(frozen=True)
-class SplitPlan(ListPlan[GroupSplit]):
+class SplitLoopPlan(ListPlan[GroupSplit]):
     """The groups of loops to split, in the order of the module, and the loops left whole.
 
     ``refusal`` is why no loop is split although the spec gives the iterations; empty otherwise.

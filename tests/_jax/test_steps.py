@@ -15,7 +15,7 @@ import pytest
 
 from hloom._jax.executables import fingerprint
 from hloom._jax.flags import step_flag
-from hloom._jax.steps import Program, arguments_of, module_name_of, watch_programs
+from hloom._jax.steps import ReplicatedProgram, arguments_of, module_name_of, watch_programs
 
 X = np.ones(4, np.float32)
 
@@ -24,7 +24,7 @@ def test_with_the_step_flag_every_call_goes_through_python() -> None:
     runs: list[str] = []
     traces: list[int] = []
 
-    def run(program: Program, _: object, call: Callable[[], object]) -> object:
+    def run(program: ReplicatedProgram, _: object, call: Callable[[], object]) -> object:
         runs.append(module_name_of(program))
         return call()
 
@@ -80,7 +80,7 @@ def test_a_program_runs_the_executable_of_the_compile() -> None:
         compiled.append(compile_or_get_cached(*args, **kwargs))  # type: ignore[arg-type]
         return compiled[-1]
 
-    def run(program: Program, _: object, call: Callable[[], object]) -> object:
+    def run(program: ReplicatedProgram, _: object, call: Callable[[], object]) -> object:
         ran.append(program.xla_executable)
         return call()
 
@@ -95,7 +95,9 @@ def test_a_program_runs_the_executable_of_the_compile() -> None:
 def test_arguments_are_those_that_the_module_takes() -> None:
     seen: list[list[object]] = []
 
-    def run(program: Program, args: Sequence[object], call: Callable[[], object]) -> object:
+    def run(
+        program: ReplicatedProgram, args: Sequence[object], call: Callable[[], object]
+    ) -> object:
         seen.append(arguments_of(program, args))
         return call()
 

@@ -8,6 +8,7 @@ import graphlib
 import itertools
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -342,6 +343,20 @@ def test_private_jax_is_imported_inside_of_functions() -> None:
 
 def test_every_package_says_that_it_is_typed() -> None:
     assert all((root / "py.typed").is_file() for root in PACKAGES.values())
+
+
+NAMED_BY_RULE = {"Pipeline"}
+"""The class of the pass `pipeline`, beside a pipeline of passes."""
+
+
+def test_a_public_class_name_stands_once() -> None:
+    found = Counter(
+        node.name
+        for _, file in SOURCES
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in found.items() if count > 1} == NAMED_BY_RULE
 
 
 def test_no_catch_all_files() -> None:

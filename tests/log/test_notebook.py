@@ -82,10 +82,10 @@ def test_a_line_is_an_output_and_not_on_stderr(
 
 
 def test_an_output_is_updated(ipython: FakeIPython) -> None:
-    output = notebook.Output()
+    output = notebook.CellOutput()
     for text in ("one", "two"):
         output.show(text)
-    notebook.Output().show("another")
+    notebook.CellOutput().show("another")
     assert ipython.shown == ["two", "another"]
 
 

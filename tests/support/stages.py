@@ -10,11 +10,11 @@ from hloom_steps.stages.programs import (
     Crossing,
     Direction,
     Gradient,
-    Output,
     Parameter,
-    Program,
-    Stages,
-    Value,
+    StageOutput,
+    StageProgram,
+    StagePrograms,
+    StageValue,
 )
 
 
@@ -24,14 +24,14 @@ def devices_of_stages(count: int, devices: int) -> list[jax.sharding.Mesh]:
     return [jax.sharding.Mesh(each, ("x",)) for each in every]
 
 
-def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> Stages:
+def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> StagePrograms:
     """Stages that hand one value on each, and one cotangent back, with one residual and one
     parameter each; ``weights`` has gradients of parameters be apart.
     """
-    forward = [Value(stage) for stage in range(count)]
-    residual = [Value(count + stage) for stage in range(count)]
-    cotangent = [Value(2 * count + stage) for stage in range(count)]
-    left = [Value(3 * count + stage) for stage in range(count)]
+    forward = [StageValue(stage) for stage in range(count)]
+    residual = [StageValue(count + stage) for stage in range(count)]
+    cotangent = [StageValue(2 * count + stage) for stage in range(count)]
+    left = [StageValue(3 * count + stage) for stage in range(count)]
     programs = []
     for stage in range(count):
         last = stage == count - 1
@@ -40,7 +40,7 @@ def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> S
                 stage,
                 Direction.FORWARD,
                 [Parameter(stage), *forward[stage - 1 : stage]],
-                [residual[stage], Output(0) if last else forward[stage]],
+                [residual[stage], StageOutput(0) if last else forward[stage]],
             )
         )
     for stage in reversed(range(count)):
@@ -59,11 +59,11 @@ def chain(count: int, *, weights: bool = False, first_weights: bool = True) -> S
         if apart:
             programs.append(_program(stage, Direction.WEIGHTS, [left[stage]], [gradient]))
     values = _values(4 * count, 1)
-    return Stages(None, count, tuple(programs), values)  # type: ignore[arg-type]
+    return StagePrograms(None, count, tuple(programs), values)  # type: ignore[arg-type]
 
 
 def _program(stage, kind, reads, gives):  # type: ignore[no-untyped-def]
-    return Program(
+    return StageProgram(
         stage, kind, f"{kind}_{stage}", tuple(reads), tuple(gives), (), (), (0,) * len(reads), 1.0
     )
 

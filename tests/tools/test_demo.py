@@ -20,7 +20,7 @@ import hloom_tools.cli as cli
 from hloom.dumps.read.dump import open_dump
 from hloom.targets import deviceless
 from hloom_tools.demo import program
-from hloom_tools.demo.program import Sizes, TrainStep
+from hloom_tools.demo.program import ModelSizes, TrainStep
 from hloom_tools.demo.training import change, compile_step, largest_difference, train
 
 pytestmark = pytest.mark.long
@@ -29,7 +29,7 @@ TINY = "--layers 3 --width 16 --heads 2 --batch 4 --sequence 64 --steps 3".split
 SMALLER = ("--layers", "1")
 """For what does not depend on the model: most of the time goes into compiling it."""
 
-SIZES = Sizes(layers=3, width=16, heads=2, batch=4, sequence=64)
+SIZES = ModelSizes(layers=3, width=16, heads=2, batch=4, sequence=64)
 EVERYTHING = "remat{min_bytes=0}"
 
 

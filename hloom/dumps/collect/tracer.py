@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 
 from hloom._jax.flags import step_flag
-from hloom._jax.steps import Program, arguments_of, module_name_of, watch_programs
+from hloom._jax.steps import ReplicatedProgram, arguments_of, module_name_of, watch_programs
 from hloom.dumps.collect.store import LIVE, LiveModule
 from hloom.dumps.read.module import Missing
 from hloom.dumps.select.settings import Settings
@@ -115,7 +115,7 @@ class StepWatch:
         if self._settings.wants_module(name):
             self._executions[id(key)] = Execution(name, None, live)
 
-    def run(self, program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def run(self, program: ReplicatedProgram, args: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a program, and notes its first run."""
         execution: Execution | None = None
         with guarded("watching a module of a chosen step"):
@@ -132,7 +132,7 @@ class StepWatch:
                 execution.results = _copy(execution, "results", results)
         return results
 
-    def _new_execution(self, program: Program, args: Sequence[Any]) -> Execution | None:
+    def _new_execution(self, program: ReplicatedProgram, args: Sequence[Any]) -> Execution | None:
         executable = program.xla_executable
         name = module_name_of(program)
         if id(executable) in self._executions or not self._settings.wants_module(name):
@@ -231,6 +231,6 @@ def install() -> None:
     watch_programs(_run)
 
 
-def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
+def _run(program: ReplicatedProgram, args: Sequence[Any], call: Callable[[], Any]) -> Any:
     step: StepWatch | None = getattr(_open, "step", None)
     return call() if step is None else step.run(program, args, call)

@@ -109,7 +109,7 @@ def write_share(
 
 
 @dataclass(frozen=True)
-class Share:
+class ArrayShare:
     """The part of a module's "arguments" or "results" that one process wrote to a folder.
 
     Attributes:
@@ -122,7 +122,7 @@ class Share:
     offsets: Mapping[str, int]
 
     @classmethod
-    def open(cls, folder: Path) -> Share:
+    def open(cls, folder: Path) -> ArrayShare:
         """Reads a folder's arrays.json. Raises DumpError where it cannot be read."""
         try:
             found = read(_Content, files.read_json(folder, ARRAYS))
@@ -177,7 +177,7 @@ def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
     """
     if not folders:
         raise DumpError("there are no arrays in the dump: dump the step with arrays=True")
-    shares = [Share.open(folder) for folder in folders]
+    shares = [ArrayShare.open(folder) for folder in folders]
     arrays: dict[int, np.ndarray] = {}
     for index, entry in sorted(shares[0].entries.items()):
         whole = np.empty(entry.shape, _dtype(entry.dtype))

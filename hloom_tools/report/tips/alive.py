@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile
 from hloom.show import units
 from hloom.xla.live_ranges import LiveRanges
-from hloom_tools.report.sources import Named, Place, Sources
+from hloom_tools.report.sources import Named, SourcePlace, Sources
 
 MOST_STRETCHES = 80
 """The most stretches of a curve, of equal width: narrower ones are hard to point at."""
@@ -173,4 +173,4 @@ class _Living:
 
 def _named_by_model(each: LiveBuffer) -> Named:
     type_ = units.short_type(each.type)
-    return Named(each.name, Place(each.line), type_, each.bytes, stacked=each.stacked)
+    return Named(each.name, SourcePlace(each.line), type_, each.bytes, stacked=each.stacked)

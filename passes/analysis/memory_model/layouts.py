@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.op_facts import Kind
+from ...ir.op_facts import OpKind
 from ...ir.ops import facts_of
 from ...ir.products import ProductAxes
 from ...ir.shardings import CONSTRAINT
@@ -231,14 +231,14 @@ class _Orders:
         name = self._names[position]
         if name in _MOVES:
             return True
-        if name != CONSTRAINT and facts_of(name).kind is not Kind.CHEAP:
+        if name != CONSTRAINT and facts_of(name).kind is not OpKind.CHEAP:
             return False
         shapes, shape = self._shapes, self._shapes[self._results[position][0]]
         return any(shapes[value] == shape for value in self._operands[position])
 
     def _make(self, position: int, value: int) -> Order | None:
         name = self._names[position]
-        if name == "stablehlo.dynamic_slice" or facts_of(name).kind is Kind.CONSTANT:
+        if name == "stablehlo.dynamic_slice" or facts_of(name).kind is OpKind.CONSTANT:
             return None
         if self._lanes > 1:
             if name == "stablehlo.dot_general":

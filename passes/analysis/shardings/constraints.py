@@ -17,7 +17,7 @@ from ...ir.ops import facts_of
 from ...ir.shardings import (
     CONSTRAINT,
     MeshAxis,
-    Placement,
+    ValueSharding,
     argument_placement,
     constraint_placement,
     devices_of,
@@ -157,7 +157,7 @@ def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
     return _splits(constraint_placement(constraint))
 
 
-def _splits(placement: Placement) -> tuple[Split, ...] | None:
+def _splits(placement: ValueSharding) -> tuple[Split, ...] | None:
     """None where the sharding leaves something open, or a sum to be done."""
     return placement.axes if all(placement.closed) and not placement.unreduced else None
 

@@ -30,7 +30,7 @@ from ...ir.op_facts import Category
 from ...ir.ops import facts_of
 from ...ir.shardings import (
     CONSTRAINT,
-    Placement,
+    ValueSharding,
     argument_placement,
     placement_of,
     sharding_of,
@@ -72,7 +72,7 @@ _AXES = ("gathering_axes", "reduction_axes", "reduce_scatter_axes", "params")
 _AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
 
 
-_Moved = tuple[Placement, Placement]
+_Moved = tuple[ValueSharding, ValueSharding]
 """Where a value is before, and after."""
 
 
@@ -474,7 +474,7 @@ def _gather_as_xla_does(module: ir.Module, clone: ir.Module) -> dict[ir.Value, _
     return moved
 
 
-def _placement_in(value: ir.Value) -> Placement | None:
+def _placement_in(value: ir.Value) -> ValueSharding | None:
     """The placement of a value of a propagated module; None of those of loops' and others' blocks,
     and without a sharding."""
     op = defining_op(value)

@@ -17,7 +17,7 @@ from ...ir.ops import facts_of
 from ...ir.shardings import (
     CONSTRAINT,
     MeshAxis,
-    Placement,
+    ValueSharding,
     constraint_placement,
     devices_of,
 )
@@ -149,7 +149,7 @@ class _Placements:
         placed, values = propagated.placed, enumerate(values_of(module))
         self._by_value = {value: placed[number] for number, value in values if number in placed}
 
-    def satisfy(self, operand: ir.Value, wanted: Placement) -> bool:
+    def satisfy(self, operand: ir.Value, wanted: ValueSharding) -> bool:
         """Whether the operand of a constraint is where the constraint wants it."""
         found = self._by_value.get(self._behind(operand), ())
         return bool(found) and all(placed.is_at(wanted) for placed in found)

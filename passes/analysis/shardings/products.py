@@ -20,13 +20,13 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from ...ir.products import ProductAxes
-from ...ir.shardings import Placement, sharding_of
+from ...ir.shardings import ValueSharding, sharding_of
 
 PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
 
 
 def split_as_xla_does(
-    product: ir.Operation, left: Placement, right: Placement, made: Placement
+    product: ir.Operation, left: ValueSharding, right: ValueSharding, made: ValueSharding
 ) -> None:
     """Puts the reshards around a product that XLA's partitioner makes, in place.
 
@@ -56,7 +56,9 @@ def split_as_xla_does(
                 product.operands[number] = sdy.ReshardOp(product.operands[number], whole).result
 
 
-def _common(one: Placement, other: Placement, pairs: Iterable[tuple[int, int]]) -> frozenset[str]:
+def _common(
+    one: ValueSharding, other: ValueSharding, pairs: Iterable[tuple[int, int]]
+) -> frozenset[str]:
     """The axes of the mesh that split two values alike, along these pairs of their dimensions."""
     alike = (one.axes[here] for here, there in pairs if one.axes[here] == other.axes[there])
     return frozenset(axis.name for axes in alike for axis in axes if not axis.part)

@@ -17,7 +17,7 @@ from ...ir.clone import bytecode_of, clone_module
 from ...ir.erase import erase
 from ...ir.shardings import (
     CONSTRAINT,
-    Placement,
+    ValueSharding,
     argument_shardings,
     constraint_placement,
     placement_of,
@@ -39,7 +39,7 @@ class Propagated:
       returned: the shardings of the program's results, as `returned_shardings` gives them.
     """
 
-    placed: Mapping[int, tuple[Placement, ...]]
+    placed: Mapping[int, tuple[ValueSharding, ...]]
     returned: tuple[str | None, ...]
 
 
@@ -118,7 +118,7 @@ def propagate(
 def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool) -> Propagated:
     originals = list(walk.operations(module.operation))
     numbers = {value: number for number, value in enumerate(values_of(module))}
-    placed: dict[int, tuple[Placement, ...]] = {}
+    placed: dict[int, tuple[ValueSharding, ...]] = {}
     reader = _Reader()
     clone = _propagated_clone(module, left_out, as_xla_reads)
     with module.context, ir.Location.unknown():
@@ -182,11 +182,11 @@ class _Reader:
     """Reads the shardings of operations after propagation."""
 
     def __init__(self) -> None:
-        self._known: dict[ir.Attribute, Placement] = {}
+        self._known: dict[ir.Attribute, ValueSharding] = {}
 
     def placed(
         self, op: ir.Operation, propagated: ir.Operation
-    ) -> Iterator[tuple[ir.Value, Placement]]:
+    ) -> Iterator[tuple[ir.Value, ValueSharding]]:
         """The placements of an operation's results and its regions' arguments."""
         if op.name == "func.func":
             if op.regions[0].blocks:
@@ -212,12 +212,12 @@ class _Reader:
         values: Iterable[ir.Value],
         shardings: Iterable[ir.Attribute | None],
         op: ir.Operation,
-    ) -> Iterator[tuple[ir.Value, Placement]]:
+    ) -> Iterator[tuple[ir.Value, ValueSharding]]:
         # A callback without results has a sharding all the same: where it runs.
         for value, sharding in zip(values, shardings, strict=False):
             if sharding is None:
                 rank = value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0
-                yield value, Placement.whole(rank)
+                yield value, ValueSharding.whole(rank)
                 continue
             if sharding not in self._known:
                 self._known[sharding] = placement_of(sharding, op)

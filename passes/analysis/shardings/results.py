@@ -24,7 +24,7 @@ from jax.extend.mlir.dialects import sdy
 
 from ...ir import walk
 from ...ir.mesh import has_several_devices
-from ...ir.shardings import Placement, placement_of, sharding_of
+from ...ir.shardings import ValueSharding, placement_of, sharding_of
 from .propagation import propagate, returned_shardings
 
 
@@ -93,7 +93,7 @@ def _returned_types(module: ir.Module) -> tuple[ir.Type, ...]:
     return tuple(each.type for each in walk.terminator(function.regions[0].blocks[0]).operands)
 
 
-def _placement(sharding: str | None, type_: ir.Type, function: ir.Operation) -> Placement:
+def _placement(sharding: str | None, type_: ir.Type, function: ir.Operation) -> ValueSharding:
     if sharding is None:
-        return Placement.whole(type_.rank if isinstance(type_, ir.RankedTensorType) else 0)
+        return ValueSharding.whole(type_.rank if isinstance(type_, ir.RankedTensorType) else 0)
     return placement_of(ir.Attribute.parse(sharding, function.context), function)

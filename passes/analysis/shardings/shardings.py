@@ -17,7 +17,7 @@ from jax.extend.mlir.dialects import sdy
 from ...ir import walk
 from ...ir.mesh import has_several_devices
 from ...ir.ops import BARRIER
-from ...ir.shardings import Placement, placement_of
+from ...ir.shardings import ValueSharding, placement_of
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..host_memory import uncounted_values
@@ -34,7 +34,7 @@ class Shardings:
 
     def __init__(
         self,
-        placements: Mapping[ir.Value, Placement] | None = None,
+        placements: Mapping[ir.Value, ValueSharding] | None = None,
         shares: Mapping[ir.Value, Fraction] | None = None,
     ) -> None:
         """With shares of values whose placements are not known, too: edits made them.
@@ -49,7 +49,7 @@ class Shardings:
     def of(cls, module: ir.Module) -> Shardings:
         """Those of a module; pure. Quick where it is for one device, or is a clone of another."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
-        placements: dict[ir.Value, Placement] = {}
+        placements: dict[ir.Value, ValueSharding] = {}
         is_split = has_several_devices(module)
         values = list(values_of(module)) if is_split or uncounted else []
         shares = dict.fromkeys(values, _WHOLE)
@@ -60,7 +60,7 @@ class Shardings:
                 shares[values[number]] = _share(values[number].type, found[0])
         return cls(placements, shares | uncounted)
 
-    def placement(self, value: ir.Value) -> Placement | None:
+    def placement(self, value: ir.Value) -> ValueSharding | None:
         """The placement of a value; None of one that a pass added."""
         return self._placements.get(value)
 
@@ -135,13 +135,13 @@ class Shardings:
         )
 
 
-def _local_shape(type_: ir.Type, placement: Placement) -> tuple[int, ...] | None:
+def _local_shape(type_: ir.Type, placement: ValueSharding) -> tuple[int, ...] | None:
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return None
     return placement.local_shape(type_.shape)
 
 
-def _share(type_: ir.Type, placement: Placement) -> Fraction:
+def _share(type_: ir.Type, placement: ValueSharding) -> Fraction:
     local = _local_shape(type_, placement) if placement.is_split else None
     if local is None:
         return _WHOLE

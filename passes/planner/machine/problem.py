@@ -29,7 +29,7 @@ from ...recompute.block.values import ForwardValues
 
 
 @dataclass(frozen=True)
-class Node:
+class MachineNode:
     """An operation.
 
     Attributes:
@@ -60,7 +60,7 @@ class SchedulingProblem:
     by this node or by another one that runs again there: nothing runs again in advance.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[MachineNode, ...]
     stages: frozenset[int] = field(default=frozenset())
 
     @cached_property
@@ -226,7 +226,9 @@ class BlockMachine:
         nodes = self._with_requests(self.problem.nodes, self.sinkable)
         return SchedulingProblem(nodes, self.problem.stages)
 
-    def _with_requests(self, nodes: Sequence[Node], sunk: frozenset[int]) -> tuple[Node, ...]:
+    def _with_requests(
+        self, nodes: Sequence[MachineNode], sunk: frozenset[int]
+    ) -> tuple[MachineNode, ...]:
         """The nodes, each with what it requests, those in the forward pass without."""
         kernels, border = self._kernels, self.forward.borders.highest
         requests = _requests(kernels, border, sunk)
@@ -237,7 +239,7 @@ class BlockMachine:
             for node, position in zip(nodes, kernels.positions, strict=True)
         )
 
-    def _node(self, number: int) -> Node:
+    def _node(self, number: int) -> MachineNode:
         kernels, forward, trace = self._kernels, self.forward, self._kernels.trace
         made, position = kernels.makes[number], kernels.positions[number]
         size = sum(
@@ -246,7 +248,7 @@ class BlockMachine:
         operands = {kernels.maker[buffer] for buffer in kernels.buffers[number]} - {-1}
         done = {position}.union(*(self._fused[value] for value in trace.reads[position]))
         results = [value for p in done for value in forward.graph.results[p]]
-        return Node(
+        return MachineNode(
             bytes=size,
             seconds=sum(forward.seconds.get(value, 0.0) for value in results),
             operands=tuple(sorted(operands)),

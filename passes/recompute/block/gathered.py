@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from ...analysis.program import FROM_OUTSIDE, Program
 from ...analysis.purity import is_cheap
 from ...ir.mesh import is_partitioned
-from ...ir.op_facts import Category, Kind
+from ...ir.op_facts import Category, OpKind
 from ...ir.ops import facts_of
 from ...ir.shardings import argument_placement
 from ...ir.values import defining_op
@@ -71,7 +71,7 @@ def may_be_summed(graph: Program, value: int) -> bool:
     producer = graph.producers[value]
     return (
         producer != FROM_OUTSIDE
-        and graph.kinds[producer] is Kind.REDUCTION
+        and graph.kinds[producer] is OpKind.REDUCTION
         and is_partitioned(graph.ops[producer])
     )
 

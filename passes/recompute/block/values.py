@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from ...analysis.pricing import NEVER, Pricing, Rates
 from ...analysis.program import FROM_OUTSIDE, Program
 from ...analysis.purity import is_table
-from ...ir.op_facts import Kind
+from ...ir.op_facts import OpKind
 from .borders import Borders
 from .gathered import gathered_for_both, may_be_summed
 
@@ -130,7 +130,7 @@ class ForwardValues:
         self.gates = [
             value
             for value in range(len(graph.sizes))
-            if self.may_be_gate(value) and graph.kinds[graph.producers[value]] is not Kind.CHEAP
+            if self.may_be_gate(value) and graph.kinds[graph.producers[value]] is not OpKind.CHEAP
         ]
         """Values in memory that clones may wait for, in the order of their producers."""
 

@@ -21,7 +21,7 @@ from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, nested_pairs
 from ...analysis.program import FROM_OUTSIDE, Program
 from ...ir import walk
-from ...ir.op_facts import Kind
+from ...ir.op_facts import OpKind
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 
@@ -114,7 +114,7 @@ class ScanBody:
     def may_rerun(self) -> bool:
         """Whether the forward loop may be cloned into the outer backward body."""
         around = self.parent
-        return around is not None and around.graph.kinds[self.position] is not Kind.OPAQUE
+        return around is not None and around.graph.kinds[self.position] is not OpKind.OPAQUE
 
     def stack(self, value: int) -> StackedOutput | None:
         """The existing stack of a value of the body; None if it has none."""

@@ -23,7 +23,7 @@ import hloom
 from hloom.dumps.collect.arrays import HostBudget, snapshot
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
-from hloom.dumps.write.array_files import ARRAYS, SHARDS, Share, read_arrays
+from hloom.dumps.write.array_files import ARRAYS, SHARDS, ArrayShare, read_arrays
 from hloom.targets.devices import machine_bytes
 
 DTYPES = """
@@ -100,7 +100,7 @@ def test_a_sharded_array_is_written_once(spec: PartitionSpec, tmp_path: Path) ->
     taken = take(placed(value, spec))
     assert taken.nbytes == sum(part.nbytes for part in taken.shards.values()) == value.nbytes
     taken.write(tmp_path / "results")
-    [entry] = Share.open(tmp_path / "results").entries.values()
+    [entry] = ArrayShare.open(tmp_path / "results").entries.values()
     assert sum(shard.size for shard in entry.shards) == value.size
     assert same_bits(read_arrays([tmp_path / "results"])[0], value)
 
@@ -277,7 +277,7 @@ def test_the_arrays_of_a_step_are_those_of_its_module(tmp_path: Path) -> None:
     assert [list(each.shape) for each in arguments.values()] == [[8, 4], [2], []]
     assert all(map(same_bits, map(np.asarray, expected), arguments.values()))
     assert all(map(same_bits, [weights * 0.25, np.asarray(noise)], results.values()))
-    shared = Share.open(module.folder / "arguments")
+    shared = ArrayShare.open(module.folder / "arguments")
     names = [entry.name for entry in shared.entries.values()]
     assert names == [entry["name"] for entry in module.manifest["arguments"]]
 

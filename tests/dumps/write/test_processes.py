@@ -14,7 +14,7 @@ from support.dumps.worker import CHOSEN, SHARDINGS, first_state
 from support.processes import run_members
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, open_dump
-from hloom.dumps.write.array_files import Share, read_arrays
+from hloom.dumps.write.array_files import ArrayShare, read_arrays
 
 PROCESSES = (0, 1)
 WORKER = "from support.dumps.worker import main; main()"
@@ -62,7 +62,9 @@ def expected(steps: int) -> dict[str, np.ndarray]:
 
 def named(folders: Sequence[Path]) -> dict[str, np.ndarray]:
     arrays = read_arrays(folders)
-    return {entry.name: arrays[entry.index] for entry in Share.open(folders[0]).entries.values()}
+    return {
+        entry.name: arrays[entry.index] for entry in ArrayShare.open(folders[0]).entries.values()
+    }
 
 
 def test_both_processes_write_into_one_folder(ran: Run) -> None:
@@ -96,7 +98,7 @@ def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
     folders = ran.module("jit_train_step", 0).array_folders(kind)
     written: dict[int, np.ndarray] = {}
     for folder in folders:
-        for entry in Share.open(folder).entries.values():
+        for entry in ArrayShare.open(folder).entries.values():
             count = written.setdefault(entry.index, np.zeros(entry.shape, int))
             for shard in entry.shards:
                 count[shard.slices] += 1

@@ -28,7 +28,7 @@ from hloom.passes.analysis.purity import kind_of, may_go
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.collectives import SyncRequirement
 from hloom.passes.ir.collectives import declared as declared_collective
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 from hloom.passes.ir.types import TensorSizes
 
 MATRICES_BYTES = 3 * 64 * 64 * 4
@@ -49,7 +49,7 @@ def named(block_of: BlockOf, target: str, attributes: str = "") -> ir.Operation:
 
 def test_kernels_of_pallas_for_a_tpu() -> None:
     [plain], [estimated] = tpu_call(), tpu_call(cost_estimate=ESTIMATE)
-    assert kind_of(plain) is kind_of(estimated) is Kind.EXPENSIVE
+    assert kind_of(plain) is kind_of(estimated) is OpKind.EXPENSIVE
     assert may_go(plain)
     assert (work_of(plain), work_of(estimated)) == (AT_MOST, ESTIMATED)
     assert operation_cost(plain).bytes == MATRICES_BYTES
@@ -68,7 +68,7 @@ def test_kernels_of_pallas_for_a_tpu() -> None:
 )
 def test_a_kernel_of_pallas_that_does_more_is_never_repeated(options: dict[str, Any]) -> None:
     [call] = tpu_call(**options)
-    assert kind_of(call) is Kind.OPAQUE
+    assert kind_of(call) is OpKind.OPAQUE
     assert not may_go(call)
 
 
@@ -175,12 +175,12 @@ def test_other_targets_are_not_known(block_of: BlockOf) -> None:
 def test_a_declared_kernel(block_of: BlockOf) -> None:
     call = named(block_of, "mine")
     with kernels.declared("mine", pure=True):
-        assert kind_of(call) is Kind.EXPENSIVE
+        assert kind_of(call) is OpKind.EXPENSIVE
         assert work_of(call) == KernelWork(flops=4.0 * 8 * 8)
     with kernels.declared("mine", pure=True, flops=2e9, bytes=77):
         assert work_of(call) == KernelWork(flops=2e9, bytes=77)
     with kernels.declared("mine", pure=False, flops=5):
-        assert kind_of(call) is Kind.OPAQUE
+        assert kind_of(call) is OpKind.OPAQUE
         assert work_of(call) == KernelWork(flops=5)
     with kernels.declared("mine", pure=True, flops=lambda reads, makes: 3 * reads[0][0]):
         assert work_of(call) == KernelWork(flops=24)

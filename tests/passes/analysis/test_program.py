@@ -19,7 +19,7 @@ from hloom.passes.ir.locations import (
     source_of,
 )
 from hloom.passes.ir.names import SourceLine
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 from hloom.passes.ir.types import tensor_bytes
 
 # Sizes of types.
@@ -192,9 +192,9 @@ def test_reductions_are_cheap_where_their_bodies_are(block_of: BlockOf) -> None:
       }"""  # noqa: E501
     arguments = "%x: tensor<4xf32>, %z: tensor<f32>"
     plain = last_value(block_of(text.replace("OTHER", "%b"), arguments=arguments))
-    assert kind_of(plain.owner) is Kind.REDUCTION
+    assert kind_of(plain.owner) is OpKind.REDUCTION
     reads_from_outside = last_value(block_of(text.replace("OTHER", "%z"), arguments=arguments))
-    assert kind_of(reads_from_outside.owner) is Kind.EXPENSIVE
+    assert kind_of(reads_from_outside.owner) is OpKind.EXPENSIVE
     assert not is_cheap(reads_from_outside.owner)
 
 

@@ -11,7 +11,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.analysis.purity import kind_of
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.ir import marks, walk
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 
 
 def module_with(function: str) -> tuple[ir.Module, ir.Block]:
@@ -69,7 +69,7 @@ def test_marks_are_neither_merged_nor_computed_again() -> None:
         for op in marks_in(module, name)
     ]
     assert len(found) >= 3
-    assert {kind_of(op) for op in found} == {Kind.OPAQUE}
+    assert {kind_of(op) for op in found} == {OpKind.OPAQUE}
 
 
 def test_decompositions_of_the_same_types_are_shared() -> None:

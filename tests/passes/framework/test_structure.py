@@ -13,11 +13,11 @@ import pytest
 
 from hloom.passes.framework.structure import (
     Amount,
+    Condition,
     Count,
     Figure,
     Rate,
     StructureError,
-    Wanted,
     Whole,
     read,
     written,
@@ -42,7 +42,7 @@ class Part:
     note: str | None = None
 
 
-_Even = Annotated[int, Wanted("an even number", lambda number: number % 2 == 0)]
+_Even = Annotated[int, Condition("an even number", lambda number: number % 2 == 0)]
 
 
 @dataclass(frozen=True)

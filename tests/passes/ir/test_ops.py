@@ -19,7 +19,7 @@ from hloom.passes.capture.capturable import Rules, obstacle
 from hloom.passes.cse import Cse
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import ops
-from hloom.passes.ir.op_facts import BufferUse, Category, Kind, OpFacts, Regions, Traffic
+from hloom.passes.ir.op_facts import BufferUse, Category, OpFacts, OpKind, Regions, Traffic
 from hloom.passes.ir.ops import buffer_use_of, facts_of
 
 
@@ -80,14 +80,14 @@ def test_columns_agree() -> None:
     for name, facts in with_rows():
         fused = facts.use in FUSED | {BufferUse.HEAVY, BufferUse.VIEW}
         assert not facts.is_fusible or fused, name
-        assert not facts.is_fusible or facts.kind is Kind.CHEAP, name
+        assert not facts.is_fusible or facts.kind is OpKind.CHEAP, name
         assert not facts.light or facts.is_fusible or facts.is_constant, name
         assert not facts.is_product or facts.category is Category.CONTRACTION, name
         assert not facts.widens or facts.is_product, name
         assert not facts.synchronizes or facts.communicates, name
         assert not facts.branches or facts.holds_code, name
         if facts.category in (Category.COLLECTIVE, Category.HOST_TRANSFER, Category.OTHER):
-            assert facts.kind is Kind.OPAQUE, name
+            assert facts.kind is OpKind.OPAQUE, name
 
 
 def test_regions_are_where_operations_have_them() -> None:
@@ -157,7 +157,7 @@ def test_an_unknown_operation_is_left_alone(block_of: BlockOf) -> None:
         for _ in range(2):
             ir.Operation.create("new.add", results=[block.arguments[0].type])
     op = ir.OpResult(last_value(block)).owner.operation
-    assert kind_of(op) is Kind.OPAQUE
+    assert kind_of(op) is OpKind.OPAQUE
     found = obstacle(op, Rules())
     assert found is not None
     assert found.reason == "an operation that hloom does not know"

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from hloom.passes.pipeline.cost import LoopWork, best_schedule, pipeline_seconds, sharded_seconds
+from hloom.passes.pipeline.cost import SegmentWork, best_schedule, pipeline_seconds, sharded_seconds
 from hloom.passes.pipeline.schedule import PipelineSchedule
 
 pytestmark = pytest.mark.once
@@ -53,7 +53,7 @@ def test_the_picture_is_devices_by_ticks() -> None:
 
 def test_repeats_are_taken_while_what_is_sent_is_little() -> None:
     possible = [PipelineSchedule(4, 8, repeats) for repeats in (1, 2, 4)]
-    work = LoopWork(busy_s=1.0, carried_bytes=8_000, weight_bytes=0)
+    work = SegmentWork(busy_s=1.0, carried_bytes=8_000, weight_bytes=0)
     # A tick of one repeat takes 1/8 s, and sends 1,000 bytes: with 4 repeats 1/32 s.
     assert best_schedule([work], possible, rate=1e6).repeats == 4
     assert best_schedule([work], possible, rate=4e5).repeats == 2
@@ -62,7 +62,7 @@ def test_repeats_are_taken_while_what_is_sent_is_little() -> None:
 
 def test_layers_are_dealt_out_where_that_takes_less_than_the_bubble() -> None:
     possible = [PipelineSchedule(4, 8, repeats) for repeats in (1, 2)]
-    heavy = LoopWork(busy_s=1.0, carried_bytes=0, weight_bytes=1_000_000)
+    heavy = SegmentWork(busy_s=1.0, carried_bytes=0, weight_bytes=1_000_000)
     assert best_schedule([heavy], possible, rate=1e7).repeats == 2
     assert best_schedule([heavy], possible, rate=1e5).repeats == 1
 
@@ -70,15 +70,15 @@ def test_layers_are_dealt_out_where_that_takes_less_than_the_bubble() -> None:
 def test_microbatches_are_taken_while_they_idle_less_than_they_add() -> None:
     possible = [PipelineSchedule(4, count, 1) for count in (4, 8, 16, 32, 64)]
     # (M + 3) ticks of 1/M s, which add to gradients for 1/85 s: least at M² = 3 · 85.
-    work = LoopWork(busy_s=1.0, carried_bytes=0, weight_bytes=0, sums_s=1 / 85)
+    work = SegmentWork(busy_s=1.0, carried_bytes=0, weight_bytes=0, sums_s=1 / 85)
     assert best_schedule([work], possible, rate=1e6).microbatches == 16
     # A microbatch takes 1/8 s however small it is.
-    work = LoopWork(busy_s=1.0, carried_bytes=0, weight_bytes=0, least_s=1 / 8)
+    work = SegmentWork(busy_s=1.0, carried_bytes=0, weight_bytes=0, least_s=1 / 8)
     assert best_schedule([work], possible, rate=1e6).microbatches == 8
 
 
 def test_seconds_of_a_pipeline_and_of_sharded_weights() -> None:
-    work = LoopWork(busy_s=1.0, carried_bytes=8_000, weight_bytes=1_000)
+    work = SegmentWork(busy_s=1.0, carried_bytes=8_000, weight_bytes=1_000)
     # 11 ticks of 1/8 s, each with 1,000 bytes at 1e6 a second.
     seconds = pipeline_seconds([work], PipelineSchedule(4, 8, 1), 1e6)
     assert seconds == pytest.approx(11 * (1 / 8 + 1e-3))

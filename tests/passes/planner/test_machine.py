@@ -22,8 +22,8 @@ from hloom.passes.planner.machine.plan import plan_of, schedule_of
 from hloom.passes.planner.machine.problem import (
     BlockMachine,
     InvalidSequenceError,
+    MachineNode,
     MachineRun,
-    Node,
     SchedulingProblem,
     run,
     unmodified,
@@ -37,12 +37,12 @@ EXACT = Effort(nodes=10**6, gap=0.0)
 
 CHAIN = SchedulingProblem(
     (
-        Node(4, seconds=1.0, recomputable=False),
-        Node(4, seconds=2.0, operands=(0,)),
-        Node(4, seconds=3.0, operands=(1,)),
-        Node(1, operands=(2,), recomputable=False),
-        Node(1, operands=(2, 3), recomputable=False),
-        Node(1, operands=(1, 4), recomputable=False),
+        MachineNode(4, seconds=1.0, recomputable=False),
+        MachineNode(4, seconds=2.0, operands=(0,)),
+        MachineNode(4, seconds=3.0, operands=(1,)),
+        MachineNode(1, operands=(2,), recomputable=False),
+        MachineNode(1, operands=(2, 3), recomputable=False),
+        MachineNode(1, operands=(1, 4), recomputable=False),
     ),
     stages=frozenset({4, 5}),
 )
@@ -50,11 +50,11 @@ CHAIN = SchedulingProblem(
 
 @st.composite
 def problems(draw: st.DrawFn) -> SchedulingProblem:
-    nodes: list[Node] = []
+    nodes: list[MachineNode] = []
     for number in range(draw(st.integers(2, 6))):
         earlier = st.sets(st.integers(0, number - 1), max_size=3) if number else st.just(set())
         nodes.append(
-            Node(
+            MachineNode(
                 bytes=draw(st.integers(0, 5)),
                 seconds=float(draw(st.integers(0, 4))),
                 operands=tuple(sorted(draw(earlier))),
@@ -134,9 +134,11 @@ def test_nothing_is_better_than_the_optimum(problem: SchedulingProblem) -> None:
 
 def test_the_bound_holds_where_the_search_ends_early() -> None:
     width = 12
-    nodes = [Node(3, seconds=1.0, recomputable=False)]
-    nodes += [Node(2 + n % 3, seconds=1.0 + n % 4, operands=(n,)) for n in range(width)]
-    nodes += [Node(1, operands=(width - n, width + n), recomputable=False) for n in range(width)]
+    nodes = [MachineNode(3, seconds=1.0, recomputable=False)]
+    nodes += [MachineNode(2 + n % 3, seconds=1.0 + n % 4, operands=(n,)) for n in range(width)]
+    nodes += [
+        MachineNode(1, operands=(width - n, width + n), recomputable=False) for n in range(width)
+    ]
     problem = SchedulingProblem(tuple(nodes), frozenset(range(width + 1, len(nodes))))
     limit_bytes = (least_peak(problem).bound + unmodified(problem).peak_bytes) // 2
     early, late = (optimum(problem, int(limit_bytes), Effort(nodes=n)) for n in (1, 10**5))

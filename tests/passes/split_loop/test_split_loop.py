@@ -25,7 +25,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.split_loop import SplitLoop
-from hloom.passes.split_loop.plan import SplitPlan
+from hloom.passes.split_loop.plan import SplitLoopPlan
 
 SPLIT = (
     "two_levels_outer_reversed",
@@ -305,7 +305,7 @@ def test_each_scan_can_be_left_out() -> None:
     for kept, loops in (([], 4), (ids[:1], 6), (ids[1:], 6), (ids, 8)):
         module = _prepared(lowered)
         plan = _parsed("split-loop").plan(module, Target()).restricted_to(kept)
-        assert isinstance(plan, SplitPlan)
+        assert isinstance(plan, SplitLoopPlan)
         assert plan.empty == (not kept)
         with module.context, ir.Location.unknown():
             _parsed("split-loop").apply(plan)

@@ -16,7 +16,7 @@ from hloom_steps.mpmd.timeline import (
     held_bytes,
     timeline_of,
 )
-from hloom_steps.stages.programs import Direction, Stages, Value
+from hloom_steps.stages.programs import Direction, StagePrograms, StageValue
 
 pytestmark = pytest.mark.once
 
@@ -24,7 +24,7 @@ SIZES = [(1, 4), (2, 2), (2, 8), (3, 7), (4, 4), (4, 8), (8, 8), (8, 16)]
 EVERY = [(schedule, *size) for schedule in SCHEDULES for size in SIZES]
 
 
-def _timeline(schedule: str, count: int, microbatches: int) -> tuple[Stages, Timeline]:
+def _timeline(schedule: str, count: int, microbatches: int) -> tuple[StagePrograms, Timeline]:
     stages = chain(count, weights=schedule == "zero-bubble")
     return stages, timeline_of(stages, rows_of(schedule, count, microbatches))
 
@@ -103,7 +103,7 @@ def test_a_schedule_that_would_wait_for_ever_says_for_what() -> None:
         timeline_of(stages, backward_first)
 
 
-def _order(stages: Stages) -> tuple[list[Task], dict]:  # type: ignore[type-arg]
+def _order(stages: StagePrograms) -> tuple[list[Task], dict]:  # type: ignore[type-arg]
     timeline = timeline_of(stages, rows_of("1f1b", 2, 2))
     return list(timeline.order), dict(timeline.sends)
 
@@ -128,7 +128,7 @@ def test_an_order_with_a_mistake_is_refused(message: str, broken) -> None:  # ty
 def test_a_value_that_no_program_makes_is_named() -> None:
     stages = chain(2)
     first, *others = stages.programs
-    odd = dataclasses.replace(first, reads=(*first.reads, Value(99)))
+    odd = dataclasses.replace(first, reads=(*first.reads, StageValue(99)))
     odd_stages = dataclasses.replace(stages, programs=(odd, *others))
     with pytest.raises(ScheduleError, match="no program makes value 99"):
         timeline_of(odd_stages, rows_of("1f1b", 2, 2))

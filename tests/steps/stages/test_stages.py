@@ -30,7 +30,7 @@ from hloom_steps.stages import Stages
 from hloom_steps.stages import programs as seam
 from hloom_steps.stages.balance import EVEN, StageCuts
 from hloom_steps.stages.joint import PARAMETER
-from hloom_steps.stages.programs import Direction, Gradient, Output, Parameter, Value
+from hloom_steps.stages.programs import Direction, Gradient, Parameter, StageOutput, StageValue
 from hloom_steps.stages.write import stages_of as stages_of_cut
 
 LAYERS = 6
@@ -196,7 +196,9 @@ def made(name: str) -> tuple[ir.Module, list[Any], list[np.ndarray]]:
     return module, flat, interpret(module, flat)
 
 
-def stages_of(module: ir.Module, count: int, *, weights: bool = False, **more: Any) -> seam.Stages:
+def stages_of(
+    module: ir.Module, count: int, *, weights: bool = False, **more: Any
+) -> seam.StagePrograms:
     """The programs of a module."""
     copy = clone_module(module)
     Pipeline.parse(PREPARED).run(copy, target=Target())
@@ -243,11 +245,11 @@ def test_programs_read_what_is_there_and_no_product_is_done_twice(name: str) -> 
     module, _, _ = made(name)
     stages = stages_of(module, 3, weights=True)
     functions = walk.functions(stages.code)
-    there = set[Value]()
+    there = set[StageValue]()
     for program in stages.programs:
-        read = {each for each in program.reads if isinstance(each, Value)}
+        read = {each for each in program.reads if isinstance(each, StageValue)}
         assert read <= there
-        there |= {each for each in program.gives if isinstance(each, Value)}
+        there |= {each for each in program.gives if isinstance(each, StageValue)}
         type_ = ir.FunctionType(
             ir.TypeAttr(functions[program.function].attributes["function_type"]).value
         )
@@ -261,7 +263,7 @@ def test_programs_read_what_is_there_and_no_product_is_done_twice(name: str) -> 
     assert {(Direction.WEIGHTS, 1), (Direction.WEIGHTS, 2)} <= set(kinds)
     found = sum(products(functions[program.function]) for program in stages.programs)
     assert found == products(walk.entry_function(prepared(module)))
-    outputs = [each for p in stages.programs for each in p.gives if isinstance(each, Output)]
+    outputs = [each for p in stages.programs for each in p.gives if isinstance(each, StageOutput)]
     assert sorted(each.number for each in outputs) == list(range(len(outputs)))
 
 

@@ -18,7 +18,7 @@ from hloom import targets
 from hloom.passes.framework.target import Target
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import largest_that_fits
-from hloom_tools.estimates.sizes_tables import Fits, Sizes
+from hloom_tools.estimates.sizes_tables import Fits, SizesTable
 
 LAYERS, WIDTH = 6, 64
 
@@ -75,7 +75,7 @@ def test_the_largest_that_fits_any_curve_that_grows() -> None:
 
 def test_a_row_for_each_size() -> None:
     found = hloom.estimate(STEP, *shapes(), sizes=[64, 1024], vary=(1, 0), target="h100_sxm")
-    assert isinstance(found, Sizes)
+    assert isinstance(found, SizesTable)
     few, many = found.rows
     assert (few.size, many.size, few.target) == (64, 1024, "h100_sxm")
     frontier = hloom.estimate(STEP, *resized(1024), target="h100_sxm", budgets=["fit", "min"])

@@ -19,7 +19,7 @@ from hloom_tools.replay import arguments as inputs
 from hloom_tools.replay.comparison import compare
 from hloom_tools.replay.manifest import target
 from hloom_tools.replay.program import ReplayProgram
-from hloom_tools.replay.signature import Value
+from hloom_tools.replay.signature import SignatureValue
 
 
 @pytest.mark.parametrize("devices", [0.5, 0, -8, "8", True, 1e300])
@@ -105,7 +105,7 @@ def test_random_arguments_are_small_numbers_of_their_dtype(kind: str) -> None:
     program = ReplayProgram.parse(text, source="m")
     [first], [same], [other] = (inputs.random(program, seed) for seed in (0, 0, 1))
     [value] = program.arguments
-    assert isinstance(value, Value)
+    assert isinstance(value, SignatureValue)
     assert (first.shape, first.dtype) == (value.shape, value.dtype)
     assert first.tobytes() == same.tobytes() != other.tobytes()
     if kind.startswith("complex"):

@@ -13,7 +13,7 @@ from support.commands import Command
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom_tools.report.command import write_page
-from hloom_tools.report.cost import Cost
+from hloom_tools.report.cost import AddedCost
 from hloom_tools.report.gather import ModuleReport, gather
 from hloom_tools.report.plots import figures_of
 from hloom_tools.report.sources import by_line
@@ -98,15 +98,19 @@ def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
 @pytest.mark.parametrize(
     ("cost", "figure", "remark"),
     [
-        (Cost(True, 0.00134, 0.034, 0.012, ()), "+1.34 ms", "of 34.0 ms a step: +3.9 %, by "),
-        (Cost(True, 0.0, 0.034, 0.0, ()), "0 ms", "of 34.0 ms a step: by rooflines; 0 % FLOPs"),
-        (Cost(True, None, None, 0.008, ()), "+0.8 %", "of the work of a step, in FLOPs"),
-        (Cost(True, None, None, -0.2, ()), "-20 %", "of the work of a step, in FLOPs"),
-        (Cost(True, None, None, None, ()), "", ""),
-        (Cost(False, None, None, None, ()), "0", "XLA compiled the program as it was"),
+        (AddedCost(True, 0.00134, 0.034, 0.012, ()), "+1.34 ms", "of 34.0 ms a step: +3.9 %, by "),
+        (
+            AddedCost(True, 0.0, 0.034, 0.0, ()),
+            "0 ms",
+            "of 34.0 ms a step: by rooflines; 0 % FLOPs",
+        ),
+        (AddedCost(True, None, None, 0.008, ()), "+0.8 %", "of the work of a step, in FLOPs"),
+        (AddedCost(True, None, None, -0.2, ()), "-20 %", "of the work of a step, in FLOPs"),
+        (AddedCost(True, None, None, None, ()), "", ""),
+        (AddedCost(False, None, None, None, ()), "0", "XLA compiled the program as it was"),
     ],
 )
-def test_the_cost_is_told(cost: Cost, figure: str, remark: str) -> None:
+def test_the_cost_is_told(cost: AddedCost, figure: str, remark: str) -> None:
     assert cost.figure == figure
     assert cost.remark.startswith(remark)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hloom.passes.ir.names import SourceLine
-from hloom_tools.report.sources import Named, Place, Sources
+from hloom_tools.report.sources import Named, SourcePlace, Sources
 from hloom_tools.report.totals import MOST_ROWS, Total, by_argument, by_layer
 
 pytestmark = pytest.mark.once
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def named(*scopes: str) -> Named:
-    return Named("/".join(("jit(step)", *scopes, "add")), Place(""))
+    return Named("/".join(("jit(step)", *scopes, "add")), SourcePlace(""))
 
 
 def test_layers_are_divided_until_the_table_is_full() -> None:

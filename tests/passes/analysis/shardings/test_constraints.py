@@ -10,7 +10,7 @@ from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.purity import kind_of, may_go
 from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.op_facts import OpKind
 from hloom.passes.ir.shardings import CONSTRAINT
 
 MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
@@ -47,13 +47,13 @@ def _sorted(along: int) -> str:
     ("body", "kind"),
     [
         # On what is sharded just so: an argument, or what cheap work makes of such values.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.CHEAP),
         (
             """%0 = stablehlo.tanh %x : tensor<8x8xf32>
             %1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
             %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
             %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         # A normalization along the axis that is whole on each device.
         (
@@ -65,67 +65,70 @@ def _sorted(along: int) -> str:
               : (tensor<8x1xf32>) -> tensor<8x8xf32>
             %3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
             %4 = sdy.sharding_constraint %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         # On one device nothing can move.
-        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.CHEAP),
         # Split further: each device takes a part of its own. Not along an axis that splits another
         # dimension.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>', Kind.CHEAP),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>', OpKind.CHEAP),
         (
             '%0 = sdy.sharding_constraint %x <@mesh, [{"a", "b"}, {}]> : tensor<8x8xf32>',
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>', OpKind.OPAQUE),
         (
             """%0 = sdy.sharding_constraint %x <@mesh, [{}, {"b"}]> : tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"b"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # Sharded otherwise, nobody knows how, or left open.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
-        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", Kind.OPAQUE),
-        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', OpKind.OPAQUE),
+        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", OpKind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.OPAQUE),
+        (
+            '%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>',
+            OpKind.OPAQUE,
+        ),
         # A sum along the axis that is split, a transpose, a product of what is split so.
         (
             """%z = stablehlo.constant dense<0.0> : tensor<f32>
             %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
               : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : tensor<8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         (
             """%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         (
             """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
               : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # A product of rows of one and columns of the other is made where its parts are.
         (
             """%0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
               : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         # A weight split like the batch is gathered by the product, not by the constraint.
         (
             """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
               : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         # The sum of a product along an axis that is split, of whose result nothing is.
         (
             """%0 = stablehlo.dot_general %w, %w, contracting_dims = [1] x [1]
               : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # Halves put together again along an axis that is whole on each device, as rotated
         # positions are, and along one that is split.
@@ -134,13 +137,13 @@ def _sorted(along: int) -> str:
             %1 = stablehlo.concatenate %0, %0, dim = 1
               : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x8xf32>
             %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         (
             """%1 = stablehlo.concatenate %x, %x, dim = 0
               : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
             %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<16x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # Reversed, padded or put into another shape along axes that are whole on each device.
         (
@@ -149,22 +152,22 @@ def _sorted(along: int) -> str:
             %1 = stablehlo.pad %0, %z, low = [0, 1], high = [0, 0], interior = [0, 0]
               : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x9xf32>
             %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x9xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         (
             """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<8x2x4xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}, {}]> : tensor<8x2x4xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         (
             """%0 = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         (
             """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<64xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}]> : tensor<64xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # A slice along an axis that is whole on each device, and along one that is split.
         (
@@ -172,14 +175,14 @@ def _sorted(along: int) -> str:
             %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [8, 1]
               : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<8x1xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x1xf32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         (
             """%c = stablehlo.constant dense<0> : tensor<i32>
             %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [4, 8]
               : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<4x8xf32>
             %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<4x8xf32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
         # What is chosen, summed up or sorted along an axis that is whole on each device, as a
         # router of experts does it, and along one that is split.
@@ -187,22 +190,22 @@ def _sorted(along: int) -> str:
             """%0, %i = chlo.top_k(%x, k = 2) : tensor<8x8xf32>
               -> (tensor<8x2xf32>, tensor<8x2xi32>)
             %1 = sdy.sharding_constraint %i <@mesh, [{"a"}, {}]> : tensor<8x2xi32>""",
-            Kind.CHEAP,
+            OpKind.CHEAP,
         ),
         (
             """%0, %i = chlo.top_k(%w, k = 2) : tensor<8x8xf32>
               -> (tensor<8x2xf32>, tensor<8x2xi32>)
             %1 = sdy.sharding_constraint %i <@mesh, [{}, {"b"}]> : tensor<8x2xi32>""",
-            Kind.OPAQUE,
+            OpKind.OPAQUE,
         ),
-        (_summed_up(along=1), Kind.CHEAP),
-        (_summed_up(along=0), Kind.OPAQUE),
-        (_sorted(along=1), Kind.CHEAP),
-        (_sorted(along=0), Kind.OPAQUE),
+        (_summed_up(along=1), OpKind.CHEAP),
+        (_summed_up(along=0), OpKind.OPAQUE),
+        (_sorted(along=1), OpKind.CHEAP),
+        (_sorted(along=0), OpKind.OPAQUE),
     ],
 )
 def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
-    context: ir.Context, body: str, kind: Kind
+    context: ir.Context, body: str, kind: OpKind
 ) -> None:
     columns = SPLIT.replace('[{"a"}, {}]', '[{}, {"b"}]')
     arguments = f"%x: tensor<8x8xf32> {SPLIT}, %y: tensor<8x8xf32>, %w: tensor<8x8xf32> {columns}"
@@ -214,13 +217,13 @@ def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
 @pytest.mark.parametrize(
     ("next_value", "kind"),
     [
-        ("%c", Kind.CHEAP),
-        ("%1", Kind.CHEAP),
-        ("%t", Kind.OPAQUE),  # of another sharding than it starts with
+        ("%c", OpKind.CHEAP),
+        ("%1", OpKind.CHEAP),
+        ("%t", OpKind.OPAQUE),  # of another sharding than it starts with
     ],
 )
 def test_a_loop_goes_on_with_the_sharding_that_it_starts_with(
-    context: ir.Context, next_value: str, kind: Kind
+    context: ir.Context, next_value: str, kind: OpKind
 ) -> None:
     module = ir.Module.parse(f"""{MESH} func.func @main(%x: tensor<8x8xf32> {SPLIT}) {{
     %0 = stablehlo.while(%c = %x) : tensor<8x8xf32> cond {{
@@ -250,7 +253,7 @@ def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) ->
     return
     }}""")
     loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
-    assert kind_of(loop) is Kind.OPAQUE
+    assert kind_of(loop) is OpKind.OPAQUE
     assert may_go(loop)  # where nothing reads it
 
 
@@ -259,15 +262,15 @@ def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) ->
     [
         # Both operands are split along one axis, so that without the constraint Shardy could place
         # the product otherwise. With it the weights are gathered, and nothing is sent behind them.
-        ('[{"a"}, {}]', '[{}, {"a"}]', '[{"a"}, {}]', Kind.EXPENSIVE),
+        ('[{"a"}, {}]', '[{}, {"a"}]', '[{"a"}, {}]', OpKind.EXPENSIVE),
         # What is contracted is split: the devices sum, at the price of the exchange.
-        ('[{}, {"a"}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.EXPENSIVE),
+        ('[{}, {"a"}]', '[{"a"}, {}]', '[{"a"}, {}]', OpKind.EXPENSIVE),
         # What the sharded program says is known by other rules too, and stays cheap.
-        ('[{"a"}, {}]', '[{"a"}, {}]', '[{"a"}, {}]', Kind.CHEAP),
+        ('[{"a"}, {}]', '[{"a"}, {}]', '[{"a"}, {}]', OpKind.CHEAP),
     ],
 )
 def test_a_constraint_may_be_repeated_where_it_is_known_what_is_sent(
-    context: ir.Context, x: str, y: str, wanted: str, kind: Kind
+    context: ir.Context, x: str, y: str, wanted: str, kind: OpKind
 ) -> None:
     given = ", ".join(
         f"%{name}: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {axes}>}}"
@@ -282,9 +285,9 @@ def test_a_constraint_may_be_repeated_where_it_is_known_what_is_sent(
     }}""")
     program = Program.of(module, DeviceView.of(module))
     assert program.kinds[program.names.index("sdy.sharding_constraint")] is kind
-    if kind is not Kind.CHEAP:
+    if kind is not OpKind.CHEAP:
         without = Program.of(module)
-        assert without.kinds[without.names.index("sdy.sharding_constraint")] is Kind.OPAQUE
+        assert without.kinds[without.names.index("sdy.sharding_constraint")] is OpKind.OPAQUE
 
 
 def test_what_is_sent_at_a_constraint_is_its_price(context: ir.Context) -> None:
