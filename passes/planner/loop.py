@@ -139,7 +139,8 @@ def decide(
             whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
             reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
             reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
-            is_dear = best_bytes > limit_bytes * _NEARLY and all(
+            is_far = search.step_seconds > 0 and best_bytes > limit_bytes * _NEARLY
+            is_dear = is_far and all(
                 _missed(size, seconds / search.step_seconds, whole_bytes, limit_bytes) >= 1
                 for size, seconds in reached
             )
@@ -461,6 +462,8 @@ def affordable(
     ``little`` times as much. Of a kind that was not tried the memory is what the model has, where
     that is less: what XLA made of others says little of it.
     """
+    if not step_seconds:
+        return list(estimates)  # nothing of the program has a price
     kinds = {_kind(one.estimate) for one in tried}
     sizes = [
         (min(size_bytes, one.temp_bytes) if _kind(one) not in kinds else size_bytes, one)

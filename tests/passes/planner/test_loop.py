@@ -200,6 +200,7 @@ def test_the_floor_pays_no_step_for_little_memory(least_bytes: int, floor: int) 
     assert min(one.temp_bytes for one in affordable(estimates, STEP)) == floor
     assert affordable(estimates, 50.0) == estimates  # no other is faster by so much
     assert affordable([], STEP) == []
+    assert affordable(estimates, 0.0) == estimates  # a program in which nothing has a price
 
 
 def test_what_xla_made_of_one_kind_leaves_no_other_kind_out() -> None:
