@@ -3,7 +3,7 @@
 `written` gives values that `json.dumps` takes: of a dataclass an object without the fields that
 have their default, of an enum its text, of a tuple a list. `read` takes what `json.loads` gives.
 Where that is not of the type, it raises one error, which names the place, what stands there and
-what was wanted. A type may have conditions: `Annotated[int, Wanted("a port", is_port)]`.
+what was wanted. A type may have conditions: `Annotated[int, Condition("a port", is_port)]`.
 """
 
 from __future__ import annotations
