@@ -51,8 +51,8 @@ from hloom.targets import deviceless
 ROOT = RESULTS.parents[1]
 PRODUCT = ("hloom", "hloom_steps", "hloom_tools", "lowering", "passes", "runtime")
 
-_EVERY = 3
-"""Of the programs over a mesh every third is predicted: each takes Shardy's propagation."""
+_EVERY = 7
+"""Of the programs over a mesh every seventh is predicted: each takes Shardy's propagation."""
 
 OF_OTHERS = {"tiles", "tpu", "peak_text", "scheduled"}
 """Modules of the memory model that are not of GPUs, or predict nothing."""

@@ -24,7 +24,8 @@ import jax, json, numpy as np
 import hloom
 from support import toy_passes
 from hloom.passes.framework import registry
-with registry.registered(toy_passes.DropProducts, toy_passes.Touch):
+class InNoFile(toy_passes.DropProducts): pass  # so that its plans are not kept
+with registry.registered(InNoFile, toy_passes.Touch):
     def step(x):
         y = x
         for _ in range(4): y = y @ x
