@@ -26,7 +26,7 @@ class AxisCut:
 
 
 def cut_operand(op: ir.Operation, number: int, axis: int) -> AxisCut | None:
-    """The dimension that an axis of an operand is.
+    """Returns the dimension that an axis of an operand is.
 
     None where the operation cannot be done a part of it at a time, or the dimension is a mere part
     of an axis elsewhere.

@@ -46,15 +46,15 @@ class FlowNetwork:
     prices: Mapping[int, int]
 
     def weigh(self, kept: frozenset[int]) -> int:
-        """The weight of these vertices."""
+        """Returns the weight of these vertices."""
         return sum(self.weights[vertex] for vertex in kept)
 
     def price_of(self, kept: frozenset[int]) -> int:
-        """The price of making the sinks where these vertices are kept."""
+        """Returns the price of making the sinks where these vertices are kept."""
         return sum(self.prices.get(vertex, 0) for vertex in self.made(kept))
 
     def needed(self) -> list[int]:
-        """The vertices from which a sink is reached, in order."""
+        """Returns the vertices from which a sink is reached, in order."""
         return sorted(self.made(frozenset()))
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class FlowNetwork:
         return from_
 
     def made(self, kept: frozenset[int]) -> set[int]:
-        """The sinks and all they are made from, back to the vertices that are kept."""
+        """Returns the sinks and all they are made from, back to the vertices that are kept."""
         from_ = self._from
 
         def to_make(vertices: Iterable[int]) -> list[int]:
@@ -76,7 +76,8 @@ class FlowNetwork:
 
 
 def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
-    """The vertices to keep, at most ``limit`` by weight, so that the rest costs least to make.
+    """Returns the vertices to keep, at most ``limit`` by weight, so that the rest costs least to
+    make.
 
     Of sets for which the same is made it takes a lightest.
 
@@ -97,7 +98,7 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
 def _solve(
     network: FlowNetwork, limit: int, needed: list[int], *, is_lowered: bool = False
 ) -> frozenset[int] | None:
-    """The exact answer; None where there is none, or not in time.
+    """Returns the exact answer; None where there is none, or not in time.
 
     Where HiGHS exceeds the limit by its tolerance, it is asked again for one lower by that.
 
@@ -165,7 +166,7 @@ def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
 
 
 def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int]:
-    """The lightest set for which nothing is paid that is not paid for ``kept``.
+    """Returns the lightest set for which nothing is paid that is not paid for ``kept``.
 
     What has room beside what saves something, HiGHS keeps at random.
     """
@@ -178,7 +179,7 @@ def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int
 
 
 def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
-    """The cut at the highest price of recomputation, against a byte's, whose weight fits.
+    """Returns the cut at the highest price of recomputation, against a byte's, whose weight fits.
 
     Where parts of the network are not connected, some of them may be cut at a price above it.
     """
@@ -209,7 +210,8 @@ def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
 def _mixed(
     network: FlowNetwork, limit: int, within: frozenset[int], beyond: frozenset[int]
 ) -> frozenset[int]:
-    """The set ``within``, with parts of ``beyond`` where these are not connected and it fits.
+    """Returns the set ``within``, with parts of ``beyond`` where these are not connected and it
+    fits.
 
     The part that saves most is taken first.
     """
@@ -228,7 +230,7 @@ def _mixed(
 
 
 def _unconnected(network: FlowNetwork) -> list[frozenset[int]]:
-    """The vertices of each part of the network that no edge connects with another one."""
+    """Returns the vertices of each part of the network that no edge connects with another one."""
     from scipy.sparse import csr_matrix  # takes long to import
     from scipy.sparse.csgraph import connected_components
 

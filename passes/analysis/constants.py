@@ -29,7 +29,8 @@ class ConstantValues:
         self._chains: dict[ir.Value, tuple[ir.Operation, ...] | None] = {}
 
     def chain(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
-        """The operations that make the value, in an order to clone them; None if not constant.
+        """Returns the operations that make the value, in an order to clone them; None if not
+        constant.
 
         An invariant argument of a loop's body equals the operand it starts as. A value that takes
         more than 32 operations counts as no constant, whichever value is asked about first.
@@ -43,7 +44,7 @@ class ConstantValues:
         return () if is_decided else sources
 
     def _joined(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
-        """The chain of a value, from those of what it is made of."""
+        """Returns the chain of a value, from those of what it is made of."""
         sources = _sources(value)
         if sources is None:
             return None
@@ -75,7 +76,8 @@ class LightChain:
 def chain_of_small(
     value: ir.Value, constants: ConstantValues, leaf_bytes: int
 ) -> LightChain | None:
-    """The light work that makes a value of constants and of values that take so much together.
+    """Returns the light work that makes a value of constants and of values that take so much
+    together.
 
     It begins at the first values that are small enough, and takes 32 operations at most; None where
     it cannot. Optimization barriers are seen through, loops are not.
@@ -109,7 +111,7 @@ def chain_of_small(
 
 
 def before_barriers(value: ir.Value) -> ir.Value:
-    """The value that optimization barriers pass on as this one; mostly this one itself."""
+    """Returns the value that optimization barriers pass on as this one; mostly this one itself."""
     while not isinstance(value.owner, ir.Block) and (same := equal_value(value)) is not None:
         value = same
     return value
@@ -133,7 +135,7 @@ def _is_light(op: ir.Operation) -> bool:
 
 
 def equal_value(value: ir.Value) -> ir.Value | None:
-    """The value that this one always equals, where it is only passed on; None otherwise.
+    """Returns the value that this one always equals, where it is only passed on; None otherwise.
 
     An invariant argument of a while loop's body equals the operand it starts as, a result of an
     optimization barrier the operand.
@@ -158,7 +160,7 @@ def _initial_value(argument: ir.BlockArgument, loop: ir.Operation) -> ir.Value |
 
 
 def made_value(value: ir.Value) -> ir.Value:
-    """The value that is passed on to this one in the end; mostly this one itself."""
+    """Returns the value that is passed on to this one in the end; mostly this one itself."""
     while (same := equal_value(value)) is not None:
         value = same
     return value

@@ -38,7 +38,7 @@ _SMALL_BYTES = 4096
 
 
 def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
-    """The cost of an operation, what its regions run included.
+    """Returns the cost of an operation, what its regions run included.
 
     A loop counts its trip count times, or once where that is dynamic; of a conditional the branch
     of most cost counts. ``sizes`` saves time where many operations are looked up.
@@ -48,7 +48,7 @@ def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
 
 
 def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
-    """The FLOPs of `operation_cost` alone, which are quicker to compute."""
+    """Returns the FLOPs of `operation_cost` alone, which are quicker to compute."""
     return _in_all(op, lambda op: operation_flops(op, sizes))
 
 
@@ -61,7 +61,8 @@ def _in_all(op: ir.Operation, own: Callable[[ir.Operation], float]) -> float:
 
 
 def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
-    """Seconds that the operation adds to a step; regions and ``sizes`` as in `operation_cost`."""
+    """Returns the seconds that the operation adds to a step; regions and ``sizes`` as in
+    `operation_cost`."""
     sizes = sizes or TensorSizes()
     facts = facts_of(op.name)
     if facts.is_constant:
@@ -79,7 +80,7 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
 
 
 def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
-    """Seconds that recomputing the operation beside its reader adds to a step.
+    """Returns the seconds that recomputing the operation beside its reader adds to a step.
 
     What a compiler does inside of the reader reads its operands instead of its result, so only
     what it reads in excess of that counts, and what it writes for a reader that wants it written.
@@ -115,7 +116,7 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
 
 
 def _work_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
-    """Seconds that its FLOPs take; a kernel's units do theirs side by side."""
+    """Returns the seconds that its FLOPs take; a kernel's units do theirs side by side."""
     work = work_of(op) if op.name == CUSTOM_CALL else None
     if work is None:
         return operation_flops(op, sizes) / _rate(op, speed, sizes)
@@ -127,7 +128,7 @@ def _work_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
 
 
 def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
-    """FLOPs a second that the device does of this operation."""
+    """Returns the FLOPs a second that the device does of this operation."""
     if not facts_of(op.name).is_product:
         return speed.vector_flops_per_s
     left, right = op.operands[0], op.operands[1]
@@ -179,7 +180,7 @@ def _made_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
 
 
 def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Bytes of memory that an elementwise operation or a slice reads."""
+    """Returns the bytes of memory that an elementwise operation or a slice reads."""
     elements = sizes.of(op.results[0]).elements
     total = 0
     for value in op.operands:

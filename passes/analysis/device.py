@@ -42,7 +42,7 @@ class LocalSizes(TensorSizes):
         return TensorSize(elements, whole.bits, size_bytes)
 
     def product_share(self, op: ir.Operation) -> float:
-        """The share of a product's work that one device does.
+        """Returns the share of a product's work that one device does.
 
         What is summed is split where all operands are: else one of them is gathered before. An axis
         of the mesh that splits the sum splits the result only once it is made, and counts once.
@@ -55,7 +55,7 @@ class LocalSizes(TensorSizes):
         return share / math.prod(axis.size for axis in self.summed_axes(op) - of_result)
 
     def summed_axes(self, op: ir.Operation) -> set[MeshAxis]:
-        """The axes of the mesh along which devices sum different terms of a product."""
+        """Returns the axes of the mesh along which devices sum different terms of a product."""
         signature = signature_of(op)
         if signature is None:
             return set()
@@ -98,7 +98,7 @@ class DeviceView:
         return cls(shardings, rules, None if shardings.trivial else Exchanged.of(module))
 
     def bytes_of(self, value: ir.Value) -> int | None:
-        """Bytes of the value on one device; None where it has no static size."""
+        """Returns the bytes of the value on one device; None where it has no static size."""
         type_ = value.type
         if type_ not in self._bytes_by_type:
             self._bytes_by_type[type_] = self.rules.bytes_of(type_)
@@ -122,7 +122,7 @@ class DeviceView:
         return self._kept_axes[key]
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...]:
-        """The shape of what one device has of the value; () where it is no array."""
+        """Returns the shape of what one device has of the value; () where it is no array."""
         if not isinstance(value.type, ir.RankedTensorType):
             return ()
         whole = tuple(value.type.shape)

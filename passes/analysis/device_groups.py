@@ -40,12 +40,12 @@ class DeviceGroups:
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are in all."""
+        """Returns how many partitions there are in all."""
         return sum(map(len, self.rows))
 
     @property
     def size(self) -> int:
-        """How many partitions are in a group."""
+        """Returns how many partitions are in a group."""
         return len(self.rows[0])
 
     def are_within(self, devices: int | None) -> bool:
@@ -95,7 +95,7 @@ class SameInGroups:
         return settled(self._known, value, self._needs, self._decide)
 
     def _needs(self, value: ir.Value) -> Iterator[ir.Value]:
-        """The values that decide."""
+        """Yields the values that decide."""
         op = _owner(value)
         if facts_of(op.name).category is Category.LOOP:
             yield from op.operands

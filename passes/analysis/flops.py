@@ -22,7 +22,7 @@ from .kernels import work_of
 
 
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
-    """FLOPs of one execution; a multiply-add counts as two.
+    """Returns the FLOPs of one execution; a multiply-add counts as two.
 
     Of a loop or a conditional only what the operation does itself, which is nothing. Operations on
     values without a static size count as nothing.
@@ -184,7 +184,7 @@ def _convolution(op: ir.Operation) -> float:
 def _taps(
     image: int, kernel: int, out: int, stride: int, low: int, image_dilation: int, dilation: int
 ) -> int:
-    """The pairs of an output and a kernel position that read an element of the image."""
+    """Returns the pairs of an output and a kernel position that read an element of the image."""
     last = (image - 1) * image_dilation
     shift = np.arange(kernel, dtype=np.int64) * dilation - low
     first_out = np.maximum(-(shift // stride), 0)

@@ -29,7 +29,7 @@ def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:
 
 
 def _stored_on_host(loop: ir.Operation) -> Iterator[int]:
-    """The carries of a loop that store slices on the host."""
+    """Yields the carries of a loop that store slices on the host."""
     body = loop.regions[1].blocks[0]
     for number, value in enumerate(walk.terminator(body).operands):
         update = defining_op(value)
@@ -43,7 +43,8 @@ def _stored_on_host(loop: ir.Operation) -> Iterator[int]:
 
 
 def _carried(loop: ir.Operation, number: int) -> Iterator[ir.Value]:
-    """A carry of a loop: its argument and result, and its operand where only that reads it."""
+    """Yields a carry of a loop: its argument and result, and its operand where only that reads
+    it."""
     yield loop.results[number]
     for region in loop.regions:
         yield region.blocks[0].arguments[number]

@@ -186,7 +186,7 @@ def _declared_flops(call: ir.Operation, flops: float | FlopsOfShapes) -> float:
 
 
 def at_most(call: ir.Operation) -> KernelWork:
-    """A bound for kernels that do not say what they do: that of the work in their place.
+    """Returns a bound for kernels that do not say what they do: that of the work in their place.
 
     Attention without a mask takes 4 FLOPs for each element of its queries and each position of its
     keys, a product of matrices 2 for each element and the axis it sums: no more than 4 for each
@@ -198,7 +198,7 @@ def at_most(call: ir.Operation) -> KernelWork:
 
 
 def _shapes(values: Sequence[ir.Value]) -> Shapes:
-    """The shapes of the values that have static ones."""
+    """Returns the shapes of the values that have static ones."""
     types = [value.type for value in values]
     return tuple(
         tuple(type_.shape)
@@ -229,7 +229,7 @@ def _has_effect(call: ir.Operation) -> bool:
 
 
 def _typed(call: ir.Operation) -> dict[str, ir.Attribute]:
-    """The attributes of a typed FFI handler, nested ones too."""
+    """Returns the attributes of a typed FFI handler, nested ones too."""
     attributes = walk.readable_attributes(call)
     found: dict[str, ir.Attribute] = {}
     waiting = [attributes.get(TYPED_ATTRIBUTES), attributes.get("backend_config")]
@@ -243,7 +243,7 @@ def _typed(call: ir.Operation) -> dict[str, ir.Attribute]:
 
 
 def _json(call: ir.Operation, *names: str) -> dict[str, Any]:
-    """A part of the JSON that configures a legacy call; empty where there is none."""
+    """Returns a part of the JSON that configures a legacy call; empty where there is none."""
     config = walk.readable_attributes(call).get("backend_config")
     part = _parsed(config.value_bytes) if isinstance(config, ir.StringAttr) else None
     for name in names:
@@ -252,7 +252,7 @@ def _json(call: ir.Operation, *names: str) -> dict[str, Any]:
 
 
 def _count(part: dict[str, Any], name: str) -> float:
-    """A number of a part of the JSON; 0 where it has none."""
+    """Returns a number of a part of the JSON; 0 where it has none."""
     found = part.get(name)
     return float(found) if isinstance(found, int | float) and 0 <= found < math.inf else 0.0
 
@@ -307,7 +307,8 @@ _TPU = "custom_call_config"
 
 
 def _estimate(call: ir.Operation) -> dict[str, Any]:
-    """The `pl.CostEstimate` that a call carries, which is that of one device; empty without one.
+    """Returns the `pl.CostEstimate` that a call carries, which is that of one device; empty without
+    one.
 
     Calls for TPUs do, and from jax 0.12 on those of Mosaic GPU; Triton's never do.
     """
@@ -391,7 +392,7 @@ _STREAMED_FLOPS = 16
 
 
 def _streamed(call: ir.Operation) -> KernelWork:
-    """A few passes over the elements: norms, activations, softmaxes, conversions."""
+    """Returns a few passes over the elements: norms, activations, softmaxes, conversions."""
     shapes = _shapes(call.operands) + _shapes(call.results)
     return KernelWork(vector_flops=float(_STREAMED_FLOPS * max(map(math.prod, shapes), default=0)))
 

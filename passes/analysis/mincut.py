@@ -23,7 +23,8 @@ def minimum_vertex_cut(
     sinks: Iterable[int],
     prices: Mapping[int, int] = MappingProxyType({}),
 ) -> frozenset[int]:
-    """The set of vertices of least total weight that every path from a source to a sink crosses.
+    """Returns the set of vertices of least total weight that every path from a source to a sink
+    crosses.
 
     A vertex with a price can be had for it as well: it may be on the sinks' side of the cut,
     reached through what it is made of, where price and weights together are least.
@@ -92,7 +93,7 @@ class CutNetwork:
         ).astype(np.int32)
 
     def cut(self, sources: Iterable[int], sinks: Iterable[int]) -> frozenset[int]:
-        """The vertices on the sinks' side of the cut of least total capacity.
+        """Returns the vertices on the sinks' side of the cut of least total capacity.
 
         Of several minimum cuts it is the one nearest the sinks. A source that is a sink, or reaches
         one by arcs that no cut has, is a mistake that the caller sees by such an arc between sides.
@@ -123,7 +124,7 @@ def _reaching(
     heads: NDArray[np.int64],
     capacities: NDArray[np.int32],
 ) -> NDArray[np.bool_]:
-    """The vertices from which the sink, the last one, is reached when the flow is greatest.
+    """Returns the vertices from which the sink, the last one, is reached when the flow is greatest.
 
     The cut behind them is the one nearest the sink.
     """

@@ -58,7 +58,7 @@ class Pricing:
     exchanged: Exchanged = field(default_factory=Exchanged, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
-        """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
+        """Returns the price of recomputing the operation in bytes, rounded up; NEVER at most."""
         return self.of_work(*self.work(op))
 
     def of_work(self, cheap: bool, seconds: float) -> int:
@@ -70,7 +70,7 @@ class Pricing:
         return math.ceil(min(seconds * rate, NEVER))
 
     def seconds(self, op: ir.Operation) -> float:
-        """The weighted seconds of recomputing the operation."""
+        """Returns the weighted seconds of recomputing the operation."""
         return self.work(op)[1]
 
     def work(self, op: ir.Operation) -> tuple[bool, float]:
@@ -83,7 +83,7 @@ class Pricing:
         return found
 
     def repeat_seconds(self, op: ir.Operation) -> float:
-        """The seconds of recomputing the operation; an upper bound for cheap work."""
+        """Returns the seconds of recomputing the operation; an upper bound for cheap work."""
         found = self._roofline_seconds.get(op)
         if found is None:
             alone_s = repeat_seconds(op, self.speed, self.sizes)
@@ -94,12 +94,12 @@ class Pricing:
         return found
 
     def _exchange_seconds(self, op: ir.Operation) -> float:
-        """The seconds of what devices exchange where the operation is repeated once."""
+        """Returns the seconds of what devices exchange where the operation is repeated once."""
         if not self.exchanged.exchanges:
             return 0.0
         found = (self.exchanged.exchanges[each] for each in self.exchanged.repeated_by(op))
         return sum((each.seconds(self.speed) or 0.0) / each.runs for each in found)
 
     def at(self, rates: Rates) -> Pricing:
-        """A pricing with the same seconds and other rates."""
+        """Returns a pricing with the same seconds and other rates."""
         return dataclasses.replace(self, rates=rates)

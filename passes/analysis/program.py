@@ -100,7 +100,7 @@ class Code:
         return self._makers
 
     def defined(self) -> Iterator[int]:
-        """The values that are made in here, however deep; those of functions left out."""
+        """Yields the values that are made in here, however deep; those of functions left out."""
         yield from self.arguments
         for node in self.nodes:
             yield from node.results
@@ -109,7 +109,7 @@ class Code:
                     yield from block.defined()
 
     def inside(self) -> Iterator[Node]:
-        """The operations in here, however deep, in the order of the text."""
+        """Yields the operations in here, however deep, in the order of the text."""
         for node in self.nodes:
             yield node
             for block in node.blocks:
@@ -169,7 +169,7 @@ class Program:
 
     @classmethod
     def of(cls, module: ir.Module, device: DeviceView | None = None) -> Program:
-        """The function that a run of the module starts in. Raises `walk.NoEntryError`."""
+        """Returns the function that a run of the module starts in. Raises `walk.NoEntryError`."""
         program = cls(walk.entry_function(module).regions[0].blocks[0], device)
         program.module = module
         return program
@@ -215,7 +215,8 @@ class Program:
         self.kinds.append(kind)
 
     def inside(self, block: ir.Block) -> Program:
-        """A block of code inside of the block, as a program by itself on the same device."""
+        """Returns a block of code inside of the block, as a program by itself on the same
+        device."""
         return Program(block, self.device)
 
     def once(self, find: Callable[[Program], _Found]) -> _Found:
@@ -226,18 +227,19 @@ class Program:
         return found
 
     def bytes_of(self, value: int) -> int:
-        """Bytes of a value on one device; 0 where it has no static size."""
+        """Returns the bytes of a value on one device; 0 where it has no static size."""
         if value < len(self.sizes):
             return self.sizes[value] or 0
         return self.device.bytes_of(self.values[value]) or 0
 
     def maker(self, value: int) -> int | None:
-        """The position of what makes a value in this block; None of others."""
+        """Returns the position of what makes a value in this block; None of others."""
         position = self.producers[value] if value < len(self.producers) else FROM_OUTSIDE
         return None if position == FROM_OUTSIDE else position
 
     def readers(self, value: int) -> list[int]:
-        """The positions of the operations that read a value of the block; no terminator is one."""
+        """Returns the positions of the operations that read a value of the block; no terminator is
+        one."""
         return [position for position in self.users[value] if position < len(self.root.nodes)]
 
     @functools.cached_property
@@ -291,7 +293,7 @@ class Program:
 
     @functools.cached_property
     def shapes(self) -> list[Shape | None]:
-        """The shapes of all values, by number; None of what has no static one."""
+        """Returns the shapes of all values, by number; None of what has no static one."""
         assert self.root is not None  # which numbers the values of the code
         known: dict[ir.Type, Shape | None] = {}
         found = []
@@ -304,7 +306,7 @@ class Program:
 
     @functools.cached_property
     def flops(self) -> float:
-        """The FLOPs of all matrix products."""
+        """Returns the FLOPs of all matrix products."""
         return sum(node.flops for node in self.root.nodes)
 
     @functools.cached_property
@@ -357,7 +359,7 @@ class Program:
         return part
 
     def _value(self, value: ir.Value) -> int:
-        """The number of a value, which may be one of code inside of operations."""
+        """Returns the number of a value, which may be one of code inside of operations."""
         number = self.index.get(value)
         if number is None:
             number = self.index[value] = len(self.values)
@@ -365,7 +367,7 @@ class Program:
         return number
 
     def _code(self, block: ir.Block, own: Sequence[ir.Operation] | None = None) -> Code:
-        """The code of a block; of the program's own block its operations are given."""
+        """Returns the code of a block; of the program's own block its operations are given."""
         arguments = tuple(map(self._value, block.arguments))
         nodes: list[Node] = []
         returned: tuple[int, ...] = ()
@@ -418,7 +420,8 @@ class Program:
         )
 
     def _callee(self, call: ir.Operation) -> Code | None:
-        """The code of a function; while it is read, and of one with several blocks, None."""
+        """Returns the code of a function; while it is read, and of one with several blocks,
+        None."""
         symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
         if symbol not in self._callees:
             self._callees[symbol] = None
@@ -483,7 +486,7 @@ def _captures(blocks: tuple[Code, ...]) -> tuple[int, ...]:
 
 
 def trips_of(op: ir.Operation) -> int:
-    """The trip count of a loop; 1 where it is not known, and for other code."""
+    """Returns the trip count of a loop; 1 where it is not known, and for other code."""
     if facts_of(op.name).category is not Category.LOOP:
         return 1
     found = upward_count(op)

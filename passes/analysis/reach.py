@@ -10,7 +10,8 @@ _Known = TypeVar("_Known")
 
 
 def reached(start: Iterable[_Each], nexts: Callable[[_Each], Iterable[_Each]]) -> set[_Each]:
-    """All that one comes to from what is given, which is among it, by what is next of each."""
+    """Returns all that one comes to from what is given, which is among it, by what is next of
+    each."""
     found: set[_Each] = set()
     waiting = list(start)
     while waiting:

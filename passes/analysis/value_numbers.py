@@ -70,7 +70,7 @@ class ValueNumbers:
         return copied
 
     def of(self, value: ir.Value) -> int:
-        """The number of a value."""
+        """Returns the number of a value."""
         known = self._of.get(value)
         if known is not None:
             return known
@@ -85,7 +85,8 @@ class ValueNumbers:
         return self._count
 
     def same(self, value: ir.Value) -> ir.Value | None:
-        """The value that a barrier, or what else changes no bit, hands on; None of others."""
+        """Returns the value that a barrier, or what else changes no bit, hands on; None of
+        others."""
         op = defining_op(value)
         return None if op is None else self._same(value, op)
 
@@ -117,7 +118,7 @@ class ValueNumbers:
         return self._made_of(value)[-1]
 
     def _number(self, value: ir.Value) -> int:
-        """The number of a value; the other results of its operation get theirs."""
+        """Returns the number of a value; the other results of its operation get theirs."""
         op, same, is_numbered, _ = self._made_of(value)
         del self._made[value]
         if same is not None:
@@ -138,7 +139,8 @@ class ValueNumbers:
 
 
 def computed_again(block: ir.Block) -> frozenset[ir.Value]:
-    """The values of a block that equal an earlier one, such as what a checkpoint computes again."""
+    """Returns the values of a block that equal an earlier one, such as what a checkpoint computes
+    again."""
     operations = [view.operation for view in block.operations]
     if not any(op.name == BARRIER for op in operations):
         return frozenset()
@@ -165,7 +167,7 @@ def _keeps_precision(op: ir.Operation) -> bool:
 def operation_key(
     op: ir.Operation, number_outside: Callable[[ir.Value], Hashable] | None = None
 ) -> Hashable:
-    """A key that is equal for two operations if nothing but their operands differs.
+    """Returns a key that is equal for two operations if nothing but their operands differs.
 
     What a region reads from outside counts as ``number_outside`` numbers it. Raises KeyError where
     a region does so and nothing numbers it.
@@ -182,7 +184,7 @@ def _body_key(
     number: dict[ir.Value, int],
     number_outside: Callable[[ir.Value], Hashable] | None,
 ) -> Hashable:
-    """A key that is equal for two blocks that compute the same.
+    """Returns a key that is equal for two blocks that compute the same.
 
     Printing the blocks instead would number the values of the whole function.
     """
@@ -207,7 +209,8 @@ def _body_key(
 
 
 def _attributes_key(op: ir.Operation) -> Hashable:
-    """A key that is equal for equal attributes, and unique if an attribute cannot be read."""
+    """Returns a key that is equal for equal attributes, and unique if an attribute cannot be
+    read."""
     attributes = walk.readable_attributes(op)
     if any(attribute is None for attribute in attributes.values()):
         return object()

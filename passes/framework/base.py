@@ -27,7 +27,7 @@ class Plan(Protocol):
         """One line for people."""
 
     def to_json(self) -> dict[str, object]:
-        """The decisions as values that `json.dumps` takes; the same in every process."""
+        """Returns the decisions as values that `json.dumps` takes; the same in every process."""
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class DivisiblePlan(Plan, Protocol):
     """A plan of many decisions, any of which can be left out: the rest is right without it."""
 
     def decisions(self) -> tuple[Decision, ...]:
-        """All that is decided, in the order to add them one by one.
+        """Returns all that is decided, in the order to add them one by one.
 
         One that works with what another one makes stands before that: as long as the other one
         is left out it works with what the program makes itself. So where results become wrong
@@ -82,7 +82,8 @@ class DivisiblePlan(Plan, Protocol):
         """
 
     def restricted_to(self, ids: Collection[str]) -> Plan:
-        """The plan with these decisions alone, for the same module, which nobody has edited yet."""
+        """Returns the plan with these decisions alone, for the same module, which nobody has edited
+        yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class PlanBase(ABC):
         """Nothing to do: `apply` would leave every byte of the module as it is."""
 
     def facts(self) -> tuple[Fact, ...]:
-        """The figures of the plan, the most telling first."""
+        """Returns the figures of the plan, the most telling first."""
         return ()
 
     def tables(self) -> tuple[Table, ...]:
@@ -160,7 +161,7 @@ class ListPlan(PlanBase, Generic[_Decided]):
         return tuple(Decision(each.id, each.description) for each in self.decided)
 
     def restricted_to(self, ids: Collection[str]) -> Self:
-        """The plan with these decisions alone."""
+        """Returns the plan with these decisions alone."""
         kept = tuple(each for each in self.decided if each.id in ids)
         return dataclasses.replace(self, decided=kept)
 
@@ -242,7 +243,8 @@ class Pass(ABC):
 
     @classmethod
     def nothing_on(cls, platform: str) -> NothingPlan | None:
-        """The pass's plan for every program on a platform that it does nothing on; else None."""
+        """Returns the pass's plan for every program on a platform that it does nothing on; else
+        None."""
         why = cls.not_on.get(platform, cls.not_on.get(OTHERS, ""))
         return NothingPlan(platform, why) if why else None
 
@@ -255,11 +257,11 @@ class Pass(ABC):
         """Edits the module that `plan` was made on; decides nothing."""
 
     def in_front_of(self, later: Pass) -> Pass:
-        """The pass as it stands in a spec where another one follows."""
+        """Returns the pass as it stands in a spec where another one follows."""
         return self
 
     def behind(self, earlier: Pass) -> Pass:
-        """The pass as it stands in a spec where another one goes before."""
+        """Returns the pass as it stands in a spec where another one goes before."""
         return self
 
     def rewrites(self, plan: Any) -> bool:

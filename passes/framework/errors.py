@@ -75,7 +75,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def echo(text: str, limit: int = 120) -> str:
-    """A user's text for a message: quoted, in one line, and cut in its middle where it is long."""
+    """Returns a user's text for a message: quoted, in one line, and cut in its middle where it is
+    long."""
     if len(text) <= limit:
         return repr(text)
     half = limit // 2
@@ -83,6 +84,6 @@ def echo(text: str, limit: int = 120) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line: its type and its text."""
+    """Returns an exception in one line: its type and its text."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

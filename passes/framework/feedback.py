@@ -61,7 +61,7 @@ class PlanRecord:
 
     @property
     def cost(self) -> float:
-        """The time that the plan adds, or whatever grows with it."""
+        """Returns the time that the plan adds, or whatever grows with it."""
         return 0.0 if self.prediction is None else self.prediction.added_flops
 
     @property
@@ -76,7 +76,7 @@ _Record_co = TypeVar("_Record_co", bound=PlanRecord, covariant=True)
 
 
 def record_in(plan: Mapping[str, object], kind: type[Record]) -> Record:
-    """The record in a plan's JSON. Raises StructureError where it has none of this kind."""
+    """Returns the record in a plan's JSON. Raises StructureError where it has none of this kind."""
     return read(kind, plan.get("record"))
 
 
@@ -118,7 +118,8 @@ def temp_limit(
     target: Target,
     around_bytes: int | None = None,
 ) -> int | None:
-    """Bytes of temporary memory that a budget leaves; None where nothing is known to bound.
+    """Returns the bytes of temporary memory that a budget leaves; None where nothing is known to
+    bound.
 
     A share is of what the program as it is takes, once an attempt was that. Of a size there is
     left what the step is not given and does not return, as in the first attempt. No budget leaves
@@ -152,8 +153,8 @@ keep the same values differ by the places of scalars."""
 
 
 def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int:
-    """The index of the attempt to use: the cheapest that holds, else the one with least memory; of
-    those that take next to nothing more than that, the cheapest.
+    """Returns the index of the attempt to use: the cheapest that holds, else the one with least
+    memory; of those that take next to nothing more than that, the cheapest.
 
     One that the compiler refused is used only where it refused all.
 
@@ -193,7 +194,7 @@ class Planner(Protocol[Record]):
     def __call__(
         self, module: ir.Module, attempts: Sequence[Attempt[Record]], /
     ) -> MeasuredPlan[Record]:
-        """The plan for a clone that follows these attempts, oldest first."""
+        """Returns the plan for a clone that follows these attempts, oldest first."""
 
 
 class MeasuredPass(Pass, Generic[Record]):
@@ -227,7 +228,8 @@ class MeasuredPass(Pass, Generic[Record]):
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[Record]]
     ) -> MeasuredPlan[Record]:
-        """The plan that follows these attempts, oldest first; the first plan where there are none.
+        """Returns the plan that follows these attempts, oldest first; the first plan where there
+        are none.
 
         Reads the module and decides; never edits it.
         """
@@ -246,7 +248,7 @@ class MeasuredPass(Pass, Generic[Record]):
 
     @abstractmethod
     def best(self, attempts: Sequence[Attempt[Record]], target: Target) -> int:
-        """The index of the attempt to use.
+        """Returns the index of the attempt to use.
 
         One more attempt is either the best or leaves the best as it was: the others' executables
         are gone.

@@ -95,11 +95,12 @@ class OptionInfo:
 
     @property
     def shown_default(self) -> str:
-        """The default, for people."""
+        """Returns the default, for people."""
         return "not given" if self.default is None else self.print(self.default)
 
     def parse(self, text: str) -> Any:
-        """The value that `text` spells. Raises SpellingError where it spells none allowed."""
+        """Returns the value that `text` spells. Raises SpellingError where it spells none
+        allowed."""
         if self.type is Duration and spellings.is_duration(meant := f"{text}s"):
             allowed = self.allows(spellings.parse_duration(meant))
             raise SpellingError(f" Did you mean '{meant}'?" if allowed else "")
@@ -113,7 +114,7 @@ class OptionInfo:
         return value
 
     def print(self, value: Any) -> str:
-        """The spelling of `value`; `parse` gives it back."""
+        """Returns the spelling of `value`; `parse` gives it back."""
         if self.type is Words:
             return "+".join(value)
         return value if self.type is str else _KINDS[self.type].print(value)
@@ -185,7 +186,7 @@ def in_context(default: Any) -> Any:
 
 @functools.cache
 def options_of(pass_class: type) -> tuple[OptionInfo, ...]:
-    """The options of a pass class in the order of its fields, `in_context` ones left out.
+    """Returns the options of a pass class in the order of its fields, `in_context` ones left out.
 
     Raises TypeError where a field is not declared with `option`, has a type without a spelling,
     or has a default that its own limits forbid: mistakes of the author of the pass.
@@ -233,7 +234,7 @@ def _limits(info: OptionInfo) -> str:
 
 
 def _beyond(value: Any) -> str:
-    """A hint for a value that is spelled well, but not allowed."""
+    """Returns a hint for a value that is spelled well, but not allowed."""
     size = value.size_bytes if isinstance(value, Budget) else value
     if isinstance(size, int) and abs(size) > LARGEST:
         return " That is more than 2**63 - 1."

@@ -82,7 +82,7 @@ class PassRun:
 
     @property
     def seconds(self) -> float:
-        """Seconds in all."""
+        """Returns the seconds in all."""
         return self.plan_s + self.apply_s + self.verify_s
 
 
@@ -126,7 +126,8 @@ class Pipeline:
 
     @classmethod
     def parse(cls, spec: str, *, source: str = "spec") -> Pipeline:
-        """The pipeline that `spec` describes; `source` names where it came from, for errors.
+        """Returns the pipeline that `spec` describes; `source` names where it came from, for
+        errors.
 
         Raises SpecError.
         """
@@ -142,7 +143,8 @@ class Pipeline:
         return print_spec(self.passes)
 
     def steps(self) -> tuple[Pass, ...]:
-        """The passes with what they require put in before them, each of those at most once."""
+        """Returns the passes with what they require put in before them, each of those at most
+        once."""
         steps: list[Pass] = []
         for step in self.passes:
             _require(step, steps)
@@ -150,7 +152,7 @@ class Pipeline:
         return tuple(steps)
 
     def driver(self, platform: str) -> tuple[int, MeasuredPass[Any]] | None:
-        """The measured pass that decides on further attempts, and its index in `steps`.
+        """Returns the measured pass that decides on further attempts, and its index in `steps`.
 
         The first that has something to hold; where none has, the first that compares its plans;
         else the first measured pass. One that does nothing on the platform has no plans to try.

@@ -64,7 +64,7 @@ class PassLoadError(ImportError):
 
 
 def lookup(name: str) -> type[Pass] | None:
-    """The pass class of that name; None where there is none.
+    """Returns the pass class of that name; None where there is none.
 
     Raises PassLoadError where a distribution registers the name and its pass cannot be used.
     """
@@ -79,12 +79,12 @@ def lookup(name: str) -> type[Pass] | None:
 
 
 def names() -> tuple[str, ...]:
-    """The name of every pass, sorted; imports none of them."""
+    """Returns the name of every pass, sorted; imports none of them."""
     return tuple(sorted({*_OWN, *_added, *_others()}))
 
 
 def all_passes() -> tuple[type[Pass], ...]:
-    """Every pass class that can be used, sorted by name."""
+    """Returns every pass class that can be used, sorted by name."""
     return tuple(found for name in names() if isinstance(found := _try(name), type))
 
 
@@ -126,7 +126,7 @@ def _entries() -> tuple[EntryPoint, ...]:
 
 @functools.cache
 def _others() -> dict[str, list[EntryPoint]]:
-    """The registrations with a name that a spec can spell and hloom has no pass of."""
+    """Returns the registrations with a name that a spec can spell and hloom has no pass of."""
     found: dict[str, list[EntryPoint]] = {}
     for entry in _entries():
         if _NAME.fullmatch(entry.name) and entry.name not in _RESERVED | _OWN.keys():
@@ -145,7 +145,7 @@ def _misnamed() -> Iterator[str]:
 
 
 def _load(entries: list[EntryPoint]) -> type[Pass]:
-    """The class of a registration. Raises PassLoadError."""
+    """Returns the class of a registration. Raises PassLoadError."""
     entry, *more = entries
     if more:
         owners = " and ".join(map(_owner, entries))

@@ -32,7 +32,7 @@ _QUOTE = " In a shell a spec stands in quotes: JAX_HLOOM='fit{budget=60GiB compi
 
 
 def parse_spec(spec: str, *, source: str) -> tuple[Pass, ...]:
-    """The passes that `spec` names, in order; "off" and the empty string name none.
+    """Returns the passes that `spec` names, in order; "off" and the empty string name none.
 
     Args:
       spec: the text.
@@ -44,7 +44,7 @@ def parse_spec(spec: str, *, source: str) -> tuple[Pass, ...]:
 
 
 def print_spec(passes: tuple[Pass, ...]) -> str:
-    """The spec of these passes; `parse_spec` gives equal ones back."""
+    """Returns the spec of these passes; `parse_spec` gives equal ones back."""
     return ",".join(map(str, passes)) or "off"
 
 
@@ -229,7 +229,7 @@ def _is_bounded(step: Pass) -> bool:
 
 
 def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
-    """The option that a number alone may have been meant for: the first that takes it."""
+    """Returns the option that a number alone may have been meant for: the first that takes it."""
     if text[:1].isdigit():
         for name, info in infos.items():
             try:
@@ -263,7 +263,7 @@ def _meant(name: str) -> str:
 
 
 def _options_of_all() -> Iterator[tuple[str, str]]:
-    """Every pass with each of its options."""
+    """Yields every pass with each of its options."""
     for cls in registry.all_passes():
         for info in options_of(cls):
             yield cls.name, info.name

@@ -102,7 +102,8 @@ def parse_float(text: str) -> float:
 
 
 def unit_hint(text: str) -> str:
-    """A hint for a number with a unit, as it may have been meant; empty where it is none."""
+    """Returns a hint for a number with a unit, as it may have been meant; empty where it is
+    none."""
     match = _SIZE.fullmatch(text)
     if match is None or not match[2]:
         return ""
@@ -117,7 +118,7 @@ def unit_hint(text: str) -> str:
 
 
 def parse_bytes(text: str) -> Bytes:
-    """Bytes that "4KiB", "1.5GiB", "60GB" or "4096" spell.
+    """Returns the bytes that "4KiB", "1.5GiB", "60GB" or "4096" spell.
 
     Raises SpellingError for another spelling, and where it is not a whole number of bytes.
     """
@@ -134,7 +135,7 @@ def parse_bytes(text: str) -> Bytes:
 
 
 def print_bytes(size_bytes: int) -> str:
-    """The spelling of a size in the largest unit that divides it: 1536MiB, 60GB, 1001."""
+    """Returns the spelling of a size in the largest unit that divides it: 1536MiB, 60GB, 1001."""
     exact = [unit for unit, scale in _UNITS.items() if unit != "B" and size_bytes % scale == 0]
     unit = max(exact, key=_UNITS.__getitem__) if size_bytes else ""
     return f"{size_bytes // _UNITS[unit]}{unit}"

@@ -36,7 +36,7 @@ class StructureError(ValueError):
 
     @classmethod
     def of(cls, found: object, wanted: str) -> StructureError:
-        """The error of a value that is not what was wanted."""
+        """Returns the error of a value that is not what was wanted."""
         if isinstance(found, list | dict):
             text = f"{'a list' if isinstance(found, list) else 'an object'} of {len(found)}"
         elif isinstance(found, int) and abs(found) >= _FARTHEST:
@@ -47,11 +47,12 @@ class StructureError(ValueError):
 
     @property
     def depth(self) -> int:
-        """The length of the place's name: of the types of a union, the last to fail was meant."""
+        """Returns the length of the place's name: of the types of a union, the last to fail was
+        meant."""
         return len(self._place)
 
     def inside(self, place: str) -> StructureError:
-        """The same error of what the value is in, where it stands at this place."""
+        """Returns the same error of what the value is in, where it stands at this place."""
         return StructureError(self._text, place + self._place)
 
 
@@ -81,7 +82,7 @@ Rate: TypeAlias = Annotated[float, Condition("a number above 0", lambda x: 0 < x
 
 
 def written(value: Any) -> Any:
-    """The value as one that `json.dumps` takes; what has no other form stays as it is."""
+    """Returns the value as one that `json.dumps` takes; what has no other form stays as it is."""
     if dataclasses.is_dataclass(value):
         fields = {each: getattr(value, each.name) for each in dataclasses.fields(value)}
         return {
@@ -106,7 +107,7 @@ def read(kind: object, found: object) -> Any: ...
 
 
 def read(kind: Any, found: object) -> Any:
-    """A value of JSON as one of a type. Raises StructureError where it is none.
+    """Returns a value of JSON as one of a type. Raises StructureError where it is none.
 
     The type is a dataclass, an enum, a tuple, a mapping by texts, which may be a list of pairs, a
     union of these, or what JSON has. A dataclass without a field has its default, and fields that

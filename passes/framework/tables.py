@@ -77,7 +77,8 @@ class Described:
         *,
         typed_as: ir.Value | None = None,
     ) -> Described:
-        """The description of a value or an operation; of a loop's result by what makes it inside.
+        """Returns the description of a value or an operation; of a loop's result by what makes it
+        inside.
 
         Args:
           what: the value or the operation.
@@ -99,7 +100,7 @@ class Described:
 
     @classmethod
     def at(cls, location: ir.Location, operation: str = "") -> Described:
-        """The description of an operation by its location, without a type."""
+        """Returns the description of an operation by its location, without a type."""
         return cls(operation_name(location), source_of(location), operation=operation)
 
     def __str__(self) -> str:
@@ -220,19 +221,20 @@ class Left:
 def left_table(
     left: Iterable[Left], title: str = "Left as it is", *, most: int = MOST_ROWS
 ) -> Table:
-    """The table of what was left, of which ``most`` rows are listed."""
+    """Returns the table of what was left, of which ``most`` rows are listed."""
     rows = [(each.value.bytes or None, each.value, each.reason) for each in left]
     columns = {"takes": Kind.BYTES, "value": Kind.VALUE, "why": Kind.TEXT}
     return Table(title, columns, tuple(rows[:most]), more=max(len(rows) - most, 0))
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The facts of a plan's JSON by their titles. Raises StructureError where it has others."""
+    """Returns the facts of a plan's JSON by their titles. Raises StructureError where it has
+    others."""
     return {fact.title: fact.value for fact in Statement.of(plan).facts}
 
 
 def rows_of(plan: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
-    """The rows of a table of a plan's JSON, by the headings of its columns.
+    """Returns the rows of a table of a plan's JSON, by the headings of its columns.
 
     Empty where it has no such table. Raises StructureError where it has what is none.
     """
@@ -241,7 +243,7 @@ def rows_of(plan: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
 
 
 def shown(value: Cell, kind: Kind) -> str:
-    """A single figure or text of a cell for people; empty for None."""
+    """Returns a single figure or text of a cell for people; empty for None."""
     if value is None:
         return ""
     if isinstance(value, int | float):

@@ -52,11 +52,11 @@ class Speed:
 
     @property
     def stack_s(self) -> float:
-        """Seconds that a byte costs which one loop stacks for another."""
+        """Returns the seconds that a byte costs which one loop stacks for another."""
         return self.stack_passes / self.bytes_per_s
 
     def matrix_rate(self, bits: int) -> float:
-        """FLOPs a second in products of elements of this width."""
+        """Returns the FLOPs a second in products of elements of this width."""
         for width, rate in self.matrix_flops_per_s:
             if bits <= width:
                 return rate

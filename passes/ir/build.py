@@ -27,7 +27,7 @@ def typed(
     *,
     element: ir.Type | None = None,
 ) -> ir.RankedTensorType:
-    """The type of a value, or a type, with another shape or another type of elements."""
+    """Returns the type of a value, or a type, with another shape or another type of elements."""
     shape = shape_of(like) if shape is None else shape
     return ir.RankedTensorType.get(shape, element or element_of(like))
 
@@ -38,28 +38,28 @@ def counter_type(shape: Sequence[int] = ()) -> ir.RankedTensorType:
 
 
 def constant(type_: ir.Type, number: int) -> ir.Value:
-    """An integer everywhere in a tensor type."""
+    """Returns an integer everywhere in a tensor type."""
     value = ir.IntegerAttr.get(element_of(type_), number)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, value))
 
 
 def counter(number: int) -> ir.Value:
-    """A scalar constant of the type that loops count in."""
+    """Returns a scalar constant of the type that loops count in."""
     return constant(counter_type(), number)
 
 
 def integer_like(value: ir.Value, integer: int) -> ir.Value:
-    """A scalar constant of the value's integer type."""
+    """Returns a scalar constant of the value's integer type."""
     return stablehlo.constant(ir.Attribute.parse(f"dense<{integer}> : {value.type}"))
 
 
 def zeros(type_: ir.Type) -> ir.Value:
-    """A tensor of zeros, or of whatever a type without a zero makes of it."""
+    """Returns a tensor of zeros, or of whatever a type without a zero makes of it."""
     return zeros_in_steps(type_)[-1].results[0]
 
 
 def zeros_in_steps(type_: ir.Type) -> list[ir.Operation]:
-    """The operations that make `zeros`, the tensor last."""
+    """Returns the operations that make `zeros`, the tensor last."""
     element = element_of(type_)
     scalar = ir.RankedTensorType.get([], element)
     steps: list[ir.OpView] = []
@@ -84,21 +84,21 @@ def iota(shape: Sequence[int], axis: int) -> ir.Value:
 
 
 def reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """The same elements in another shape."""
+    """Returns the same elements in another shape."""
     return (
         value if shape_of(value) == list(shape) else stablehlo.reshape(typed(value, shape), value)
     )
 
 
 def converted(value: ir.Value, element: ir.Type) -> ir.Value:
-    """The value with elements of another type."""
+    """Returns the value with elements of another type."""
     if element_of(value) == element:
         return value
     return stablehlo.convert(typed(value, element=element), value)
 
 
 def broadcast(value: ir.Value, shape: Sequence[int], axes: Sequence[int]) -> ir.Value:
-    """The value repeated in a shape; ``axes`` are those of the shape that its own are."""
+    """Returns the value repeated in a shape; ``axes`` are those of the shape that its own are."""
     return stablehlo.broadcast_in_dim(typed(value, shape), value, axes)
 
 
@@ -108,7 +108,7 @@ def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
 
 
 def reduce(value: ir.Value, axes: Sequence[int], start: ir.Value, combine: Combiner) -> ir.Value:
-    """The elements along some axes combined; ``start`` is a scalar that changes nothing."""
+    """Returns the elements along some axes combined; ``start`` is a scalar that changes nothing."""
     left = [size for axis, size in enumerate(shape_of(value)) if axis not in axes]
     made = stablehlo.ReduceOp([typed(value, left)], [value], [start], axes).operation
     block = made.regions[0].blocks.append(start.type, start.type, arg_locs=[made.location] * 2)
@@ -130,7 +130,7 @@ class Box:
     zero: ir.Value | None = None
 
     def type_in(self, whole: ir.Type) -> ir.RankedTensorType:
-        """The type of this part of a value of some type."""
+        """Returns the type of this part of a value of some type."""
         shape = shape_of(whole)
         for axis, (_, length) in self.bounds.items():
             shape[axis] = length
@@ -142,7 +142,7 @@ class Box:
         return stablehlo.dynamic_slice(value, self._starts(len(sizes)), sizes)
 
     def update(self, value: ir.Value, part: ir.Value) -> ir.Value:
-        """The value with another part."""
+        """Returns the value with another part."""
         return stablehlo.dynamic_update_slice(value, part, self._starts(len(shape_of(value))))
 
     def _starts(self, rank: int) -> list[ir.Value]:
@@ -151,7 +151,7 @@ class Box:
 
 
 def slice_of_stack(stack: ir.Value, index: ir.Value) -> ir.Value:
-    """The slice of a stack at an index, with a first axis of one element."""
+    """Returns the slice of a stack at an index, with a first axis of one element."""
     return Box({0: (index, 1)}, integer_like(index, 0)).slice(stack)
 
 
@@ -160,7 +160,7 @@ def counted_while(
     starts: Sequence[ir.Value],
     body: Callable[[ir.Value, Sequence[ir.Value]], Sequence[ir.Value]],
 ) -> Sequence[ir.Value]:
-    """A `stablehlo.while` of a constant trip count; gives what it carries in the end.
+    """Returns a `stablehlo.while` of a constant trip count; gives what it carries in the end.
 
     Args:
       trips: how often it runs.

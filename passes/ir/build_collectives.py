@@ -24,7 +24,7 @@ def across(
     *,
     scattered: int | None = None,
 ) -> ir.Value:
-    """The value combined over the devices of each group.
+    """Returns the value combined over the devices of each group.
 
     Each device gets all of it, or its part along the axis that it is ``scattered`` along.
     """

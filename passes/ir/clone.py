@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def clone_module(module: ir.Module) -> ir.Module:
-    """A copy of the module in the same context, locations included."""
+    """Returns a copy of the module in the same context, locations included."""
     # `Operation.clone` would be shorter, but gives an operation, and the bindings have no way
     # back from it to the `ir.Module` that compilers take.
     with module.context:
@@ -30,7 +30,7 @@ def clone_module(module: ir.Module) -> ir.Module:
 
 
 def bytecode_of(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, locations included."""
+    """Returns the module as MLIR bytecode, locations included."""
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue()
@@ -58,7 +58,7 @@ def rebuilt(
     results: Sequence[ir.Type],
     attributes: dict[str, ir.Attribute] | None = None,
 ) -> ir.Operation:
-    """An operation right before another one, and like it but for operands and results.
+    """Returns an operation right before another one, and like it but for operands and results.
 
     MLIR fixes how many of these an operation has. It takes over the other one's code.
     ``attributes`` take the place of the other one's.
@@ -96,11 +96,11 @@ class IRMapping:
         """By the identity of a dataclass that was mapped, itself and its counterpart."""
 
     def op(self, op: ir.Operation) -> ir.Operation:
-        """The clone's operation."""
+        """Returns the clone's operation."""
         return self.ops[self._number[walk.key(op)]]
 
     def value(self, value: ir.Value) -> ir.Value:
-        """The clone's value."""
+        """Returns the clone's value."""
         owner = value.owner
         if not isinstance(owner, ir.Block):
             return self.op(owner.operation).results[ir.OpResult(value).result_number]
@@ -115,7 +115,7 @@ class IRMapping:
         return block.arguments[ir.BlockArgument(value).arg_number]
 
     def of(self, plan: _T) -> _T:
-        """A plan, of dataclasses, tuples and frozen sets, as one about the clone.
+        """Returns a plan, of dataclasses, tuples and frozen sets, as one about the clone.
 
         Raises TypeError where it holds other collections.
         """

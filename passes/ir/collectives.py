@@ -121,7 +121,7 @@ def says_that_it_meets_peers(call: ir.Operation) -> bool:
 
 
 def described(op: ir.Operation) -> str:
-    """An operation for people: what it is, and where in the user's program."""
+    """Returns an operation for people: what it is, and where in the user's program."""
     target = target_of(op)
     name = op.name if target is None else f"@{target}"
     source = source_of(op.location)
@@ -134,7 +134,8 @@ _WORD = re.compile(
 
 
 def parse_sync_requirement(text: str) -> SyncRequirement:
-    """The needs that "entry exit=after groups=[[0,1],[2,3]]" spells; each word may be left out.
+    """Returns the needs that "entry exit=after groups=[[0,1],[2,3]]" spells; each word may be left
+    out.
 
     Raises ValueError, with a text that goes on after the attribute's name.
     """
@@ -215,7 +216,7 @@ def partitions_of_groups(groups: Groups | None, partitions: int) -> Participants
 
 
 def groups_of_partitions(participants: Participants) -> Groups:
-    """The groups, sorted, every partition in one; -1 fills the rows up to one length."""
+    """Returns the groups, sorted, every partition in one; -1 fills the rows up to one length."""
     rows = sorted(sorted(group) for group in participants)
     length = max(map(len, rows))
     return tuple((*row, *[-1] * (length - len(row))) for row in rows)
@@ -242,7 +243,8 @@ def is_collective(op: ir.Operation) -> bool:
 
 
 def ragged_groups(call: ir.Operation) -> Groups:
-    """The groups of a ragged all-to-all. Raises CollectiveError where it does not tell them."""
+    """Returns the groups of a ragged all-to-all. Raises CollectiveError where it does not tell
+    them."""
     config = walk.readable_attributes(call).get("backend_config")
     if isinstance(config, ir.DictAttr) and "replica_groups" in config:
         groups = replica_groups(call, config["replica_groups"])
@@ -276,7 +278,7 @@ _OF_GROUPS = ("channel_handle", "replica_groups", "use_global_device_ids")
 
 
 def all_gathered(part: ir.Value, axis: int, devices: int, like: ir.Operation) -> ir.Value:
-    """The parts of all devices of a group along an axis, at the insertion point.
+    """Returns the parts of all devices of a group along an axis, at the insertion point.
 
     Args:
       part: the device's own.
@@ -298,7 +300,7 @@ def all_gathered(part: ir.Value, axis: int, devices: int, like: ir.Operation) ->
 
 
 def permuted(value: ir.Value, pairs: Sequence[tuple[int, int]], like: ir.Operation) -> ir.Value:
-    """The value of another device, at the insertion point.
+    """Returns the value of another device, at the insertion point.
 
     Args:
       value: the device's own.
@@ -342,7 +344,8 @@ def sent_bytes(kind: str, result_bytes: int, devices: int) -> int:
 def replica_groups(
     collective: ir.Operation, attribute: ir.Attribute | None
 ) -> tuple[tuple[int, ...], ...] | None:
-    """The rows of a `replica_groups` attribute, -1 where one is filled up; () stands for all.
+    """Returns the rows of a `replica_groups` attribute, -1 where one is filled up; () stands for
+    all.
 
     None where it cannot be read for sure: there is none, or it names a part of an axis, or a mesh
     whose devices are in an order of their own.
@@ -367,7 +370,8 @@ def replica_groups(
 
 
 def _axis_sizes(op: ir.Operation, named: ir.Attribute) -> dict[str, int] | None:
-    """The axes of the module's mesh of that name; None where its devices are not in order."""
+    """Returns the axes of the module's mesh of that name; None where its devices are not in
+    order."""
     if not isinstance(named, ir.FlatSymbolRefAttr):
         return None
     found = mesh.mesh_ops(walk.module_of(op)).get(named.value)

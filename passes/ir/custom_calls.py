@@ -35,7 +35,7 @@ _PYTHON_CALLBACK = re.compile(r"\w*_python_\w*callback")
 
 
 def target_of(op: ir.Operation) -> str | None:
-    """The target of a custom call; None where the operation is none."""
+    """Returns the target of a custom call; None where the operation is none."""
     if op.name != CUSTOM_CALL:
         return None
     return ir.StringAttr(op.attributes["call_target_name"]).value
@@ -50,7 +50,7 @@ def is_typed_ffi(call: ir.Operation) -> bool:
 
 
 def aliased_operands(call: ir.Operation) -> frozenset[int]:
-    """The operands whose buffers a custom call writes its results to."""
+    """Returns the operands whose buffers a custom call writes its results to."""
     aliases = walk.readable_attributes(call).get("output_operand_aliases")
     found = list(aliases) if isinstance(aliases, ir.ArrayAttr) else []
     return frozenset(stablehlo.OutputOperandAlias(alias).operand_index for alias in found)
@@ -68,7 +68,8 @@ def is_host_callback(op: ir.Operation) -> bool:
 
 
 def placed(value: ir.Value, memory: str) -> ir.Value:
-    """The value, placed in a memory; made at the insertion point, as JAX lowers `device_put`."""
+    """Returns the value, placed in a memory; made at the insertion point, as JAX lowers
+    `device_put`."""
     attributes = {
         "call_target_name": ir.StringAttr.get(PLACEMENT),
         "backend_config": ir.StringAttr.get(""),
@@ -86,7 +87,7 @@ _ALLOCATE = "AllocateBuffer"
 
 
 def allocated(type_: ir.Type) -> ir.Value:
-    """A tensor in a buffer of its own, whatever is in it; made at the insertion point."""
+    """Returns a tensor in a buffer of its own, whatever is in it; made at the insertion point."""
     call = ir.Operation.create(
         CUSTOM_CALL,
         results=[type_],
@@ -97,7 +98,8 @@ def allocated(type_: ir.Type) -> ir.Value:
 
 
 def placement_of(op: ir.Operation) -> str | None:
-    """The memory that an operation places its operand in; None where it does not place it."""
+    """Returns the memory that an operation places its operand in; None where it does not place
+    it."""
     if target_of(op) != PLACEMENT:
         return None
     attributes = walk.readable_attributes(op).get(_ATTRIBUTES)

@@ -75,7 +75,7 @@ class _Group:
                 self.keys[self._key(op)] = op
 
     def key_around(self, op: ir.Operation) -> Hashable | None:
-        """The key of the operation of the group that another one is or is in."""
+        """Returns the key of the operation of the group that another one is or is in."""
         current: ir.Operation | None = op
         while current is not None:
             key = self._key(current)
@@ -85,7 +85,8 @@ class _Group:
         return None
 
     def _key(self, op: ir.Operation) -> Hashable | None:
-        """The key that an operation has in the group; None of one without results outside of it."""
+        """Returns the key that an operation has in the group; None of one without results outside
+        of it."""
         if len(op.results):
             return walk.key(op)
         found = (number for number, each in enumerate(self._without_results, 1) if each == op)
@@ -101,8 +102,8 @@ def erase_argument(block: ir.Block, number: int) -> None:
 
 
 def _readers(op: ir.Operation, group: _Group) -> dict[Hashable, None]:
-    """The keys of a group's operations that read the results of one. Raises StillReadError for
-    others."""
+    """Returns the keys of a group's operations that read the results of one. Raises StillReadError
+    for others."""
     found: dict[Hashable, None] = {}
     for use in _reads_from(op):
         reader = group.key_around(use.owner.operation)
@@ -113,7 +114,8 @@ def _readers(op: ir.Operation, group: _Group) -> dict[Hashable, None]:
 
 
 def _reads_from(op: ir.Operation) -> Iterator[ir.OpOperand]:
-    """The uses of an operation's results. Raises StillReadError for uses of code in it outside."""
+    """Yields the uses of an operation's results. Raises StillReadError for uses of code in it
+    outside."""
     for result in op.results:
         yield from result.uses
     if len(op.regions):

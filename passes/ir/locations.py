@@ -19,7 +19,7 @@ REMAT_SCOPE = "hloom.remat"
 
 
 def operation_name(location: ir.Location) -> str:
-    """The name stack of a location, or the empty string where it has none."""
+    """Returns the name stack of a location, or the empty string where it has none."""
     if isinstance(location, ir.NameLoc):
         return location.name_str
     if isinstance(location, ir.FusedLoc):
@@ -29,12 +29,13 @@ def operation_name(location: ir.Location) -> str:
 
 
 def source_of(location: ir.Location) -> SourceLine:
-    """The line of the user's own program that a location tells of, and the library's behind it."""
+    """Returns the line of the user's own program that a location tells of, and the library's behind
+    it."""
     return SourceLine.of(_frames(location))
 
 
 def call_stack(location: ir.Location) -> tuple[Frame, ...]:
-    """The calls that led to an operation, the innermost first."""
+    """Returns the calls that led to an operation, the innermost first."""
     return tuple(_frames(location))
 
 
@@ -44,19 +45,19 @@ def source_line(location: ir.Location) -> str:
 
 
 def named(op: ir.Operation) -> str:
-    """An operation for people, by what it does: "dot_general (train.py:12)"."""
+    """Returns an operation for people, by what it does: "dot_general (train.py:12)"."""
     line, kind = source_line(op.location), op.name.rpartition(".")[2]
     return f"{kind} ({line})" if line else kind
 
 
 def called(location: ir.Location, otherwise: str) -> str:
-    """An operation for people, by JAX's name of it: "jit(step)/mul (train.py:12)"."""
+    """Returns an operation for people, by JAX's name of it: "jit(step)/mul (train.py:12)"."""
     name, source = operation_name(location) or otherwise, source_of(location)
     return f"{name} ({source})" if source.line else name
 
 
 def _frames(location: ir.Location) -> Iterator[Frame]:
-    """The call stack in a location, the innermost call first."""
+    """Yields the call stack in a location, the innermost call first."""
     waiting: list[tuple[ir.Location, str]] = [(location, "")]
     while waiting:
         place, name = waiting.pop()

@@ -106,7 +106,7 @@ class Rendezvous:
 
 
 def mark_name(op: ir.Operation) -> str | None:
-    """The name of a mark; None if the operation is no mark."""
+    """Returns the name of a mark; None if the operation is no mark."""
     if op.name != COMPOSITE:
         return None
     name = ir.StringAttr(op.attributes["name"]).value
@@ -114,7 +114,7 @@ def mark_name(op: ir.Operation) -> str | None:
 
 
 def marks_in(op: ir.Operation, *names: str) -> Iterator[ir.Operation]:
-    """The marks inside an operation, or those of some names, in textual order."""
+    """Yields the marks inside an operation, or those of some names, in textual order."""
     for inner in walk.operations(op):
         name = mark_name(inner)
         if name is not None and (not names or name in names):
@@ -122,7 +122,8 @@ def marks_in(op: ir.Operation, *names: str) -> Iterator[ir.Operation]:
 
 
 def rendezvous(mark: ir.Operation) -> Rendezvous:
-    """The rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other marks."""
+    """Returns the rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other
+    marks."""
     attributes = ir.DictAttr(mark.attributes["composite_attributes"])
     groups = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"])).tolist()
     return Rendezvous(
@@ -136,7 +137,7 @@ def rendezvous(mark: ir.Operation) -> Rendezvous:
 def mark_attributes(
     name: str, decomposition: str, own: dict[str, ir.Attribute]
 ) -> dict[str, ir.Attribute]:
-    """The attributes of a mark that means what a function does, its own among them."""
+    """Returns the attributes of a mark that means what a function does, its own among them."""
     return {
         "name": ir.StringAttr.get(name),
         "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
@@ -158,13 +159,13 @@ class MarkBuilder:
         self._functions: dict[str, str] = {}
 
     def token(self) -> ir.Value:
-        """The first token, which depends on nothing."""
+        """Returns the first token, which depends on nothing."""
         type_ = ir.Type.parse(TOKEN_TYPE)
         [token] = self._composite(TOKEN, [], [type_], token_text())
         return token
 
     def add_dependency(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """The values, depending on the token."""
+        """Returns the values, depending on the token."""
         if not values:
             return []
         types = [value.type for value in values]
@@ -172,7 +173,7 @@ class MarkBuilder:
         return self._composite(ADD_DEPENDENCY, [token, *values], types, text)
 
     def after_all(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
-        """The token, depending on the values."""
+        """Returns the token, depending on the values."""
         if not values:
             return token
         text = after_all_text([value.type for value in values])
@@ -187,7 +188,7 @@ class MarkBuilder:
         where: Rendezvous,
         kind: BarrierKind,
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The token and the passed values, once all partitions have arrived.
+        """Returns the token and the passed values, once all partitions have arrived.
 
         Args:
           token: orders the barrier after what the token depends on.
@@ -207,7 +208,7 @@ class MarkBuilder:
     def ragged_all_to_all(
         self, token: ir.Value, call: ir.Operation, where: Rendezvous
     ) -> tuple[ir.Value, ir.Value]:
-        """The result of JAX's `@ragged_all_to_all` custom call and the token after it.
+        """Returns the result of JAX's `@ragged_all_to_all` custom call and the token after it.
 
         The call, whose operands and groups are used, is not erased.
         """
@@ -220,7 +221,7 @@ class MarkBuilder:
         return output, token
 
     def uninitialized(self, type_: ir.Type) -> ir.Value:
-        """A ranked tensor of this type and static shape, whatever is in it."""
+        """Returns a ranked tensor of this type and static shape, whatever is in it."""
         [value] = self._composite(UNINITIALIZED, [], [type_], uninitialized_text(type_))
         return value
 
@@ -237,7 +238,8 @@ class MarkBuilder:
         return list(mark.results)
 
     def _function(self, name: str, text: str) -> str:
-        """The symbol of a function with this text, which is added where the module has none."""
+        """Returns the symbol of a function with this text, which is added where the module has
+        none."""
         if text in self._functions:
             return self._functions[text]
         number = 0
@@ -253,7 +255,8 @@ class MarkBuilder:
 
 
 def next_channel(module: ir.Module) -> int:
-    """The lowest number above those of all collectives and marks of the module; 1 at least."""
+    """Returns the lowest number above those of all collectives and marks of the module; 1 at
+    least."""
     used = [0]
     for op in walk.operations(module.operation):
         for attribute in walk.readable_attributes(op).values():
@@ -265,7 +268,8 @@ _CHANNEL_KEYS = ("channel", "channel_id")
 
 
 def _channels(attribute: ir.Attribute | None) -> list[int]:
-    """The channel numbers in a collective's channel handle, or in the attributes of a mark."""
+    """Returns the channel numbers in a collective's channel handle, or in the attributes of a
+    mark."""
     if isinstance(attribute, ir.DictAttr):
         found = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
         return [ir.IntegerAttr(each).value for each in found if isinstance(each, ir.IntegerAttr)]
@@ -379,7 +383,7 @@ def uninitialized_text(type_: ir.Type) -> str:
 
 
 def dense(groups: Groups) -> str:
-    """The text of the attribute with replica groups."""
+    """Returns the text of the attribute with replica groups."""
     rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
     return f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
 
@@ -405,7 +409,7 @@ def holds_nothing(type_: ir.Type) -> bool:
 def _dependent(
     token: str, values: dict[str, ir.Type], never: str = "%never"
 ) -> tuple[list[str], list[str]]:
-    """The lines that make each value depend on the token, and the new values' names."""
+    """Returns the lines that make each value depend on the token, and the new values' names."""
     lines: list[str] = []
     zeros: dict[str, str] = {}
     dependent: list[str] = []
@@ -427,7 +431,8 @@ def _dependent(
 
 
 def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
-    """The lines that combine an element of each value into an integer, and its name, or ""."""
+    """Returns the lines that combine an element of each value into an integer, and its name, or
+    ""."""
     lines: list[str] = []
     bits = ""
     for name, type_ in values.items():

@@ -18,7 +18,7 @@ PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
 
 
 def partition_count(module: ir.Module) -> int:
-    """How many devices the module is partitioned over; 1 without the attribute."""
+    """Returns how many devices the module is partitioned over; 1 without the attribute."""
     return _count(module.operation, PARTITIONS)
 
 
@@ -28,7 +28,7 @@ def is_partitioned(op: ir.Operation) -> bool:
 
 
 def replica_count(module: ir.Module) -> int:
-    """How many replicas run the module; 1 without the attribute."""
+    """Returns how many replicas run the module; 1 without the attribute."""
     return _count(module.operation, REPLICAS)
 
 
@@ -38,12 +38,13 @@ def _count(module: ir.Operation, name: str) -> int:
 
 
 def mesh_ops(module: ir.Operation) -> dict[str, ir.Operation]:
-    """The ``sdy.mesh`` operations of a module's operation by symbol name, in textual order."""
+    """Returns the ``sdy.mesh`` operations of a module's operation by symbol name, in textual
+    order."""
     return walk.declared(module, "sdy.mesh")
 
 
 def mesh_of(op: ir.Operation) -> sdy.MeshAttr:
-    """The mesh that a ``sdy.mesh`` operation declares."""
+    """Returns the mesh that a ``sdy.mesh`` operation declares."""
     return sdy.MeshAttr(op.attributes["mesh"])
 
 
@@ -56,7 +57,8 @@ def has_several_devices(module: ir.Module) -> bool:
 
 
 def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr | None:
-    """The mesh that a sharding around or on ``op`` is of; None where the module has none."""
+    """Returns the mesh that a sharding around or on ``op`` is of; None where the module has
+    none."""
     if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):
         return sdy.MeshAttr(mesh_or_reference)
     found = mesh_ops(walk.module_of(op)).get(mesh_or_reference.value)
@@ -64,12 +66,13 @@ def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr 
 
 
 def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:
-    """The sizes of a mesh's axes by name, in order."""
+    """Returns the sizes of a mesh's axes by name, in order."""
     return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
 
 
 def groups_along(sizes: Mapping[str, int], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The devices of a mesh in groups that differ along some axes only, the first one the major.
+    """Returns the devices of a mesh in groups that differ along some axes only, the first one the
+    major.
 
     ``sizes`` are those of the mesh's axes by name; its devices are numbered along them.
     """
@@ -94,7 +97,7 @@ def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:
 
 
 def manual_axes_attribute(sizes: Mapping[str, int], names: Collection[str]) -> sdy.ManualAxesAttr:
-    """The attribute of a manual computation over some axes of a mesh, in the mesh's order.
+    """Returns the attribute of a manual computation over some axes of a mesh, in the mesh's order.
 
     jaxlib 0.12's XLA ends the process on another order. ``sizes`` are of all axes by name.
     """
@@ -102,13 +105,14 @@ def manual_axes_attribute(sizes: Mapping[str, int], names: Collection[str]) -> s
 
 
 def manual_axes(computation: ir.Operation) -> frozenset[str]:
-    """The axes of the mesh that a manual computation splits its values along by itself."""
+    """Returns the axes of the mesh that a manual computation splits its values along by itself."""
     axes = sdy.ManualAxesAttr(computation.attributes["manual_axes"])
     return frozenset(str(axes[number]) for number in range(len(axes)))
 
 
 def mesh_of_computation(computation: ir.Operation) -> ir.Attribute | None:
-    """The mesh, or the reference to it, of a manual computation's first sharding, if it has any."""
+    """Returns the mesh, or the reference to it, of a manual computation's first sharding, if it has
+    any."""
     for name in ("in_shardings", "out_shardings"):
         for sharding in sdy.TensorShardingPerValueAttr(computation.attributes[name]).shardings:
             return sdy.TensorShardingAttr(sharding).mesh_or_ref
@@ -135,7 +139,7 @@ def is_manual(op: ir.Operation, partitions: int) -> bool:
 
 
 def _manual_sizes(computation: ir.Operation) -> dict[str, int]:
-    """The manual axes of a computation with their sizes; empty if it has no values."""
+    """Returns the manual axes of a computation with their sizes; empty if it has no values."""
     named = mesh_of_computation(computation)
     found = None if named is None else resolved(named, computation)
     if found is None:

@@ -31,7 +31,7 @@ def is_installed(file: str) -> bool:
 
 
 def short_line(line: str) -> str:
-    """A source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
+    """Returns a source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
     for folders in (_PACKAGES, _STANDARD_LIBRARY):
         inside, found = folders.subn("", line)
         if found:
@@ -64,7 +64,7 @@ class SourceLine:
 
     @classmethod
     def of(cls, frames: Iterable[Frame]) -> SourceLine:
-        """The line that a call stack, the innermost call first, tells of."""
+        """Returns the line that a call stack, the innermost call first, tells of."""
         innermost = None
         for frame in frames:
             innermost = innermost or frame
@@ -86,7 +86,8 @@ class SourceLine:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """A name stack of JAX as what leads to an operation, with its "/", and the operation."""
+    """Returns a name stack of JAX as what leads to an operation, with its "/", and the
+    operation."""
     depth = 0
     for position in range(len(name) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(name[position], 0)
@@ -108,7 +109,8 @@ _NUMBER = re.compile(r"_\d+$|^\d+$")
 
 
 def layer(name: str) -> tuple[str, ...]:
-    """The layer that an operation belongs to: the scopes of its name stack, outermost first.
+    """Returns the layer that an operation belongs to: the scopes of its name stack, outermost
+    first.
 
     Transforms, calls, loops and branches are left out, and the numbers of layers that are alike:
     "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is of ("GPT", "block").

@@ -19,12 +19,13 @@ _Rows = Iterator[tuple[str, OpFacts]]
 
 
 def facts_of(name: str) -> OpFacts:
-    """The facts of the operation of this name, e.g. "stablehlo.add"; `UNKNOWN` without a row."""
+    """Returns the facts of the operation of this name, e.g. "stablehlo.add"; `UNKNOWN` without a
+    row."""
     return _TABLE.get(name, UNKNOWN)
 
 
 def names() -> frozenset[str]:
-    """The names of the operations that have a row."""
+    """Returns the names of the operations that have a row."""
     return frozenset(_TABLE)
 
 
@@ -37,7 +38,7 @@ def buffer_use_of(name: str, results: int) -> BufferUse:
 
 
 def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts: Any) -> _Rows:
-    """The same facts for each of the names."""
+    """Yields the same facts for each of the names."""
     row = OpFacts(category, **facts)
     for name in names.split():
         yield f"{dialect}.{name}", row
@@ -268,7 +269,7 @@ _GROUPS: tuple[_Rows, ...] = (
 
 
 def table(rows: Iterable[tuple[str, OpFacts]]) -> dict[str, OpFacts]:
-    """The rows by name. Raises ValueError where an operation has two."""
+    """Returns the rows by name. Raises ValueError where an operation has two."""
     found: dict[str, OpFacts] = {}
     for name, facts in rows:
         if name in found:

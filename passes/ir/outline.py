@@ -50,7 +50,7 @@ def outline(
 def private_function(
     module: ir.Block, name: str, inputs: Sequence[ir.Type], outputs: Sequence[ir.Type]
 ) -> ir.Block:
-    """The block of a new private function at the module's end."""
+    """Returns the block of a new private function at the module's end."""
     function = ir.Operation.create(
         "func.func",
         attributes={
@@ -65,7 +65,7 @@ def private_function(
 
 
 def read_by(ops: Sequence[ir.Operation]) -> list[ir.Value]:
-    """The values that contiguous operations read from others, each once."""
+    """Returns the values that contiguous operations read from others, each once."""
     read = dict.fromkeys(value for op in ops for value in walk.values_read(op))
     for op in ops:
         for result in op.results:
@@ -74,6 +74,6 @@ def read_by(ops: Sequence[ir.Operation]) -> list[ir.Value]:
 
 
 def _read_later(ops: Sequence[ir.Operation], later: Sequence[ir.Operation]) -> list[ir.Value]:
-    """The results of contiguous operations that later ones read, in order."""
+    """Returns the results of contiguous operations that later ones read, in order."""
     read = {value for op in later for value in walk.values_read(op)}
     return [result for op in ops for result in op.results if result in read]

@@ -15,7 +15,7 @@ from .values import defining_op, shape_of
 
 
 def resized(value: ir.Value, axis: int, size: int) -> ir.RankedTensorType:
-    """The type of a value with another size of an axis."""
+    """Returns the type of a value with another size of an axis."""
     shape = shape_of(value)
     shape[axis] = size
     return typed(value, shape)
@@ -51,7 +51,7 @@ def is_same_everywhere(value: ir.Value, axis: int) -> bool:
 
 
 def part_of_same(value: ir.Value, axis: int, size: int) -> ir.Value:
-    """A part of a value that is the same everywhere along an axis, written anew."""
+    """Returns a part of a value that is the same everywhere along an axis, written anew."""
     return _part_of_same(value, axis, size, {})
 
 
@@ -78,14 +78,14 @@ def _part_of_same(
 
 
 def part_at(value: ir.Value, axis: int, start: ir.Value, size: int) -> ir.Value:
-    """The part of a value that begins somewhere along an axis; ``start`` is a scalar."""
+    """Returns the part of a value that begins somewhere along an axis; ``start`` is a scalar."""
     if is_same_everywhere(value, axis):
         return part_of_same(value, axis, size)
     return Box({axis: (start, size)}).slice(value)
 
 
 def on_parts(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
-    """An operation of one result done on parts of its operands, at the insertion point.
+    """Returns an operation of one result done on parts of its operands, at the insertion point.
 
     Args:
       op: what is done; its attributes stay.
@@ -97,7 +97,7 @@ def on_parts(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: in
 
 
 def cloned_on(op: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
-    """A clone of an operation of one result, with other operands and another type."""
+    """Returns a clone of an operation of one result, with other operands and another type."""
     clone = op.clone().operation
     for number, operand in enumerate(operands):
         clone.operands[number] = operand

@@ -56,7 +56,7 @@ class ProductTerm:
 
 
 def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTerm, ...]:
-    """The terms of an addition that are products which can be made in its type.
+    """Returns the terms of an addition that are products which can be made in its type.
 
     Without ``moved`` only those that nothing but conversions lies behind.
     """
@@ -69,7 +69,7 @@ def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTer
 
 
 def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTerm | None:
-    """The product that a value is, where it can be made in a wider element type; else None.
+    """Returns the product that a value is, where it can be made in a wider element type; else None.
 
     Nothing else may read the product or what lies between. All of it stands in the block of the
     addition: a product before a loop is no term that the loop makes.
@@ -89,7 +89,8 @@ def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTe
 
 
 def product_behind(value: ir.Value) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
-    """The product that a value has the elements of, and what lies between, the first one first."""
+    """Returns the product that a value has the elements of, and what lies between, the first one
+    first."""
     between: list[ir.Operation] = []
     while (op := defining_op(value)) is not None:
         if facts_of(op.name).widens:

@@ -60,7 +60,8 @@ class ProductAxes:
 
     @classmethod
     def of(cls, op: ir.Operation) -> ProductAxes:
-        """The axes of a ``stablehlo.dot``, ``stablehlo.dot_general`` or ``chlo.ragged_dot``."""
+        """Returns the axes of a ``stablehlo.dot``, ``stablehlo.dot_general`` or
+        ``chlo.ragged_dot``."""
         left, right = (ir.ShapedType(operand.type).rank for operand in [*op.operands][:2])
         if op.name == "stablehlo.dot":
             return cls(OperandAxes(left, (), (left - 1,)), OperandAxes(right, (), (0,)))
@@ -84,7 +85,7 @@ class ProductAxes:
 
     @property
     def numbers(self) -> stablehlo.DotDimensionNumbers:
-        """The attribute that says so of a ``stablehlo.dot_general``."""
+        """Returns the attribute that says so of a ``stablehlo.dot_general``."""
         return stablehlo.DotDimensionNumbers.get(
             lhs_batching_dimensions=self.left.batch,
             rhs_batching_dimensions=self.right.batch,
@@ -94,6 +95,7 @@ class ProductAxes:
 
     @property
     def shared(self) -> Iterable[tuple[int, int]]:
-        """The pairs of axes of both operands that are one dimension: batches, then contracted."""
+        """Returns the pairs of axes of both operands that are one dimension: batches, then
+        contracted."""
         left, right = self.left, self.right
         return zip(left.batch + left.contracted, right.batch + right.contracted, strict=True)

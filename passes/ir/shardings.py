@@ -61,17 +61,17 @@ class ValueSharding:
 
     @property
     def names(self) -> frozenset[str]:
-        """The axes of the mesh that split the value."""
+        """Returns the axes of the mesh that split the value."""
         return frozenset(each.name for axes in self.axes for each in axes)
 
     @property
     def counts(self) -> dict[int, int]:
-        """The number of devices along each dimension that is split."""
+        """Returns the number of devices along each dimension that is split."""
         parts = (math.prod(each.size for each in axes) for axes in self.axes)
         return {number: count for number, count in enumerate(parts) if count > 1}
 
     def along(self, names: Collection[str]) -> ValueSharding:
-        """The same where only the named axes of the mesh count."""
+        """Returns the same where only the named axes of the mesh count."""
         axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
         return replace(self, axes=axes)
 
@@ -83,13 +83,13 @@ class ValueSharding:
         return not self.is_split or (self.mesh == wanted.mesh and not self.unreduced)
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of the largest part of a value that a device has."""
+        """Returns the sizes of the largest part of a value that a device has."""
         counts = self.counts
         return tuple(-(-size // counts.get(number, 1)) for number, size in enumerate(shape))
 
 
 def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
-    """The placement that a sharding on an operation, or around it, gives.
+    """Returns the placement that a sharding on an operation, or around it, gives.
 
     Axes that its mesh does not have count as of one device.
     """
@@ -114,7 +114,7 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
 
 
 def sharding_of(placement: ValueSharding, context: ir.Context) -> sdy.TensorShardingAttr:
-    """The sharding that gives a placement, and that nothing adds an axis to."""
+    """Returns the sharding that gives a placement, and that nothing adds an axis to."""
 
     def reference(axis: MeshAxis) -> ir.Attribute:
         if axis.part:
@@ -134,14 +134,14 @@ def sharding_of(placement: ValueSharding, context: ir.Context) -> sdy.TensorShar
 
 
 def constraint_placement(constraint: ir.Operation) -> ValueSharding:
-    """The placement that a sharding constraint asks for."""
+    """Returns the placement that a sharding constraint asks for."""
     return placement_of(constraint.attributes["sharding"], constraint)
 
 
 def without_axes(
     sharding: sdy.TensorShardingAttr, names: Sequence[str]
 ) -> sdy.TensorShardingAttr | None:
-    """A sharding without some axes of the mesh; None where it says nothing then."""
+    """Returns a sharding without some axes of the mesh; None where it says nothing then."""
     dimensions = [sdy.DimensionShardingAttr(each) for each in sharding.dimension_shardings]
     kept = [
         [axis for axis in each.axes if sdy.AxisRefAttr(axis).name not in names]
@@ -159,7 +159,8 @@ def without_axes(
 
 
 def argument_placement(value: ir.Value) -> ValueSharding | None:
-    """The placement of a function's argument; None of other values, and without a sharding."""
+    """Returns the placement of a function's argument; None of other values, and without a
+    sharding."""
     if not isinstance(value.owner, ir.Block):
         return None
     function = value.owner.owner.operation
@@ -171,7 +172,8 @@ def argument_placement(value: ir.Value) -> ValueSharding | None:
 
 
 def argument_shardings(function: ir.Operation, of: str = "arg_attrs") -> list[ir.Attribute | None]:
-    """The sharding of each argument of a function, or, of its ``res_attrs``, of each result."""
+    """Returns the sharding of each argument of a function, or, of its ``res_attrs``, of each
+    result."""
     described = walk.readable_attributes(function).get(of)
     if not isinstance(described, ir.ArrayAttr):
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -185,8 +187,8 @@ def _given(attributes: ir.Attribute) -> ir.Attribute | None:
 
 
 def devices_of(sharding: ir.Attribute, op: ir.Operation) -> int:
-    """The devices of a sharding's mesh, a number; 0 where it names one among others, or there is
-    no such mesh."""
+    """Returns the devices of a sharding's mesh, a number; 0 where it names one among others, or
+    there is no such mesh."""
     found = mesh.resolved(sdy.TensorShardingAttr(sharding).mesh_or_ref, op)
     if found is None or (len(found.device_ids) and not len(found.axes)):
         return 0

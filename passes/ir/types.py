@@ -19,7 +19,7 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """All bits of a number."""
+        """Returns all bits of a number."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     def holds(self, other: FloatFormat) -> bool:
@@ -40,7 +40,8 @@ _FLOAT_FORMATS = {
 
 
 def float_format(element: ir.Type) -> FloatFormat | None:
-    """The format of a floating-point type; None for others, and for types of 8 bits and fewer."""
+    """Returns the format of a floating-point type; None for others, and for types of 8 bits and
+    fewer."""
     return _FLOAT_FORMATS.get(str(element))
 
 
@@ -81,7 +82,7 @@ def sum_element(element: ir.Type) -> ir.Type:
 
 
 def tensor_bytes(type_: ir.Type) -> int | None:
-    """Bytes of a value of this type on one device; None where it has no static size.
+    """Returns the bytes of a value of this type on one device; None where it has no static size.
 
     Tokens and zero-size tensors take 0 bytes. Tensors with dynamic dimensions, quantized
     elements and tuples have no size known here: callers must leave such values alone.
@@ -120,7 +121,7 @@ class TensorSizes:
         return size
 
     def product_share(self, op: ir.Operation) -> float:
-        """The share of a product's work that these sizes stand for: all of it."""
+        """Returns the share of a product's work that these sizes stand for: all of it."""
         return 1.0
 
 

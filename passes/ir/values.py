@@ -6,7 +6,7 @@ from jax.extend.mlir import ir
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
-    """The operation that makes the value; None for a block argument."""
+    """Returns the operation that makes the value; None for a block argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
@@ -20,18 +20,19 @@ def is_read(made: ir.Operation | ir.Value) -> bool:
 
 
 def shape_of(value: ir.Value | ir.Type) -> list[int]:
-    """The sizes of a tensor, or of a tensor type, in a new list; empty for what is no tensor."""
+    """Returns the sizes of a tensor, or of a tensor type, in a new list; empty for what is no
+    tensor."""
     type_ = value.type if isinstance(value, ir.Value) else value
     return list(type_.shape) if isinstance(type_, ir.RankedTensorType) else []
 
 
 def element_of(value: ir.Value | ir.Type) -> ir.Type:
-    """The element type of a tensor, or of a tensor type."""
+    """Returns the element type of a tensor, or of a tensor type."""
     return ir.ShapedType(value.type if isinstance(value, ir.Value) else value).element_type
 
 
 def constant_int(value: ir.Value) -> int | None:
-    """The integer that a scalar constant holds; None where the value is not one."""
+    """Returns the integer that a scalar constant holds; None where the value is not one."""
     op = defining_op(value)
     if op is None or op.name != "stablehlo.constant":
         return None

@@ -12,7 +12,7 @@ from .types import tensor_bytes
 
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
-    """The blocks of the program; combiners of reductions, sorts and scatters are none."""
+    """Yields the blocks of the program; combiners of reductions, sorts and scatters are none."""
     for op in operations(module):
         if facts_of(op.name).holds_code:
             for region in op.regions:
@@ -20,7 +20,7 @@ def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
 
 
 def operations(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Every operation inside ``op``, in textual order; ``op`` itself is not among them."""
+    """Yields every operation inside ``op``, in textual order; ``op`` itself is not among them."""
     for region in op.regions:
         for block in region.blocks:
             for view in block.operations:
@@ -31,7 +31,8 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def values_inside(op: ir.Operation) -> Iterator[ir.Value]:
-    """The arguments of blocks and the results of operations inside ``op``, in textual order."""
+    """Yields the arguments of blocks and the results of operations inside ``op``, in textual
+    order."""
     for region in op.regions:
         for block in region.blocks:
             yield from block.arguments
@@ -43,7 +44,7 @@ def values_inside(op: ir.Operation) -> Iterator[ir.Value]:
 
 
 def values_read(op: ir.Operation) -> Iterator[ir.Value]:
-    """The values from outside that the operation and everything inside it read."""
+    """Yields the values from outside that the operation and everything inside it read."""
     yield from op.operands
     inside: set[ir.Value] = set()
     for region in op.regions:
@@ -56,7 +57,7 @@ def values_read(op: ir.Operation) -> Iterator[ir.Value]:
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
-    """The module's ``func.func`` operations by symbol name, in textual order."""
+    """Returns the module's ``func.func`` operations by symbol name, in textual order."""
     return functions_of(module.operation)
 
 
@@ -66,13 +67,14 @@ def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
 
 
 def declared(module: ir.Operation, kind: str) -> dict[str, ir.Operation]:
-    """The operations of a kind right in a module, by symbol name, in textual order."""
+    """Returns the operations of a kind right in a module, by symbol name, in textual order."""
     ops = (view.operation for view in module.regions[0].blocks[0].operations)
     return {symbol(op): op for op in ops if op.name == kind}
 
 
 def symbol(op: ir.Operation, otherwise: str = "") -> str:
-    """The symbol name of a function, a mesh or a module; ``otherwise`` where it has none."""
+    """Returns the symbol name of a function, a mesh or a module; ``otherwise`` where it has
+    none."""
     has_one = "sym_name" in op.attributes
     return ir.StringAttr(op.attributes["sym_name"]).value if has_one else otherwise
 
@@ -92,7 +94,7 @@ def values_take(module: ir.Module, size_bytes: int) -> bool:
 
 
 def _values(module: ir.Module) -> Iterator[ir.Value]:
-    """The arguments of functions, and every result of an operation."""
+    """Yields the arguments of functions, and every result of an operation."""
     for function in functions(module).values():
         for region in function.regions:
             for block in region.blocks:
@@ -106,7 +108,8 @@ class NoEntryError(ValueError):
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
-    """The function that a run of the module starts in: ``main``, or else the only public one.
+    """Returns the function that a run of the module starts in: ``main``, or else the only public
+    one.
 
     JAX always writes ``main``; tests and other programs that write StableHLO may not. Raises
     NoEntryError where there is neither.
@@ -140,7 +143,7 @@ def is_public(function: ir.Operation) -> bool:
 
 
 def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
-    """The operations around a block, from the one that holds it outwards."""
+    """Yields the operations around a block, from the one that holds it outwards."""
     op: ir.Operation | None = block.owner.operation
     while op is not None:
         yield op
@@ -148,19 +151,19 @@ def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
 
 
 def module_of(op: ir.Operation) -> ir.Operation:
-    """The outermost operation around ``op``, or ``op`` itself."""
+    """Returns the outermost operation around ``op``, or ``op`` itself."""
     while op.parent is not None:
         op = op.parent.operation
     return op
 
 
 def attribute_names(op: ir.Operation) -> list[str]:
-    """Names of the operation's attributes, sorted."""
+    """Returns the names of the operation's attributes, sorted."""
     return sorted(item if isinstance(item, str) else item.name for item in op.attributes)
 
 
 def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
-    """The operation's attributes by name, sorted; None for those the bindings cannot read.
+    """Returns the operation's attributes by name, sorted; None for those the bindings cannot read.
 
     jaxlib's bindings raise TypeError on dense elements of complex type.
     """
@@ -176,13 +179,13 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
 
 
 def named(attributes: ir.Attribute) -> dict[str, ir.Attribute]:
-    """The entries of a dictionary, as of an argument of a function, by name, sorted."""
+    """Returns the entries of a dictionary, as of an argument of a function, by name, sorted."""
     given = ir.DictAttr(attributes)
     return {given[number].name: given[number].attr for number in range(len(given))}
 
 
 def key(op: ir.Operation) -> Hashable:
-    """A key for an operation in dicts and sets that are read for each carry of a loop.
+    """Returns a key for an operation in dicts and sets that are read for each carry of a loop.
 
     The bindings hash an operation by its operands, which is slow where it has many, and changes
     with them. They hash a value by its identity.
@@ -192,7 +195,8 @@ def key(op: ir.Operation) -> Hashable:
 
 
 def terminator(block: ir.Block) -> ir.Operation:
-    """The last operation of a block, found without walking there; every block of code has one.
+    """Returns the last operation of a block, found without walking there; every block of code has
+    one.
 
     Raises ValueError where the last operation is no terminator.
     """
@@ -202,7 +206,7 @@ def terminator(block: ir.Block) -> ir.Operation:
 
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
-    """The operation of ``block`` that is ``op`` or holds it, however deep.
+    """Returns the operation of ``block`` that is ``op`` or holds it, however deep.
 
     Raises ValueError where ``op`` is not inside ``block``.
     """
@@ -216,7 +220,8 @@ def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
 
 
 def integers(op: ir.Operation, name: str, missing: Sequence[int] = ()) -> list[int]:
-    """An attribute of integers, whichever of MLIR's two forms it has; ``missing`` without it."""
+    """Returns an attribute of integers, whichever of MLIR's two forms it has; ``missing`` without
+    it."""
     if name not in op.attributes:
         return list(missing)
     attribute = op.attributes[name]

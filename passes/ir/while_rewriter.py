@@ -139,7 +139,7 @@ class WhileRewriter:
         return number
 
     def position(self, number: int) -> int:
-        """The number of a kept carry in the new loop, once that is built."""
+        """Returns the number of a kept carry in the new loop, once that is built."""
         return self._positions[number]
 
     def apply(self, replaced: Replacements) -> ir.Operation:

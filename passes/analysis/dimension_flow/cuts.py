@@ -49,7 +49,8 @@ class CutSources:
                         self._passed[argument] = start
 
     def of(self, cuts: Iterable[Cut]) -> dict[Cut, Cut]:
-        """The sources, in the order in which they are found, each with the first cut behind it.
+        """Returns the sources, in the order in which they are found, each with the first cut behind
+        it.
 
         A source is an argument, a value that is finished, or one that a part of what it is made of
         does not give: an iota, a table, a sorted axis.
@@ -71,7 +72,7 @@ class CutSources:
         return sources
 
     def step(self, value: int, layout: AxisLayout) -> CutStep | None:
-        """The step that gives a part of a whole value; None where no parts of others do."""
+        """Returns the step that gives a part of a whole value; None where no parts of others do."""
         if value in self._passed:
             return CutStep(None, {0: (self._passed[value], layout)})
         node = self._program.makers.get(value)

@@ -79,11 +79,11 @@ class ProgramDimensions:
         self._walk(program.root, 1)
 
     def of(self, value: int) -> frozenset[int]:
-        """The dimensions that a value has, by number."""
+        """Returns the dimensions that a value has, by number."""
         return frozenset(leaf for atom in self.axes(value) for leaf in self._atoms.leaves(atom))
 
     def axes(self, value: int) -> tuple[int, ...]:
-        """The atom of each axis of a value; none of one without a static shape."""
+        """Returns the atom of each axis of a value; none of one without a static shape."""
         found = self._axes.get(value)
         if found is None:
             shape = self._program.shapes[value] or ()
@@ -218,7 +218,7 @@ class Atoms:
         self._factors: dict[int, tuple[int, ...]] = {}
 
     def atom(self, size: int) -> int:
-        """A new atom, which is like no other."""
+        """Returns a new atom, which is like no other."""
         self.sizes.append(size)
         self._parents.append(len(self._parents))
         return len(self._parents) - 1
@@ -231,7 +231,7 @@ class Atoms:
         return atom
 
     def leaves(self, atom: int) -> Iterator[int]:
-        """The dimensions that an atom is the product of, the major one first."""
+        """Yields the dimensions that an atom is the product of, the major one first."""
         root = self.root(atom)
         factors = self._factors.get(root)
         if factors is None:

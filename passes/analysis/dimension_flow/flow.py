@@ -62,7 +62,7 @@ class Flow:
 
     @property
     def least_loop(self) -> int:
-        """The first loop that can read it."""
+        """Returns the first loop that can read it."""
         return self.phase + 1 if self.is_whole else self.phase
 
     def in_phase(self, phase: int) -> Flow:
@@ -89,7 +89,7 @@ ZERO = Flow(FlowKind.WHOLE, zero=True)
 
 
 def whole(phase: int) -> Flow:
-    """A value that is known in full after this many loops."""
+    """Returns a value that is known in full after this many loops."""
     return WHOLE if phase == 0 else Flow(FlowKind.WHOLE, phase)
 
 

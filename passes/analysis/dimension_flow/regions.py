@@ -47,7 +47,8 @@ class CodeRegion(ABC):
         self.node = node
 
     def flows(self, walker: BlockFlows) -> RegionFlows:
-        """The flows of the results. Raises StuckError where a value is needed whole in there."""
+        """Returns the flows of the results. Raises StuckError where a value is needed whole in
+        there."""
         needs = Needs()
         return RegionFlows(tuple(self._results(walker, needs)), needs)
 
@@ -55,7 +56,7 @@ class CodeRegion(ABC):
     def _results(self, walker: BlockFlows, needs: Needs) -> Sequence[Flow]: ...
 
     def defined(self) -> Iterator[int]:
-        """The values in the code that have flows of their own."""
+        """Yields the values in the code that have flows of their own."""
         for block in self.node.blocks:
             yield from block.defined()
 
@@ -64,8 +65,8 @@ class CodeRegion(ABC):
         yield from ()
 
     def sources(self, values: Sequence[int], state: FlowState) -> frozenset[int]:
-        """The values outside that these are made of, whatever an iteration does; none where they
-        depend on more than those.
+        """Returns the values outside that these are made of, whatever an iteration does; none where
+        they depend on more than those.
         """
         found: set[int] = set()
         makers = ChainMap(*(block.makers for block in self.node.blocks))
@@ -86,7 +87,7 @@ class CodeRegion(ABC):
         return frozenset(found)
 
     def _source(self, value: int) -> int | None:
-        """The value outside that one in the code always is; None where there is none."""
+        """Returns the value outside that one in the code always is; None where there is none."""
         for block in self.node.blocks:
             if value in block.arguments:
                 return self._start(block.arguments.index(value))
@@ -245,7 +246,7 @@ _REGIONS: dict[Category, type[CodeRegion]] = {
 
 
 def region_of(node: Node) -> CodeRegion | None:
-    """The code of an operation; None where it has none, or none that is known."""
+    """Returns the code of an operation; None where it has none, or none that is known."""
     kind = CallRegion if node.is_call else _REGIONS.get(node.category)
     return None if kind is None or not node.blocks else kind(node)
 

@@ -24,7 +24,8 @@ class Seed:
 
     @classmethod
     def along(cls, value: ir.Value, axis: int, parts: int = 1) -> Seed:
-        """The whole of an axis, which is cut in each of its parts alike, as on several devices."""
+        """Returns the whole of an axis, which is cut in each of its parts alike, as on several
+        devices."""
         length = ir.RankedTensorType(value.type).shape[axis]
         return cls(value, AxisLayout(axis, parts, length // parts, 1))
 
@@ -117,7 +118,7 @@ class FlowExit:
 def linear_chain(
     number: int, of: Callable[[int], Flow], maker: Callable[[int], Node | None]
 ) -> Iterator[int]:
-    """A partial value, what it is made of by linear work alone, what that is made of, ...
+    """Yields a partial value, what it is made of by linear work alone, what that is made of, ...
 
     An operation that combines several partial values ends the chain.
 
@@ -219,14 +220,14 @@ def _listed(word: str, things: Sequence[object]) -> Iterator[str]:
 
 
 def site(op: ir.Operation) -> str:
-    """An operation for people: its name, and where it is in the user's program."""
+    """Returns an operation for people: its name, and where it is in the user's program."""
     name = op.name.partition(".")[2]
     places = [place for place in (operation_name(op.location), source_line(op.location)) if place]
     return f"{name} ({', '.join(places)})" if places else name
 
 
 def made_at(value: ir.Value) -> str:
-    """A value for people: its type, and what makes it."""
+    """Returns a value for people: its type, and what makes it."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return f"argument {ir.BlockArgument(value).arg_number}, {value.type}"

@@ -28,7 +28,7 @@ from .walker import FlowWalker
 def dimension_flow(
     program: Program, seeds: Sequence[Seed], *, most_phases: int | None = None
 ) -> DimensionFlow:
-    """The flow of the dimension that is in all seeds.
+    """Returns the flow of the dimension that is in all seeds.
 
     Seeds are values of the program's own block. Raises ValueError where they are not, where there
     are none, or where a seed's layout is not that of its axis, or has another size; and
@@ -119,7 +119,7 @@ class _Reader:
         )
 
     def _loop_of(self, node: Node) -> int:
-        """The phase that an operation is in; 0 outside of all loops."""
+        """Returns the phase that an operation is in; 0 outside of all loops."""
         flows = (self._of(value) for value in node.results)
         return max((flow.phase for flow in flows if not flow.is_whole), default=0)
 
@@ -196,7 +196,7 @@ class _Reader:
         )
 
     def _smallest(self, value: int) -> int:
-        """The smallest value of the chain of linear work that ends in a partial value."""
+        """Returns the smallest value of the chain of linear work that ends in a partial value."""
         if not self._of(value).is_partial:
             return value
         chain = linear_chain(value, self._of, self._program.root.makers.get)

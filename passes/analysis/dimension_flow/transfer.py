@@ -30,7 +30,7 @@ class FlowFit:
 def transfer(
     signature: Signature | None, flows: Flows, results: int, *, rounds: bool = False
 ) -> FlowFit:
-    """The fit that needs the fewest loops; of these the one that finishes fewest operands.
+    """Returns the fit that needs the fewest loops; of these the one that finishes fewest operands.
 
     At worst all operands are finished, and the results are whole. ``rounds`` where nothing can be
     finished: there the terms of a sum are rounded as the sum is, as in a loop written by hand.
@@ -91,7 +91,7 @@ def _place(signature: Signature, number: int, flow: Flow) -> FactorPlace | None:
 
 
 def _fit(signature: Signature, flows: Flows, rounds: bool) -> FlowFit | None:
-    """The results, without finishing anything; None where that is not possible."""
+    """Returns the results, without finishing anything; None where that is not possible."""
     splits = [number for number, flow in enumerate(flows) if flow.is_split]
     if splits:
         place = _place(signature, splits[0], flows[splits[0]])

@@ -73,7 +73,8 @@ class FlowWalker:
                         state.put(value, seeds[value])
 
     def flow(self, value: int, *, inside: bool) -> Flow:
-        """The flow of a value; inside code that runs in a loop the phase of all is the loop's."""
+        """Returns the flow of a value; inside code that runs in a loop the phase of all is the
+        loop's."""
         found = self.state.of(value)
         return _local(found) if inside else found
 
@@ -192,7 +193,7 @@ class FlowWalker:
     def _inside(
         self, node: Node, region: CodeRegion, before: dict[int, Flow], finished: dict[int, None]
     ) -> RegionFlows:
-        """The flows of code in a loop, in which some values from outside are whole."""
+        """Returns the flows of code in a loop, in which some values from outside are whole."""
         for value in finished:
             self.state.put(value, before[value].finished)
         try:
@@ -211,7 +212,8 @@ class FlowWalker:
 
 
 def _local(flow: Flow) -> Flow:
-    """A flow as code in a loop sees it: what is whole is whole before, all else is in the loop."""
+    """Returns a flow as code in a loop sees it: what is whole is whole before, all else is in the
+    loop."""
     if flow.is_whole:
         return ZERO if flow.zero else WHOLE
     return replace(flow, phase=1, given=False) if flow.given else flow.in_phase(1)

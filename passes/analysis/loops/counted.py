@@ -53,7 +53,7 @@ class CountedLoop:
 
     @property
     def returned(self) -> ir.Operation:
-        """The terminator of the body."""
+        """Returns the terminator of the body."""
         return terminator(self.body)
 
 
@@ -66,7 +66,7 @@ def has_attributes_by_carry(loop: ir.Operation) -> bool:
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
-    """The counter, trip count and carries of a loop; None where it is not counted.
+    """Returns the counter, trip count and carries of a loop; None where it is not counted.
 
     A loop of a dynamic trip count is none: see ``dynamic_loops``.
     """
@@ -85,7 +85,7 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
 
 
 def trip_count_of(op: ir.Operation) -> int | None:
-    """The trip count of a counted loop, quicker than all of it; None of what is none."""
+    """Returns the trip count of a counted loop, quicker than all of it; None of what is none."""
     found = _counter_and_trips(op)
     return None if found is None else found[1]
 
@@ -101,7 +101,7 @@ def _counter_and_trips(op: ir.Operation) -> tuple[int, int] | None:
 
 
 def invariant_carries(op: ir.Operation) -> frozenset[int]:
-    """The carries that a loop's body returns unchanged."""
+    """Returns the carries that a loop's body returns unchanged."""
     body = op.regions[1].blocks[0]
     returned = terminator(body).operands
     return frozenset(
@@ -149,7 +149,7 @@ def affine_in(
 
 
 def upward_count(op: ir.Operation) -> tuple[int, ir.Value] | None:
-    """The carry of a loop that counts up by one from zero, and its bound, exclusive.
+    """Returns the carry of a loop that counts up by one from zero, and its bound, exclusive.
 
     The bound is a value of the condition or outside the loop; for an invariant carry, what it
     starts as.
@@ -185,7 +185,8 @@ def counts_up(op: ir.Operation, number: int) -> bool:
 def stacks_of(
     op: ir.Operation, affine_of: Callable[[ir.Value], tuple[int, int] | None]
 ) -> list[StackedOutput]:
-    """The stacked outputs of a loop, where ``affine_of`` has slope and offset of their index."""
+    """Returns the stacked outputs of a loop, where ``affine_of`` has slope and offset of their
+    index."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     arguments, returned = list(body.arguments), terminator(body)
     found = (
@@ -197,7 +198,7 @@ def stacks_of(
 
 
 def stack_length(stack: StackedOutput) -> int:
-    """The number of slices of a stack."""
+    """Returns the number of slices of a stack."""
     return int(ir.RankedTensorType(stack.update.results[0].type).shape[0])
 
 
@@ -207,7 +208,7 @@ def _stack(
     returned: ir.Operation,
     affine_of: Callable[[ir.Value], tuple[int, int] | None],
 ) -> StackedOutput | None:
-    """The stacked output at this carry, where there is one."""
+    """Returns the stacked output at this carry, where there is one."""
     update = defining_op(returned.operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
@@ -228,7 +229,8 @@ def _stack(
 
 
 def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
-    """The value that ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_`` itself."""
+    """Returns the value that ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_``
+    itself."""
     op = defining_op(slice_)
     if (
         op is None
@@ -247,12 +249,12 @@ def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
 
 
 def counted_loops(block: ir.Block) -> list[CountedLoop]:
-    """The counted loops of a block, in order, those in inner blocks left out."""
+    """Returns the counted loops of a block, in order, those in inner blocks left out."""
     found = (counted_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
 
 
 def runs_of(block: ir.Block) -> int:
-    """The product of the constant trip counts of the loops around a block."""
+    """Returns the product of the constant trip counts of the loops around a block."""
     trip_counts = map(trip_count_of, ancestors(block))
     return math.prod(count for count in trip_counts if count is not None)

@@ -27,7 +27,8 @@ _DEEPEST_INDEX = 8
 
 
 def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
-    """The loops of a dynamic trip count in a block, in order, those in inner blocks left out."""
+    """Returns the loops of a dynamic trip count in a block, in order, those in inner blocks left
+    out."""
     found = (_dynamic_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
 
@@ -59,7 +60,7 @@ def _is_integer(value: ir.Value) -> bool:
 
 
 def _with_stacks(op: ir.Operation, counter: int, bound: ir.Value | None) -> CountedLoop:
-    """The loop with those of its stacks that are as long as the first."""
+    """Returns the loop with those of its stacks that are as long as the first."""
     variable = op.regions[1].blocks[0].arguments[counter]
 
     def affine_of(index: ir.Value) -> tuple[int, int] | None:
@@ -97,7 +98,7 @@ def direction(index: ir.Value, loop: CountedLoop) -> int | None:
 def _linear(
     value: ir.Value, counter: ir.Value, bound: ir.Value | None, depth: int = _DEEPEST_INDEX
 ) -> _Linear | None:
-    """An index as factors of counter and bound; None where it is not linear in them."""
+    """Returns an index as factors of counter and bound; None where it is not linear in them."""
     if value == counter:
         return _UPWARD
     value = made_value(value)
@@ -129,7 +130,7 @@ def _linear(
 def _not_negative(
     select: ir.Operation, counter: ir.Value, bound: ir.Value | None, depth: int
 ) -> _Linear | None:
-    """The index in ``index < 0 ? index + length : index``, where it is never below zero."""
+    """Returns the index in ``index < 0 ? index + length : index``, where it is never below zero."""
     condition, _, index = select.operands
     compare = defining_op(condition)
     if compare is None or compare.name != "stablehlo.compare":

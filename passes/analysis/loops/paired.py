@@ -38,7 +38,7 @@ def paired(numbers: ValueNumbers, pair: LoopPair) -> ValueNumbers:
 
 
 def _indices(pair: LoopPair) -> Iterable[ir.Value]:
-    """The values of the backward body that are its index of the stacks, however computed."""
+    """Yields the values of the backward body that are its index of the stacks, however computed."""
     counter = pair.backward.body.arguments[pair.backward.counter]
     line = affine_in(pair.index, counter)
     yield pair.index

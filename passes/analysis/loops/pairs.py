@@ -71,7 +71,7 @@ class _StackReader:
 
 
 def loop_pairs(block: ir.Block) -> list[LoopPair]:
-    """All pairs of a forward and a backward loop in a block, inner blocks left out."""
+    """Returns all pairs of a forward and a backward loop in a block, inner blocks left out."""
     loops = _loops(block)
     return _pairs(loops, loops, _readers)
 
@@ -130,7 +130,8 @@ def closed(pairs: Sequence[LoopPair]) -> list[LoopPair]:
 
 
 def _readers(loop: CountedLoop, stack: StackedOutput) -> list[_StackReader]:
-    """The other operations of the loop's block that read a stack; none for one on the host."""
+    """Returns the other operations of the loop's block that read a stack; none for one on the
+    host."""
     if is_stored_on_host(stack.update):
         return []
     result = loop.op.results[stack.number]
@@ -140,7 +141,8 @@ def _readers(loop: CountedLoop, stack: StackedOutput) -> list[_StackReader]:
 def _readers_through(
     residuals: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
 ) -> list[_StackReader]:
-    """The one reader of a stack that the loop's body stores in an outer stack and nowhere else."""
+    """Returns the one reader of a stack that the loop's body stores in an outer stack and nowhere
+    else."""
     value = result
     while True:
         uses = list(value.uses)
@@ -162,7 +164,7 @@ def _readers_through(
 def _readers_of(
     stack: StackedOutput, values: Iterable[ir.Value], type_: ir.Type, through: Residual | None
 ) -> list[_StackReader]:
-    """The operations that read the values; none where one reads them as another type.
+    """Returns the operations that read the values; none where one reads them as another type.
 
     Reshapes are followed; they have to lead back to the type that the values begin with.
     """
@@ -187,7 +189,7 @@ def _readers_of(
 def _loop_pair(
     forward: CountedLoop, backward: CountedLoop, stack_readers: list[_StackReader]
 ) -> LoopPair | None:
-    """The pair of two loops of which the second reads stacks of the first."""
+    """Returns the pair of two loops of which the second reads stacks of the first."""
     found = [(reader, slices) for reader in stack_readers if (slices := _slices(reader, backward))]
     if not found:
         return None
@@ -214,7 +216,8 @@ def _loop_pair(
 
 
 def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
-    """The slope, 1 or -1, of an index that stays within a forward loop's iterations; else None."""
+    """Returns the slope, 1 or -1, of an index that stays within a forward loop's iterations; else
+    None."""
     found = affine_in(index, backward.body.arguments[backward.counter])
     if found is None:
         return None
@@ -226,14 +229,15 @@ def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop)
 
 
 def _dynamic_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
-    """The slope of an index where the trip counts are dynamic."""
+    """Returns the slope of an index where the trip counts are dynamic."""
     if not backward.is_open or not same_count(forward, backward):
         return None
     return direction(index, backward)
 
 
 def _slices(reader: _StackReader, loop: CountedLoop) -> list[ir.Operation]:
-    """The slices of a stack in a loop's body; empty where the loop reads it in another way."""
+    """Returns the slices of a stack in a loop's body; empty where the loop reads it in another
+    way."""
     slices: list[ir.Operation] = []
     returned, body = loop.returned, loop.body
     for number in reader.operands:
@@ -272,7 +276,7 @@ def _residual(reader: _StackReader, slices: list[ir.Operation]) -> Residual:
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:
-    """The slice without its leading axis, where that is all that is read of it."""
+    """Returns the slice without its leading axis, where that is all that is read of it."""
     users = [use.owner.operation for use in slice_.uses]
     if len(users) == 1 and users[0].name == "stablehlo.reshape":
         squeezed = users[0].results[0]

@@ -238,7 +238,8 @@ class _Reader:
                 yield position, each
 
     def _kernel_of(self, position: int) -> int:
-        """The operation whose kernel a reader is part of: itself, or what alone reads on."""
+        """Returns the operation whose kernel a reader is part of: itself, or what alone reads
+        on."""
         trace = self._trace
         while trace.uses[position] in INLINED:
             value = trace.makes[position][0]
@@ -250,7 +251,7 @@ class _Reader:
     def _marked(
         self, order: Iterable[int], start: list[list[int]], stop: list[list[int]]
     ) -> set[int]:
-        """The values that follow from a product's in one direction, or hold other code."""
+        """Returns the values that follow from a product's in one direction, or hold other code."""
         trace, marked = self._trace, set[int]()
         for position in order:
             made = trace.makes[position]

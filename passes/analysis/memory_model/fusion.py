@@ -306,11 +306,11 @@ class Kernels:
             maker[value] = number
 
     def use_of(self, number: int) -> BufferUse:
-        """The use of the operation that a kernel ends with."""
+        """Returns the use of the operation that a kernel ends with."""
         return self.trace.uses[self.positions[number]]
 
     def returned(self) -> list[int]:
-        """The buffers of the values that the block returns, each once, in order."""
+        """Returns the buffers of the values that the block returns, each once, in order."""
         return list(dict.fromkeys([self.buffer[value] for value in sorted(self.trace.returned)]))
 
 

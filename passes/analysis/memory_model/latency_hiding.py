@@ -35,7 +35,7 @@ _PAIRED_BYTES, _NEAR = 2**16, 64
 
 
 def latency_hiding_order(kernels: Kernels, order: Sequence[int]) -> list[int]:
-    """The order that the scheduler makes of another one."""
+    """Returns the order that the scheduler makes of another one."""
     return _Scheduler(kernels, order).run()
 
 
@@ -172,7 +172,7 @@ class _Scheduler:
         raise RuntimeError("no kernel is left to be placed beside exchanges")
 
     def _deepest(self) -> int | None:
-        """The greatest depth of a ready kernel."""
+        """Returns the greatest depth of a ready kernel."""
         while self._depths_ready:
             depth = -self._depths_ready[0]
             entries = self._ready[depth]
@@ -185,7 +185,7 @@ class _Scheduler:
         return None
 
     def _next(self, depth: int) -> int:
-        """The ready kernel of a depth that is placed next."""
+        """Returns the ready kernel of a depth that is placed next."""
         entries = self._ready[depth]
         left = 0 if self._running is None else self._running.begin - self._time
         if left <= 0:

@@ -28,7 +28,8 @@ Order = tuple[int, ...]
 
 
 def transposing_bytes(loop: ir.Operation, programs: BlockPrograms) -> int:
-    """Bytes that transposing stacks needs before a loop runs, beyond the loop's operands.
+    """Returns the bytes that transposing stacks needs before a loop runs, beyond the loop's
+    operands.
 
     The stacks are copied one after the other, and before what the loop is to fill is made.
     """
@@ -50,7 +51,8 @@ def transposing_bytes(loop: ir.Operation, programs: BlockPrograms) -> int:
 def transposed_stacks(
     loop: ir.Operation, programs: BlockPrograms, lanes: int = 1
 ) -> list[tuple[ir.Value, list[ir.Operation]]]:
-    """The stacks of earlier loops that this one reads in another order than they are written.
+    """Returns the stacks of earlier loops that this one reads in another order than they are
+    written.
 
     Each with the slices that it is read by in that order. Where the fastest axis is padded to a
     number of lanes, heads that would have to be padded are kept with another axis as the fastest.
@@ -100,7 +102,7 @@ class TransposedProduct:
 
 
 def transposed_products(graph: Program) -> list[TransposedProduct]:
-    """The products of which XLA keeps a transposed copy, converted.
+    """Returns the products of which XLA keeps a transposed copy, converted.
 
     Each is read elementwise together with another product in another order, to which a transpose
     leads; where none or both have one, with an earlier product. In attention over heads in groups
@@ -154,7 +156,7 @@ def _is_returned(value: ir.Value) -> bool:
 
 
 def _stored(body: ir.Block, number: int) -> ir.Value | None:
-    """The value that a loop's body writes to a stack, one slice an iteration."""
+    """Returns the value that a loop's body writes to a stack, one slice an iteration."""
     update = defining_op(walk.terminator(body).operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
@@ -199,7 +201,8 @@ class _Orders:
         """The same, and of what may be made in any order the one that its readers would like."""
 
     def of(self, value: ir.Value) -> Order:
-        """The order of a value of the block, or of code inside, which is as it is plainest."""
+        """Returns the order of a value of the block, or of code inside, which is as it is
+        plainest."""
         number = self._index.get(value)
         if number is None or number >= len(self.made):
             return tuple(_long(shape_of(value)))
@@ -211,9 +214,9 @@ class _Orders:
         return self._shapes[one] == self._shapes[other]
 
     def behind_product(self, value: int) -> tuple[bool, int, int] | None:
-        """The product that a value has its order from, with whether no transpose leads to it, and
-        the first operation behind it that does more than to move elements; None where the order is
-        from elsewhere."""
+        """Returns the product that a value has its order from, with whether no transpose leads to
+        it, and the first operation behind it that does more than to move elements; None where the
+        order is from elsewhere."""
         first, is_plain = None, True
         while (position := self._producers[value]) != FROM_OUTSIDE:
             name = self._names[position]
@@ -258,7 +261,7 @@ class _Orders:
         return [self._results[reader][0] for reader in self._made_for(value)]
 
     def _made_for(self, value: int) -> list[int]:
-        """The readers of a value that it takes its order from, the last one first."""
+        """Returns the readers of a value that it takes its order from, the last one first."""
         if self.made[value] is not None:
             return []
         readers = reversed(self._users[value])
@@ -276,7 +279,7 @@ class _Orders:
         return self.made[value]
 
     def _made_by_product(self, position: int) -> Order:
-        """The order of a product: the left operand's fastest axis stays the fastest."""
+        """Returns the order of a product: the left operand's fastest axis stays the fastest."""
         [result], left = self._results[position], self._operands[position][0]
         axes = ProductAxes.of(self._ops[position]).left
         made = self.made[left]
@@ -286,7 +289,7 @@ class _Orders:
         return self._with_fastest(result, len(axes.batch) + axes.free.index(fastest[0]))
 
     def _axis_before_heads(self, position: int) -> int | None:
-        """The axis before those that a reshape makes of the last one: heads, too narrow for
+        """Returns the axis before those that a reshape makes of the last one: heads, too narrow for
         lanes."""
         if self._names[position] != "stablehlo.reshape":
             return None

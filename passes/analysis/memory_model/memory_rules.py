@@ -64,16 +64,16 @@ class MemoryRules:
     its heap simulator, 2026-11-26)."""
 
     def bytes_of(self, type_: ir.Type) -> int | None:
-        """Bytes of a value on one device; None where it has no static size."""
+        """Returns the bytes of a value on one device; None where it has no static size."""
         return tensor_bytes(type_)
 
     def part_bytes(self, type_: ir.Type, parts: Mapping[int, int]) -> int | None:
-        """Bytes of the largest part of a value that is split along axes; None where they are its
-        share of the whole."""
+        """Returns the bytes of the largest part of a value that is split along axes; None where
+        they are its share of the whole."""
         return None
 
     def table_bytes(self, results: int) -> int:
-        """Bytes of the table of pointers that several results come back with."""
+        """Returns the bytes of the table of pointers that several results come back with."""
         return _POINTER_BYTES * results if results > 1 else 0
 
     def use_of(self, name: str, results: int) -> BufferUse:

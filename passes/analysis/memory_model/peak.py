@@ -67,7 +67,8 @@ _ORDERS = (greedy_order, depth_first_order)
 
 
 def simulate(trace: OpTrace) -> Peak:
-    """The peak of a trace in the order that XLA picks: the one of least memory that it tries."""
+    """Returns the peak of a trace in the order that XLA picks: the one of least memory that it
+    tries."""
     kernels = Kernels(trace)
     orders = [order(kernels) for order in _ORDERS]
     peaks = [peak_in_order(kernels, order) for order in orders]
@@ -78,7 +79,7 @@ def simulate(trace: OpTrace) -> Peak:
 
 
 def buffer_timeline(trace: OpTrace) -> BufferTimeline:
-    """The memory of a trace over time, in the order of `simulate`, with the same peak."""
+    """Returns the memory of a trace over time, in the order of `simulate`, with the same peak."""
     kernels = Kernels(trace)
     orders = [order(kernels) for order in _ORDERS]
     timelines = [_Buffers(kernels, order).buffer_timeline() for order in orders]
@@ -90,7 +91,7 @@ def buffer_timeline(trace: OpTrace) -> BufferTimeline:
 
 
 def peak_in_order(kernels: Kernels, order: list[int]) -> Peak:
-    """The peak where the kernels run in this order, each after its operands."""
+    """Returns the peak where the kernels run in this order, each after its operands."""
     if not order:
         return Peak(0, 0, ())
     return _Buffers(kernels, order).peak()
@@ -167,7 +168,7 @@ class _Buffers:
         return [(read, made) for read in kernels.beside[made] if sizes[read] == sizes[made]]
 
     def _memory(self, buffer: int) -> int:
-        """The buffer in whose memory this one lies in the end."""
+        """Returns the buffer in whose memory this one lies in the end."""
         while buffer in self.over:
             buffer = self.over[buffer]
         return buffer
@@ -232,7 +233,8 @@ class _Buffers:
                     break
 
     def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
-        """The values that lie in a buffer one after the other, with their first and last times."""
+        """Yields the values that lie in a buffer one after the other, with their first and last
+        times."""
         begin = self.first[buffer]
         value = buffer
         while (made := self.under.get(value)) is not None:

@@ -98,7 +98,7 @@ class MemoryProfile:
 
     @property
     def temp_bytes(self) -> int:
-        """The peak."""
+        """Returns the peak."""
         return self.points[self.peak_at].bytes if self.points else 0
 
     @property
@@ -108,12 +108,12 @@ class MemoryProfile:
 
     @property
     def step_bytes(self) -> int:
-        """All memory of the step on a device."""
+        """Returns all memory of the step on a device."""
         return self.base_bytes + self.temp_bytes
 
 
 def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryProfile:
-    """The memory of a module whose calls are inlined, over its kernels; pure.
+    """Returns the memory of a module whose calls are inlined, over its kernels; pure.
 
     Its peak is that of `tracer.predict`, whose ``rules`` these are. Raises NoEntryError where no
     function is known to be the program.

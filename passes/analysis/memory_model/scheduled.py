@@ -35,7 +35,7 @@ _ORDERS = greedy_order, depth_first_order, post_order
 
 
 def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> int:
-    """The temporary memory of a module whose calls are inlined; pure.
+    """Returns the temporary memory of a module whose calls are inlined; pure.
 
     ``rules`` are the target's. Raises NoEntryError where no function is known to be the program.
     """
@@ -55,7 +55,7 @@ def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> i
 
 
 def _traced(graph: Program, programs: BlockPrograms) -> tuple[OpTrace, tuple[list[int], ...]]:
-    """The trace of a block, and for each order the bytes inside its operations."""
+    """Returns the trace of a block, and for each order the bytes inside its operations."""
     inside: dict[ir.Operation, tuple[int, ...]] = {}
     numbers = range(len(_ORDERS))
 
@@ -77,7 +77,7 @@ def _traced(graph: Program, programs: BlockPrograms) -> tuple[OpTrace, tuple[lis
 
 
 def _peaks(trace: OpTrace, inner: Sequence[list[int]]) -> tuple[int, ...]:
-    """The peak in each order, with what is inside the operations in that order."""
+    """Returns the peak in each order, with what is inside the operations in that order."""
     kernels = Kernels(trace)
     found = []
     for order, inside in zip(_ORDERS, inner, strict=False):

@@ -58,7 +58,7 @@ def _mark_shifts(graph: Program, trace: OpTrace) -> None:
 
 
 def _maximum_of(graph: Program, trace: OpTrace, value: int) -> list[int]:
-    """The operands of the maximum of rows that a value is broadcast from; else nothing."""
+    """Returns the operands of the maximum of rows that a value is broadcast from; else nothing."""
     constant = graph.constant_derived
     for _ in range(_LONGEST_BROADCAST):
         producer = graph.producers[value]

@@ -23,7 +23,8 @@ _SMALLEST_BYTES = 512
 
 
 def tiled_bytes(shape: Sequence[int], bits: int, fastest: int | None = None) -> int:
-    """Bytes of a value of this shape, its elements of this many bits: 4, 8, 16, 32, or more.
+    """Returns the bytes of a value of this shape, its elements of this many bits: 4, 8, 16, 32, or
+    more.
 
     ``fastest`` is the fastest axis of its layout, where that is not the one that pads least.
     What is wider than 32 bits, complex numbers among it, lies in as many values of 32 bits.
@@ -61,5 +62,5 @@ def _whole(size: int, tile: int) -> int:
 
 
 def _power_of_two(size: int) -> int:
-    """The smallest power of two that is no less."""
+    """Returns the smallest power of two that is no less."""
     return 1 << (size - 1).bit_length()

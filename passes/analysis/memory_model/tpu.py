@@ -276,8 +276,8 @@ def _is_kept_whole(graph: Program, made: int, others: Iterable[int], *, is_divid
 
 
 def _first_branch(graph: Program, kernels: Kernels, value: int) -> int:
-    """The first value on the way from a product's result that operations of several kernels read;
-    the last one before the way parts."""
+    """Returns the first value on the way from a product's result that operations of several kernels
+    read; the last one before the way parts."""
     while value not in kernels.branches and len(graph.users[value]) == 1:
         [user] = graph.users[value]
         if not graph.results[user] or kernels.trace.uses[user] not in INLINED:
@@ -306,7 +306,8 @@ def _is_slow(name: str) -> bool:
 
 
 def _before_widening(graph: Program, trace: OpTrace, kernels: Kernels, position: int) -> int:
-    """The operation whose result is kept instead of one that only converts it to a wider type."""
+    """Returns the operation whose result is kept instead of one that only converts it to a wider
+    type."""
     while graph.names[position] == "stablehlo.convert":
         [operand], [result] = trace.reads[position], trace.makes[position]
         producer = graph.producers[operand]

@@ -45,7 +45,7 @@ class MemoryPrediction:
 
     @property
     def step_bytes(self) -> int:
-        """All memory of the step on a device."""
+        """Returns all memory of the step on a device."""
         return self.around_bytes + self.temp_bytes
 
     @property
@@ -55,7 +55,7 @@ class MemoryPrediction:
 
 
 def predict(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryPrediction:
-    """The memory of a module whose calls are inlined; pure.
+    """Returns the memory of a module whose calls are inlined; pure.
 
     ``rules`` are the target's; shards are found by Shardy's propagation. Raises NoEntryError where
     no function is known to be the program.
@@ -66,7 +66,7 @@ def predict(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryPredicti
 
 
 def prediction_of(graph: Program, trace: OpTrace, peak: Peak) -> MemoryPrediction:
-    """The memory of a module, from its main block's graph, trace and peak."""
+    """Returns the memory of a module, from its main block's graph, trace and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.bytes_of(graph.index[value]) for value in returned]
     return MemoryPrediction(
@@ -79,7 +79,8 @@ def prediction_of(graph: Program, trace: OpTrace, peak: Peak) -> MemoryPredictio
 
 
 def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None = None) -> OpTrace:
-    """The trace of a block without its terminator; operations and values are numbered as there.
+    """Returns the trace of a block without its terminator; operations and values are numbered as
+    there.
 
     ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
@@ -92,7 +93,8 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
 
 
 def kernels_of(graph: Program) -> Kernels:
-    """The kernels of a block, for which it makes no difference what runs inside operations."""
+    """Returns the kernels of a block, for which it makes no difference what runs inside
+    operations."""
     return graph.once(_kernels)
 
 
@@ -101,7 +103,7 @@ def _kernels(graph: Program) -> Kernels:
 
 
 def _trace_around(graph: Program) -> OpTrace:
-    """The trace of a block without the bytes that are alive in the code inside of it."""
+    """Returns the trace of a block without the bytes that are alive in the code inside of it."""
     rules = graph.device.rules
     trace = OpTrace(
         sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))],
@@ -148,7 +150,8 @@ def _trace_around(graph: Program) -> OpTrace:
 
 
 def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
-    """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
+    """Returns the bytes alive only while a loop or a branch runs, or before it for its sake;
+    otherwise 0."""
     if not facts_of(op.name).holds_code:
         return 0
 
@@ -167,7 +170,7 @@ def bytes_around(
 
 
 def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:
-    """Bytes of what a loop loads an iteration ahead, beside what its carries take."""
+    """Returns the bytes of what a loop loads an iteration ahead, beside what its carries take."""
     loads = loads_ahead(op)
     arguments = op.regions[1].blocks[0].arguments if loads else ()
     return sum(device.bytes_of(arguments[number]) or 0 for number in loads)
@@ -176,7 +179,8 @@ def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:
 def _carries(
     graph: Program, position: int, unchanged: dict[int, int]
 ) -> tuple[list[int], list[int]]:
-    """The carries that a loop changes, then all else that it reads; and the results of the first.
+    """Returns the carries that a loop changes, then all else that it reads; and the results of the
+    first.
 
     The result of a carry that the loop does not change takes no memory: who reads it, as Equinox's
     loops do, reads what went in. `unchanged` gets these pairs.
@@ -239,8 +243,8 @@ def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
 
 
 def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
-    """The one value that all of an operation's operand is made of, by what is fused, and that
-    others read too; the operand itself where there is none such."""
+    """Returns the one value that all of an operation's operand is made of, by what is fused, and
+    that others read too; the operand itself where there is none such."""
     own = graph.operands[position][0]
     constant, frontier = graph.constant_derived, {own}
     for _ in range(_LONGEST_ACTIVATION):

@@ -94,7 +94,8 @@ class _Search:
         self._known: dict[ir.Value, tuple[Split, ...] | None] = {}
 
     def splits(self, value: ir.Value) -> tuple[Split, ...] | None:
-        """The split of each dimension; None where it is not known, or takes a collective."""
+        """Returns the split of each dimension; None where it is not known, or takes a
+        collective."""
         if value not in self._known:
             self._left -= 1
             self._known[value] = self._find(value) if self._left >= 0 else None
@@ -177,7 +178,7 @@ def _is_part_of(wanted: Sequence[Split], found: Sequence[Split]) -> bool:
 
 
 def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] | None:
-    """The splits of two values that are read together; None where they differ."""
+    """Returns the splits of two values that are read together; None where they differ."""
     pairs = list(zip(one, other, strict=True))
     if any(here is not None and there is not None and here != there for here, there in pairs):
         return None
@@ -187,7 +188,7 @@ def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] |
 def _result(
     signature: Signature, given: Sequence[Sequence[Split]], *, sums_split: bool
 ) -> tuple[Split, ...] | None:
-    """The splits of an operation's result, whose operands are split as given.
+    """Returns the splits of an operation's result, whose operands are split as given.
 
     None where it takes devices to exchange something: operands are split differently, or where the
     operation needs all of a dimension, or sums over one. With ``sums_split`` it may sum over one

@@ -64,11 +64,11 @@ class Exchanged:
         return cls(tuple(each.exchange for each in found), read, sent)
 
     def read_by(self, op: ir.Operation) -> tuple[int, ...]:
-        """The numbers of the exchanges whose results an operation reads."""
+        """Returns the numbers of the exchanges whose results an operation reads."""
         return self._of(self._read, op.results[0], op.name) if len(op.results) else ()
 
     def sent(self, value: ir.Value) -> tuple[int, ...]:
-        """The numbers of the exchanges that send a value."""
+        """Returns the numbers of the exchanges that send a value."""
         maker = defining_op(value) if value in self._sent else None
         return self._of(self._sent, value, "" if maker is None else maker.name)
 
@@ -80,7 +80,8 @@ class Exchanged:
         return is_known and {*self.sent(constraint.operands[0])} <= {*self.repeated_by(constraint)}
 
     def repeated_by(self, op: ir.Operation) -> tuple[int, ...]:
-        """The numbers of the exchanges that are made once more where an operation is repeated.
+        """Returns the numbers of the exchanges that are made once more where an operation is
+        repeated.
 
         A sum over devices is made where its terms are, and anything else where what comes of it is
         read. What a sharding constraint moves is the constraint's.

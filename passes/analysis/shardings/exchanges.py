@@ -149,7 +149,8 @@ _FOUND: Remembered[tuple[_Numbered, ...]] = Remembered()
 
 
 def exchanges_of(module: ir.Module) -> tuple[PlacedExchange, ...]:
-    """The exchanges of a module, in the order of its text; pure. Once a module and its clones.
+    """Returns the exchanges of a module, in the order of its text; pure. Once a module and its
+    clones.
 
     A function that is called several times counts as often; calls are best inlined before, since
     propagation sees more then. Raises ValueError where Shardy's passes fail.
@@ -184,7 +185,7 @@ class _Finder:
                 self._calls.setdefault(callee, []).append(op)
 
     def found(self) -> Iterator[_Numbered]:
-        """The exchanges as XLA's partitioner makes them.
+        """Yields the exchanges as XLA's partitioner makes them.
 
         Shardy splits another axis while a reshape divides, or merges, the one that was split, by an
         all-to-all before and one after it. XLA gathers the value, and takes of the result what it
@@ -209,13 +210,14 @@ class _Finder:
             yield each
 
     def _reshaped(self, each: _Numbered) -> int:
-        """The number of the result of the reshape that alone reads an exchange; -1 for none."""
+        """Returns the number of the result of the reshape that alone reads an exchange; -1 for
+        none."""
         readers = [self._originals[number] for number in each.readers]
         names = [reader.name for reader in readers]
         return self._numbers[readers[0].results[0]] if names == ["stablehlo.reshape"] else -1
 
     def _merged(self) -> Iterator[_Numbered]:
-        """The exchanges of the clone, equal ones and sums of sums once."""
+        """Yields the exchanges of the clone, equal ones and sums of sums once."""
         spared = _summed_first(self._clone)
         merged: dict[tuple[ir.Value, ir.Block, str], _Numbered] = {}
         in_order: list[tuple[ir.Value, ir.Block, str] | _Numbered] = []
@@ -272,7 +274,7 @@ class _Finder:
         return moved if moved is not None and _placement_in(value) == moved[0] else None
 
     def _of_program(self, op: ir.Operation) -> Iterator[_Numbered]:
-        """A collective in a manual computation, where types are those of one device."""
+        """Yields a collective in a manual computation, where types are those of one device."""
         groups = replica_groups(op, walk.readable_attributes(op).get("replica_groups"))
         members = max(groups or (), key=len, default=())
         readers = tuple(self._readers(op))
@@ -293,7 +295,7 @@ class _Finder:
                 yield _Numbered(exchange, self._number(operand), readers)
 
     def _operand(self, op: ir.Operation) -> int | None:
-        """The module's value that an exchange starts from, through others of Shardy's."""
+        """Returns the module's value that an exchange starts from, through others of Shardy's."""
         value = op.operands[0]
         while (maker := defining_op(value)) is not None and number_of(maker) is None:
             if not maker.name.startswith("sdy.") or not maker.operands:
@@ -302,7 +304,7 @@ class _Finder:
         return self._number(value)
 
     def _number(self, value: ir.Value) -> int | None:
-        """The number of the module's value that one of the clone is."""
+        """Returns the number of the module's value that one of the clone is."""
         owner = value.owner
         if isinstance(owner, ir.Block):
             number = number_of(owner.owner.operation)
@@ -321,7 +323,8 @@ class _Finder:
         return self._numbers.get(results[position]) if position < len(results) else None
 
     def _readers(self, op: ir.Operation) -> Iterator[int]:
-        """The module's operations that read a result, through other operations of Shardy's."""
+        """Yields the module's operations that read a result, through other operations of
+        Shardy's."""
         for use in op.results[0].uses:
             reader = use.owner.operation
             number = number_of(reader)
@@ -331,7 +334,7 @@ class _Finder:
                 yield from self._readers(reader)
 
     def _runs(self, op: ir.Operation) -> int:
-        """How often an operation of the clone runs, by the loops of the module itself."""
+        """Returns how often an operation of the clone runs, by the loops of the module itself."""
         runs = 1
         for parent in walk.ancestors(op.block):
             number = number_of(parent)
@@ -345,7 +348,8 @@ class _Finder:
         return runs
 
     def _line(self, op: ir.Operation, readers: Sequence[int]) -> str:
-        """The user's line of an exchange: its own, that of what it sends, or that of a reader."""
+        """Returns the user's line of an exchange: its own, that of what it sends, or that of a
+        reader."""
         maker = defining_op(op.operands[0])
         near = [op, *([] if maker is None else [maker])]
         near += [self._originals[number] for number in readers]
@@ -356,7 +360,7 @@ class _Finder:
 
 
 def _summed_first(module: ir.Module) -> set[Hashable]:
-    """The all-reduces, by key, that XLA spares by adding terms before it sums over devices.
+    """Returns the all-reduces, by key, that XLA spares by adding terms before it sums over devices.
 
     Source: AllReduceReassociate, xla/service/all_reduce_reassociate.cc.
     """
@@ -382,7 +386,7 @@ def _are_alike(left: ir.Operation, right: ir.Operation) -> bool:
 
 
 def _partitioned(module: ir.Module) -> tuple[ir.Module, dict[ir.Value, _Moved | None]]:
-    """A clone with Shardy's collectives, and its values that XLA gathers to move them."""
+    """Returns a clone with Shardy's collectives, and its values that XLA gathers to move them."""
     shardings = Shardings.of(module)
     clone = propagated_clone(module)
     with module.context, ir.Location.unknown():
@@ -475,8 +479,8 @@ def _gather_as_xla_does(module: ir.Module, clone: ir.Module) -> dict[ir.Value, _
 
 
 def _placement_in(value: ir.Value) -> ValueSharding | None:
-    """The placement of a value of a propagated module; None of those of loops' and others' blocks,
-    and without a sharding."""
+    """Returns the placement of a value of a propagated module; None of those of loops' and others'
+    blocks, and without a sharding."""
     op = defining_op(value)
     if op is None:
         return argument_placement(value)
@@ -533,7 +537,8 @@ def _split_products(module: ir.Module, propagated: ir.Module, shardings: Shardin
 
 
 def _participants(op: ir.Operation, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], int, int]:
-    """The axes that an exchange runs along, how many devices they make a group of, and its span.
+    """Returns the axes that an exchange runs along, how many devices they make a group of, and its
+    span.
 
     The bindings have no class for its lists of axes: their text is read, `"x"` or, of a part of an
     axis, `"x":(1)2`.

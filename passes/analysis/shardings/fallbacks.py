@@ -58,7 +58,8 @@ class _NoWayError(Exception):
 def gathered_dimensions(
     shape: Sequence[int], source: Axes, target: Axes, sizes: Mapping[str, int]
 ) -> frozenset[int]:
-    """The dimensions that XLA gathers a value along to give it another sharding, as a last resort.
+    """Returns the dimensions that XLA gathers a value along to give it another sharding, as a last
+    resort.
 
     Empty where it has a better way, and where it is not known: of parts of an axis, and of
     dimensions that are not split evenly.
@@ -81,8 +82,8 @@ def gathered_dimensions(
 def stop_between(
     shape: Sequence[int], source: Axes, target: Axes, sizes: Mapping[str, int]
 ) -> Axes | None:
-    """A sharding along the same axes, to which and from which XLA finds a way, with the least data
-    that devices lack; None where there is none, or too many to look through."""
+    """Returns a sharding along the same axes, to which and from which XLA finds a way, with the
+    least data that devices lack; None where there is none, or too many to look through."""
     named = {axis.name: axis for axes in (*source, *target) for axis in axes}
     devices = math.prod(axis.size for axis in named.values())
     found: list[tuple[float, int, Axes]] = []
@@ -101,7 +102,7 @@ def stop_between(
 
 
 def _placements(axes: tuple[MeshAxis, ...], rank: int) -> Iterator[Axes]:
-    """The ways to split dimensions along all of these axes."""
+    """Yields the ways to split dimensions along all of these axes."""
     for order in itertools.permutations(axes):
         for places in itertools.product(range(rank), repeat=len(axes)):
             # Where neighbours of one order are of two dimensions, another order gives the same.
@@ -111,7 +112,7 @@ def _placements(axes: tuple[MeshAxis, ...], rank: int) -> Iterator[Axes]:
 
 
 def _lacking(source: Axes, target: Axes) -> float:
-    """The share of a value that a device has to be sent, the mean of all."""
+    """Returns the share of a value that a device has to be sent, the mean of all."""
     axes = list({axis: None for dimension in (*source, *target) for axis in dimension})
     ranges = [range(axis.size) for axis in axes]
     total, devices = 0.0, 0
@@ -148,7 +149,7 @@ def _tiles(axes: Axes, sizes: Mapping[str, int]) -> _Tiles:
 
 
 def _order(axes: Axes, sizes: Mapping[str, int]) -> list[str]:
-    """The axes in the order of the devices' numbers, those of copies behind."""
+    """Returns the axes in the order of the devices' numbers, those of copies behind."""
     used = [axis.name for each in axes for axis in each]
     return [*used, *(name for name, size in sizes.items() if size > 1 and name not in used)]
 
@@ -161,7 +162,8 @@ def _kept(
     alike: bool = False,
     may_gather: bool = True,
 ) -> frozenset[int] | None:
-    """The dimensions that stay split where XLA gathers the others; None where it has a pattern.
+    """Returns the dimensions that stay split where XLA gathers the others; None where it has a
+    pattern.
 
     Args:
       shape: of the value.
@@ -254,7 +256,8 @@ def _kept_by_steps(shape: tuple[int, ...], source: _Tiles, target: _Tiles) -> fr
 
 
 def _copied_step(source: _Tiles, target: _Tiles) -> _Tiles | None:
-    """A sharding with as many copies as the target's: a dimension less, or one more, is split."""
+    """Returns a sharding with as many copies as the target's: a dimension less, or one more, is
+    split."""
     for n, (here, there) in enumerate(zip(source.counts, target.counts, strict=True)):
         if target.copies > 1 and here != 1 and here * source.copies == target.copies:
             return source.with_count(n, 1)
@@ -267,8 +270,8 @@ def _copied_step(source: _Tiles, target: _Tiles) -> _Tiles | None:
 def _reshaped(
     shape: tuple[int, ...], source: _Tiles, target: _Tiles
 ) -> tuple[int, _Tiles, _Tiles] | None:
-    """A dimension that XLA reshapes to two, with the parts of the value then, before and after an
-    all-to-all: one dimension takes the parts of another, or gives some to it."""
+    """Returns a dimension that XLA reshapes to two, with the parts of the value then, before and
+    after an all-to-all: one dimension takes the parts of another, or gives some to it."""
     here, there = source.counts, target.counts
     if source.copies != target.copies:
         return None

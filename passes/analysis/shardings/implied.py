@@ -47,7 +47,8 @@ _LOOKED_AT = _SUMS | {Category.ELEMENTWISE, Category.MOVEMENT}
 
 
 def constraints_of(module: ir.Module) -> list[ir.Operation]:
-    """The sharding constraints of a program, in textual order; none of functions that it calls.
+    """Returns the sharding constraints of a program, in textual order; none of functions that it
+    calls.
 
     None without a ``main``, the only function that Shardy takes for the program: without one it
     ends the process.
@@ -93,7 +94,8 @@ def _numbers_of_implied(module: ir.Module, constraints: Sequence[ir.Operation]) 
 def _proved(
     module: ir.Module, local: Collection[ir.Value], candidates: Sequence[ir.Operation]
 ) -> set[ir.Value]:
-    """The results of the candidates that are implied; those in ``local`` are gone anyway."""
+    """Returns the results of the candidates that are implied; those in ``local`` are gone
+    anyway."""
     wanted = {each.results[0]: constraint_placement(each) for each in candidates}
     implied = set(wanted)
     exchanges: set[ir.Value] | None = None
@@ -178,7 +180,7 @@ class _Placements:
         return value
 
     def _axes_of(self, value: ir.Value) -> set[MeshAxis]:
-        """The axes of the mesh that split a value."""
+        """Returns the axes of the mesh that split a value."""
         found = self._by_value.get(self._behind(value), ())
         return {axis for placed in found for axes in placed.axes for axis in axes}
 
@@ -192,7 +194,7 @@ def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
 
 
 def _read_by_products(module: ir.Module) -> set[ir.Value]:
-    """The values that matrix products read, and those that these are made of."""
+    """Returns the values that matrix products read, and those that these are made of."""
     read = (
         operand
         for op in walk.operations(module.operation)
@@ -203,7 +205,7 @@ def _read_by_products(module: ir.Module) -> set[ir.Value]:
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
-    """The values that a value is made of, one step back."""
+    """Returns the values that a value is made of, one step back."""
     op = defining_op(value)
     if op is None:
         argument: ir.BlockArgument = ir.BlockArgument(value)

@@ -90,7 +90,7 @@ class MissingConstraint:
 
     @property
     def code(self) -> str:
-        """The line to add, of a value x."""
+        """Returns the line to add, of a value x."""
         axes = ", ".join(_written(each) for each in self.spec)
         return f"x = jax.lax.with_sharding_constraint(x, P({axes}))"
 
@@ -162,16 +162,17 @@ def _devices_of_product(op: ir.Operation, shardings: Shardings) -> int:
 
 
 def _simplicity(trial: _Trial) -> tuple[int, int, float, int]:
-    """An order of trials that save alike: few axes, and the first dimension, the batch as a rule,
-    come first: of those XLA makes what Shardy says. Then less on a device, and earlier in the text.
+    """Returns an order of trials that save alike: few axes, and the first dimension, the batch as a
+    rule, come first: of those XLA makes what Shardy says. Then less on a device, and earlier in the
+    text.
     """
     dimension = next(place for place, axes in enumerate(trial.spec) if axes)
     return sum(map(len, trial.spec)), dimension, trial.on_device.bytes, trial.number
 
 
 def missing_constraints(module: ir.Module) -> tuple[MissingConstraint, ...]:
-    """The constraints that save most, one after the other; pure. Each is of a value of the forward
-    pass outside manual computations, and replicates no work.
+    """Returns the constraints that save most, one after the other; pure. Each is of a value of the
+    forward pass outside manual computations, and replicates no work.
 
     Empty where the module has no mesh, or several, of more than one device. Raises ValueError where
     Shardy's passes fail.
@@ -210,7 +211,7 @@ class _Search:
     def _best(
         self, module: ir.Module, exchanges: Sequence[PlacedExchange], most_bytes: float
     ) -> _Trial | None:
-        """The trial that sends least, at most so much, and has no more on a device."""
+        """Returns the trial that sends least, at most so much, and has no more on a device."""
         numbers = {value: number for number, value in enumerate(values_of(module))}
         allowed = _OnDevice.of(module)
         trials = [
@@ -232,8 +233,9 @@ class _Search:
         return min(alike, key=_simplicity, default=None)
 
     def _stops(self, exchanges: Iterable[PlacedExchange]) -> Iterator[tuple[ir.Value, _Spec]]:
-        """The values that XLA gathers to cut them anew, the largest first, with a sharding that it
-        finds a way through. They are split along as many axes there as before or behind it."""
+        """Yields the values that XLA gathers to cut them anew, the largest first, with a sharding
+        that it finds a way through. They are split along as many axes there as before or behind
+        it."""
         gathered = [each for each in exchanges if each.resharded is not None]
         for each in sorted(gathered, key=lambda each: -each.exchange.sent_bytes)[:_MOST_VALUES]:
             value = each.operand
@@ -285,7 +287,7 @@ def _constrain(value: ir.Value, mesh_name: str, spec: _Spec) -> None:
 def _candidates(
     exchanges: Iterable[PlacedExchange], numbers: dict[ir.Value, int]
 ) -> list[ir.Value]:
-    """The values around the largest exchanges, in the order of the text."""
+    """Returns the values around the largest exchanges, in the order of the text."""
     near: Counter[ir.Value] = Counter()
     for each in exchanges:
         for value in dict.fromkeys(_around(each)):
@@ -309,8 +311,8 @@ def _around(exchange: PlacedExchange) -> Iterator[ir.Value]:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """The value that one comes of by arithmetic and movements, all of the same number of elements:
-    of what a layer reads, the embeddings, or what a loop's body has first."""
+    """Returns the value that one comes of by arithmetic and movements, all of the same number of
+    elements: of what a layer reads, the embeddings, or what a loop's body has first."""
     for _ in range(_FARTHEST):
         maker = defining_op(value)
         if maker is None or facts_of(maker.name).category not in _LOOKED_THROUGH:

@@ -186,7 +186,7 @@ class Overview:
         return dict(sorted(sent.items()))
 
     def facts(self) -> tuple[Fact, ...]:
-        """The sums, as a report shows them."""
+        """Returns the sums, as a report shows them."""
         facts = [Fact("sent by each device in a step", self.told_bytes, Kind.BYTES)]
         if self.by_xla is not None:
             facts.append(Fact("foreseen were", self.sent_bytes, Kind.BYTES))
@@ -255,7 +255,7 @@ def _seconds(speed: Speed, exchanges: tuple[Exchange, ...] | list[Exchange]) -> 
 
 
 def _whole(module: ir.Module, least_bytes: int) -> Iterator[Described]:
-    """The values of so many bytes that every device has all of; those of a line as one."""
+    """Yields the values of so many bytes that every device has all of; those of a line as one."""
     if not mesh.has_several_devices(module):
         return
     shardings = Shardings.of(module)
@@ -274,7 +274,7 @@ def _whole(module: ir.Module, least_bytes: int) -> Iterator[Described]:
 
 
 def _results(module: ir.Module) -> Iterator[ir.Value]:
-    """The results that are values of their own, and have their whole size in the text."""
+    """Yields the results that are values of their own, and have their whole size in the text."""
     for op in walk.operations(module.operation):
         facts = facts_of(op.name)
         if facts.is_constant or op.name in _SAME_AS_ANOTHER or op.name in _FILLS:

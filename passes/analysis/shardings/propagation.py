@@ -44,8 +44,8 @@ class Propagated:
 
 
 def values_of(module: ir.Module) -> Iterator[ir.Value]:
-    """The results of a module's operations and the arguments of its blocks. A clone has the same,
-    in the same order."""
+    """Yields the results of a module's operations and the arguments of its blocks. A clone has the
+    same, in the same order."""
     for op in walk.operations(module.operation):
         yield from op.results
         for region in op.regions:
@@ -54,7 +54,8 @@ def values_of(module: ir.Module) -> Iterator[ir.Value]:
 
 
 def returned_shardings(module: ir.Module) -> tuple[str | None, ...]:
-    """The sharding of each result of the functions that others may call; None without one."""
+    """Returns the sharding of each result of the functions that others may call; None without
+    one."""
     return tuple(
         None if sharding is None else str(sharding)
         for function in walk.functions(module).values()
@@ -97,7 +98,8 @@ exchanges of the same module are found in it, so that Shardy propagates once for
 def propagate(
     module: ir.Module, without: Collection[ir.Value] = (), *, as_xla_reads: bool = False
 ) -> Propagated:
-    """The placements that propagation gives a module; pure. Run once for a module and its clones.
+    """Returns the placements that propagation gives a module; pure. Run once for a module and its
+    clones.
 
     Args:
       without: the results of sharding constraints that are left out.
@@ -140,7 +142,8 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
 
 
 def propagated_clone(module: ir.Module) -> ir.Module:
-    """A clone of a module after propagation, first made what XLA makes of it; the caller's to edit.
+    """Returns a clone of a module after propagation, first made what XLA makes of it; the caller's
+    to edit.
 
     `number_of` an operation says what it was.
     """
@@ -187,7 +190,7 @@ class _Reader:
     def placed(
         self, op: ir.Operation, propagated: ir.Operation
     ) -> Iterator[tuple[ir.Value, ValueSharding]]:
-        """The placements of an operation's results and its regions' arguments."""
+        """Yields the placements of an operation's results and its regions' arguments."""
         if op.name == "func.func":
             if op.regions[0].blocks:
                 arguments = op.regions[0].blocks[0].arguments

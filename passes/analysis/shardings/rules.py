@@ -42,7 +42,8 @@ def add_rules(module: ir.Module) -> None:
 
 
 def rule_of(signature: Signature) -> str:
-    """A signature as Shardy writes it. What is not passed through is whole on each device."""
+    """Returns a signature as Shardy writes it. What is not passed through is whole on each
+    device."""
     sizes = list(signature.sizes)
 
     def tensor(axes: Sequence[Axis]) -> str:

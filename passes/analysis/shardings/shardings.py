@@ -61,7 +61,7 @@ class Shardings:
         return cls(placements, shares | uncounted)
 
     def placement(self, value: ir.Value) -> ValueSharding | None:
-        """The placement of a value; None of one that a pass added."""
+        """Returns the placement of a value; None of one that a pass added."""
         return self._placements.get(value)
 
     def lie_alike(self, one: ir.Value, other: ir.Value) -> bool:
@@ -71,7 +71,8 @@ class Shardings:
         return here is None or there is None or here.axes == there.axes
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """The sizes of a value's largest part on a device; None where they are not known."""
+        """Returns the sizes of a value's largest part on a device; None where they are not
+        known."""
         placement = self.placement(value)
         return None if placement is None else _local_shape(value.type, placement)
 
@@ -80,7 +81,8 @@ class Shardings:
         return (self.counts_of(value) or {}).get(axis, 1)
 
     def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
-        """The parts along each axis of a value that is split; None of one that a pass added."""
+        """Returns the parts along each axis of a value that is split; None of one that a pass
+        added."""
         placement = self.placement(value)
         return None if placement is None else placement.counts
 
@@ -99,7 +101,7 @@ class Shardings:
         )
 
     def share(self, value: ir.Value) -> Fraction:
-        """The share of a value on one device: along each axis the longest part there is.
+        """Returns the share of a value on one device: along each axis the longest part there is.
 
         Of a value that a pass added, the share of what it is made from; 0 of what takes no memory.
         """
@@ -149,7 +151,8 @@ def _share(type_: ir.Type, placement: ValueSharding) -> Fraction:
 
 
 def _made_like(value: ir.Value) -> ir.Value | None:
-    """A value that this one is split like: an operand of its shape, what a loop puts in it."""
+    """Returns a value that this one is split like: an operand of its shape, what a loop puts in
+    it."""
     op = defining_op(value)
     if op is None:
         argument: ir.BlockArgument = ir.BlockArgument(value)

@@ -28,14 +28,14 @@ from .signature import Signature
 
 
 def static_shape(type_: ir.Type) -> Shape | None:
-    """The static shape of a type; None of one without."""
+    """Returns the static shape of a type; None of one without."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return None
     return tuple(type_.shape)
 
 
 def signature_of(op: ir.Operation) -> Signature | None:
-    """The signature of an operation; None where nothing is known of how it splits."""
+    """Returns the signature of an operation; None where nothing is known of how it splits."""
     operands, results = (
         [static_shape(value.type) for value in values] for values in (op.operands, op.results)
     )

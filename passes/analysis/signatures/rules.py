@@ -30,20 +30,20 @@ class OpSite:
     results: tuple[Shape, ...]
 
     def integers(self, name: str, missing: Sequence[int] = ()) -> list[int]:
-        """An attribute of integers, or what stands for it where it is missing."""
+        """Returns an attribute of integers, or what stands for it where it is missing."""
         return walk.integers(self.op, name, missing)
 
     def integer(self, name: str, missing: int = 0) -> int:
-        """An attribute of one integer, or what stands for it where it is missing."""
+        """Returns an attribute of one integer, or what stands for it where it is missing."""
         attributes = self.op.attributes
         return ir.IntegerAttr(attributes[name]).value if name in attributes else missing
 
     def element(self, operand: int) -> ir.Type:
-        """The type of an operand's elements."""
+        """Returns the type of an operand's elements."""
         return ir.RankedTensorType(self.op.operands[operand].type).element_type
 
     def made_element(self) -> ir.Type:
-        """The type of the first result's elements."""
+        """Returns the type of the first result's elements."""
         return ir.RankedTensorType(self.op.results[0].type).element_type
 
 
@@ -78,11 +78,11 @@ class SignatureBuilder:
         return len(self.sizes) - 1
 
     def axis(self, size: int) -> Axis:
-        """An axis that is one new factor."""
+        """Returns an axis that is one new factor."""
         return () if size == 1 else (self.factor(size),)
 
     def axes(self, shape: Sequence[int]) -> list[Axis]:
-        """An axis for each size of a shape."""
+        """Returns an axis for each size of a shape."""
         return [self.axis(size) for size in shape]
 
     def signature(
@@ -114,7 +114,7 @@ _OF_BOOLEANS = {"stablehlo.or": Combine.MAX, "stablehlo.and": Combine.MIN}
 
 
 def combine_of(site: OpSite, region: int = 0) -> Combine | None:
-    """The operation that a combiner of two scalars is; None where it is more than one."""
+    """Returns the operation that a combiner of two scalars is; None where it is more than one."""
     block = site.op.regions[region].blocks[0]
     body = [view.operation for view in block.operations]
     if len(body) != 2 or len(block.arguments) != 2:

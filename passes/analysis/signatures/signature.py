@@ -49,7 +49,7 @@ class AxisLayout:
 
     @property
     def length(self) -> int:
-        """The length of the axis."""
+        """Returns the length of the axis."""
         return self.outer * self.size * self.inner
 
     def __str__(self) -> str:
@@ -118,22 +118,23 @@ class Signature:
 
     @property
     def read(self) -> frozenset[int]:
-        """The factors that are in operands."""
+        """Returns the factors that are in operands."""
         return frozenset(factor for axes in self.operands for axis in axes for factor in axis)
 
     @property
     def made(self) -> frozenset[int]:
-        """The factors that are in results."""
+        """Returns the factors that are in results."""
         return frozenset(factor for axes in self.results for axis in axes for factor in axis)
 
     def kept_axes(self) -> dict[int, int]:
-        """The axes of the first operand that are axes of the first result: by number."""
+        """Returns the axes of the first operand that are axes of the first result: by number."""
         made = {axis: number for number, axis in enumerate(self.results[0])}
         axes = enumerate(self.operands[0])
         return {number: made[axis] for number, axis in axes if axis and axis in made}
 
     def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
-        """The place of a layout of an operand or a result; None where no single factor holds it."""
+        """Returns the place of a layout of an operand or a result; None where no single factor
+        holds it."""
         below = 1
         for factor in reversed(axes[layout.axis]):
             inner, rest = divmod(layout.inner, below)
@@ -144,7 +145,8 @@ class Signature:
         return None
 
     def layout_of(self, axes: Sequence[Axis], place: FactorPlace) -> AxisLayout | None:
-        """The layout of a dimension in an operand or a result; None where it is not in there."""
+        """Returns the layout of a dimension in an operand or a result; None where it is not in
+        there."""
         for number, axis in enumerate(axes):
             if place.factor in axis:
                 if len(axis) == 1:
