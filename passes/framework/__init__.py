@@ -1,1 +1,1 @@
-"""What a pass is, and what runs it: options, specs, the pipeline, the registry, errors."""
+"""The framework of passes: their base class, options, specs, pipeline, registry and errors."""

@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass that plans, then applies."""
+"""The base class of passes: a frozen dataclass that plans, then applies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .target import Target, called
 
 
 class Plan(Protocol):
-    """What a pass decided to do with one module: to be read, printed, tested, then applied."""
+    """The decisions of a pass for one module, which are read, printed, tested, then applied."""
 
     @property
     def empty(self) -> bool:
@@ -32,10 +32,10 @@ class Plan(Protocol):
 
 @runtime_checkable
 class PlanWithEffect(Plan, Protocol):
-    """A plan that tells its effect in fewer words than its summary has."""
+    """A plan that states its effect in fewer words than its summary has."""
 
     def effect(self) -> str:
-        """What it does to the program, e.g. "103 operations recomputed"."""
+        """Returns the plan's effect on the program, e.g. "103 operations recomputed"."""
 
 
 @runtime_checkable
@@ -44,24 +44,24 @@ class RefusingPlan(Plan, Protocol):
 
     @property
     def refusal(self) -> str:
-        """What is not done and why, in sentences for the user; empty where nothing is missing."""
+        """Returns what is not done and why, in sentences for the user; empty where nothing is."""
 
 
 @runtime_checkable
 class WarningPlan(Plan, Protocol):
-    """A plan that is carried out, and may have a flaw that the user should know of."""
+    """A plan that is applied, and may have a flaw that the user should know of."""
 
     @property
     def warning(self) -> str:
-        """What is amiss, in sentences for the user; empty where nothing is."""
+        """Returns the flaw, in sentences for the user; empty where none exists."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """One thing that a plan does and could leave.
+    """One change of a plan, which the plan could leave out.
 
     Attributes:
-      id: tells it from the plan's others; of equal plans the same in every process.
+      id: identifies it within the plan; for equal plans the same in every process.
       description: one line for people, with names and source lines.
     """
 
@@ -74,11 +74,11 @@ class DivisiblePlan(Plan, Protocol):
     """A plan of many decisions, any of which can be left out: the rest is right without it."""
 
     def decisions(self) -> tuple[Decision, ...]:
-        """Returns all that is decided, in the order to add them one by one.
+        """Returns all decisions, in the order in which to add them one by one.
 
-        One that works with what another one makes stands before that: as long as the other one
-        is left out it works with what the program makes itself. So where results become wrong
-        with one more decision, that is the wrong one.
+        A decision that uses a value of another decision comes before the other: as long as the
+        other is left out it uses the program's own value. So where results become wrong with one
+        more decision, that decision is the wrong one.
         """
 
     def restricted_to(self, ids: Collection[str]) -> Plan:
@@ -88,7 +88,7 @@ class DivisiblePlan(Plan, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlanBase(ABC):
-    """A plan that states facts and tables; what readers want of a plan follows from these."""
+    """A plan that states facts and tables, from which its summary and its JSON follow."""
 
     @property
     @abstractmethod
@@ -96,34 +96,34 @@ class PlanBase(ABC):
         """Nothing to do: `apply` would leave every byte of the module as it is."""
 
     def facts(self) -> tuple[Fact, ...]:
-        """Returns the figures of the plan, the most telling first."""
+        """Returns the figures of the plan, the most important first."""
         return ()
 
     def tables(self) -> tuple[Table, ...]:
-        """What was decided, then what was left, each with the reason where there is one."""
+        """Returns the tables of what was decided, then of what was left, with reasons if any."""
         return ()
 
     def summary(self) -> str:
-        """One line for people: the facts, unless the plan has words of its own."""
+        """Returns one line for people: the facts, unless the plan has words of its own."""
         return ", ".join(map(str, self.facts()))
 
     def effect(self) -> str:
-        """What it does to the program in few words: the summary, where that is short."""
+        """Returns the effect on the program in few words: the summary, where that is short."""
         return self.summary()
 
     def to_json(self) -> dict[str, object]:
-        """Facts and tables, and under "record" that of a measured pass."""
+        """Returns the facts and tables, and a measured pass's record under "record"."""
         found: dict[str, object] = Statement(self.facts(), self.tables()).to_json()
         record = getattr(self, "record", None)
         return found if record is None else found | {"record": written(record)}
 
 
 class Decided(Protocol):
-    """One of the things that a plan of many decides."""
+    """One decision of a plan that makes many."""
 
     @property
     def id(self) -> str:
-        """Tells it from the plan's others; of equal plans the same in every process."""
+        """Returns an identifier within the plan; for equal plans the same in every process."""
 
     @property
     def description(self) -> str:
@@ -138,8 +138,8 @@ class ListPlan(PlanBase, Generic[_Decided]):
     """A plan of independent decisions, any of which can be left out.
 
     Attributes:
-      decided: what is done, in the order of the module.
-      left: what was looked at and stays as it is.
+      decided: the changes, in the order of the module.
+      left: the parts that were examined and stay as they are.
     """
 
     decided: tuple[_Decided, ...]
@@ -153,7 +153,7 @@ class ListPlan(PlanBase, Generic[_Decided]):
         return (*self.decided_tables(), left_table(self.left))
 
     def decided_tables(self) -> tuple[Table, ...]:
-        """What is done; a line for each decision, unless the plan has more to show."""
+        """Returns the tables of decisions; a line for each, unless the plan has more to show."""
         rows = tuple((each.description,) for each in self.decided)
         return (Table("Decided", {"what": Kind.TEXT}, rows),)
 
@@ -167,7 +167,7 @@ class ListPlan(PlanBase, Generic[_Decided]):
 
 
 OTHERS = "*"
-"""In `Pass.not_on`: every platform that is not named there."""
+"""Key of `Pass.not_on` that stands for every platform not named there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +175,7 @@ class NothingPlan:
     """The plan of a pass on a platform that it does nothing on.
 
     Attributes:
-      why: what it says of that, the rest of a sentence.
+      why: the reason, the rest of a sentence.
     """
 
     platform: str
@@ -209,17 +209,17 @@ class Pass(ABC):
     requires: ClassVar[tuple[type[Pass], ...]] = ()
     """Passes that run before this one, with their defaults, unless they ran already."""
     once: ClassVar[bool] = False
-    """A spec that names it twice is mistaken."""
+    """A spec that names the pass twice is mistaken."""
     preparation: ClassVar[bool] = False
-    """It only normalises for others: alone it is no reason to change a program."""
+    """The pass only normalises for others: alone it is no reason to change a program."""
     saves_memory: ClassVar[bool] = False
-    """It does nothing but save memory: a small program may do without it."""
+    """The pass does nothing but save memory: a small program may do without it."""
     hides_operations: ClassVar[bool] = False
-    """What it makes hides operations in calls, where an analysis of memory does not see them."""
+    """The pass moves operations into calls, where an analysis of memory does not see them."""
     takes_whole_loops: ClassVar[bool] = False
-    """What divides a loop over layers leaves it nothing to do."""
+    """The pass has nothing to do once a loop over layers is divided."""
     not_on: ClassVar[Mapping[str, str]] = {}
-    """Why it does nothing on a platform, by the platform's name in JAX: in half a sentence.
+    """Why the pass does nothing on a platform, by the platform's name in JAX: in half a sentence.
 
     `OTHERS` stands for platforms that are not named; one with an empty reason is none of them. On
     such a platform a pipeline does not ask the pass for a plan.
@@ -257,16 +257,16 @@ class Pass(ABC):
         """Edits the module that `plan` was made on; decides nothing."""
 
     def in_front_of(self, later: Pass) -> Pass:
-        """Returns the pass as it stands in a spec where another one follows."""
+        """Returns the pass as it is configured in a spec where ``later`` follows it."""
         return self
 
     def behind(self, earlier: Pass) -> Pass:
-        """Returns the pass as it stands in a spec where another one goes before."""
+        """Returns the pass as it is configured in a spec where ``earlier`` precedes it."""
         return self
 
     def rewrites(self, plan: Any) -> bool:
-        """Whether the plan changes the program; False where it only puts marks for compile options.
+        """Whether the plan changes the program; False where it only adds marks for compile options.
 
-        Where no step of a pipeline does, XLA gets the program as it was, with these options.
+        Where no step of a pipeline changes it, XLA gets the program as it was, with these options.
         """
         return True

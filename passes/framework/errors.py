@@ -1,4 +1,4 @@
-"""What can go wrong: a mistaken spec, a pass that fails, a part that cannot be rewritten."""
+"""Errors: a mistaken spec, a pass that fails, a part of a program that cannot be rewritten."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
 _LONGEST_WORD = 60
-"""Characters of a word that one can have meant another by."""
+"""The most characters of a word for which a known word is suggested."""
 
 _MOST_ALIKE = 3
-"""Words that a mistake is said to have meant."""
+"""The most words that a message suggests for a mistake."""
 
 
 class SpecError(ValueError):
-    """A user's mistake in a spec: the text says where, what was got and wanted, and the remedy."""
+    """A user's mistake in a spec: the text has place, found and expected text, and the remedy."""
 
     __module__ = "hloom"  # as a user catches it, and as Python prints it
 
 
 class PassError(RuntimeError):
-    """A pass failed on a program. The module it worked on is to be thrown away.
+    """A pass failed on a program. The caller must discard the module that it worked on.
 
     Attributes:
       pass_name: the step that failed, e.g. "remat".
       phase: "plan", "apply", "verify", "observe" (a dump or a print of the step), "compile"
         (XLA refused the result), "measure" (reading and comparing XLA's figures), or "hold" (the
-        result does not hold what was asked for).
+        result does not hold the requested bound).
       reason: one line for people; the original exception is the `__cause__`.
     """
 
@@ -43,7 +43,7 @@ class PassError(RuntimeError):
 
 
 _FAILED = {"hold": "", "measure": " failed on XLA's figures of its plan"}
-"""What the text says of a phase that is no verb of what a pass does."""
+"""The text for a phase whose name is no verb for what a pass does."""
 
 
 class NotPossibleError(Exception):

@@ -1,8 +1,8 @@
-"""Passes that plan again from what XLA made of their plans, and the one loop that drives them.
+"""Passes that plan again from XLA's figures of their plans, and the one loop that drives them.
 
-A plan of such a pass goes on a clone of the module, and what that takes is measured: an attempt. A
-compile measures with XLA; `hloom-opt` takes what the plan predicts for it; a replay has the figures
-of a dump.
+A plan of such a pass is applied to a clone of the module, and the clone's memory is measured: an
+attempt. A compile measures with XLA; `hloom-opt` uses the plan's prediction instead; a replay has
+the figures of a dump.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .target import Target
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan is to give on one device.
+    """The memory and the added work on one device that a plan predicts.
 
     Attributes:
       step_bytes: arguments, results and temporaries.
@@ -37,12 +37,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """What a measured pass needs of a plan to make the next one; a pass may keep more of it.
+    """The data of a plan that a measured pass needs to make the next one; a pass may add fields.
 
-    Dumps have it as `structure` writes it.
+    Dumps contain it as `structure` writes it.
 
     Attributes:
-      prediction: what the plan is to give; None where it predicts nothing.
+      prediction: memory and work with the plan; None where it predicts nothing.
       unplanned: why nothing could be planned, a sentence; None where something was.
     """
 
@@ -51,7 +51,7 @@ class PlanRecord:
 
     @property
     def is_final(self) -> bool:
-        """Whether no plan can do more for the program than this one."""
+        """Whether no other plan can improve the program more than this one."""
         return self.unplanned is not None
 
     @property
@@ -66,8 +66,8 @@ class PlanRecord:
 
     @property
     def modelled_temp_bytes(self) -> tuple[int, int] | None:
-        """Temporary memory by hloom's model, of the program as it is and with the plan; None where
-        the plan was made without that."""
+        """Returns temporary memory by hloom's model, of the program as it is and with the plan;
+        None where the plan was made without the model."""
         return None
 
 
@@ -86,19 +86,19 @@ class MeasuredPlan(Plan, Protocol[_Record_co]):
 
     @property
     def record(self) -> _Record_co:
-        """What the plans after it need of it, without a hold on the module."""
+        """Returns the data that later plans need, without a reference to the module."""
 
 
 @dataclass(frozen=True)
 class Attempt(Generic[_Record_co]):
-    """A plan that was tried, and what the step takes of one device with it.
+    """A plan that was tried, and the memory of one device that the step takes with it.
 
     Attributes:
-      record: of the plan, before it was applied.
-      step_bytes: arguments, results that are not arguments given back, and temporaries.
+      record: that of the plan, before it was applied.
+      step_bytes: arguments, results that are not donated arguments, and temporaries.
       temp_bytes: of that, temporaries.
-      limit_bytes: what the compiler allows a step, where it refused the program for taking more;
-        None where it compiled it.
+      limit_bytes: the compiler's limit for a step, where it refused the program for exceeding it;
+        None where it compiled the program.
     """
 
     record: _Record_co
@@ -121,14 +121,14 @@ def temp_limit(
     """Returns the bytes of temporary memory that a budget leaves; None where nothing is known to
     bound.
 
-    A share is of what the program as it is takes, once an attempt was that. Of a size there is
-    left what the step is not given and does not return, as in the first attempt. No budget leaves
-    more than the compiler allows, once it has refused an attempt.
+    A share is of the memory of the unmodified program, once an attempt has measured it. A size
+    leaves the bytes that arguments and results do not take, as in the first attempt. No budget
+    leaves more than the compiler allows, once it has refused an attempt.
 
     Args:
       budget: what is to hold.
       attempts: what was measured, oldest first.
-      target: what it runs on.
+      target: the device that it runs on.
       around_bytes: arguments and results by the model, where nothing was measured yet.
     """
     if budget.percent is not None:
@@ -148,8 +148,8 @@ def temp_limit(
 
 
 _NEXT_TO_NOTHING_MORE = 1.0001
-"""How far attempts may be from the least memory to be taken for it: XLA's figures of plans that
-keep the same values differ by the places of scalars."""
+"""How far above the least memory an attempt counts as equal to it: XLA's figures of plans that save
+the same values differ by the placement of scalars."""
 
 
 def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int:
@@ -159,7 +159,7 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
     One that the compiler refused is used only where it refused all.
 
     Args:
-      attempts: at least one; of those that are alike the oldest is used.
+      attempts: at least one; of equal ones the oldest is used.
       limit_bytes: of temporary memory; None where nothing is known to bound.
     """
     compiled = [n for n, attempt in enumerate(attempts) if not attempt.is_refused]
@@ -176,12 +176,12 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
 
 @dataclass(frozen=True)
 class Complaint:
-    """What the attempt that is used fails to hold.
+    """The bound that the attempt in use fails to hold.
 
     Attributes:
       text: one or more sentences for people.
-      topic: where many programs of a process have the same complaint, which of these it is: the
-        user is warned of one of them. Empty where each is worth a warning.
+      topic: identifies the complaint where many programs of a process have the same one: the user
+        is warned of it once. Empty where each program gets a warning.
     """
 
     text: str
@@ -198,27 +198,27 @@ class Planner(Protocol[Record]):
 
 
 class MeasuredPass(Pass, Generic[Record]):
-    """A pass that plans again from what XLA made of its plans.
+    """A pass that plans again from XLA's figures of its plans.
 
-    Each plan goes on a clone of the same module. A plan that is empty means the module as it is,
-    and that is an attempt as well.
+    Each plan is applied to a clone of the same module. An empty plan leaves the module as it is,
+    and is an attempt as well.
     """
 
     record_type: ClassVar[type[PlanRecord]] = PlanRecord
     """The class of its plans' records."""
 
     compiles: int
-    """Attempts at most; a subclass declares it with `option`."""
+    """The most attempts; a subclass declares the field with `option`."""
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it is asked to hold something: such a pass decides on a program's attempts."""
+        """Whether the pass has a bound to hold: such a pass decides on a program's attempts."""
         return True
 
     @property
     def compares(self) -> bool:
-        """Whether it has plans to compare although it has nothing to hold: it decides on a
-        program's attempts where no pass is bounded, and makes its first plan where one is."""
+        """Whether the pass compares plans without a bound to hold: it decides on a program's
+        attempts where no pass is bounded, and makes its first plan where one is."""
         return False
 
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
@@ -237,8 +237,8 @@ class MeasuredPass(Pass, Generic[Record]):
     def planner(self, origin: ir.Module, target: Target) -> Planner[Record]:
         """Makes the plans of all attempts, each for another clone of `origin`.
 
-        As `plan_after`, but what the plans have in common need be found out only once. Does
-        nothing yet; nobody edits `origin` as long as the planner is in use.
+        Its plans are those of `plan_after`, but their common analyses are computed only once. The
+        call itself computes nothing; `origin` must not be edited while the planner is in use.
         """
         return lambda module, attempts: self.plan_after(module, target, attempts)
 
@@ -262,15 +262,15 @@ class MeasuredPass(Pass, Generic[Record]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        """What the best attempt fails to hold; None where it holds.
+        """Returns the bound that the best attempt fails to hold; None where it holds.
 
-        `module_of_best` gives what that attempt's plan made of the module, for nobody to edit.
+        `module_of_best` returns the module with that attempt's plan applied, not to be edited.
         """
 
 
 @dataclass(frozen=True)
 class Progress(Generic[Record]):
-    """The attempts until now, oldest first, and the index of the one to use."""
+    """The attempts so far, oldest first, and the index of the one to use."""
 
     attempts: tuple[Attempt[Record], ...] = ()
     best: int = 0
@@ -281,13 +281,13 @@ class Progress(Generic[Record]):
 
 
 Measure = Callable[[tuple[Attempt[Record], ...]], Attempt[Record] | None]
-"""Makes the plan that follows the attempts, and measures it; None where there is no more to try."""
+"""Makes the plan that follows the attempts, and measures it; None where no plan is left to try."""
 
 
 def attempts(
     step: MeasuredPass[Record], target: Target, measure: Measure[Record]
 ) -> Iterator[Progress[Record]]:
-    """Makes attempts as long as the pass wants more; gives the progress after each."""
+    """Makes attempts as long as the pass wants more; yields the progress after each."""
     now: Progress[Record] = Progress()
     while len(now.attempts) < step.compiles:
         if now.attempts and not step.wants_another(now.attempts, target):

@@ -18,7 +18,7 @@ A field's type decides its spelling:
 
 KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
-A field of type `… | None` with default None is an option that need not be given.
+A field of type `… | None` with default None is an optional option.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class OptionInfo:
 
     @property
     def wants(self) -> str:
-        """What a value looks like, for people: "a size in bytes such as 4KiB or 60GiB"."""
+        """Returns a description of the values, e.g. "a size in bytes such as 4KiB or 60GiB"."""
         limits = _limits(self)
         if self.type is str:
             return "one of " + ", ".join(self.choices)
@@ -179,8 +179,8 @@ def option(
 
 
 def in_context(default: Any) -> Any:
-    """Declares a field that is no option: `Pass.in_front_of` or `Pass.behind` sets it from the
-    rest of a spec."""
+    """Declares a field that is no option: `Pass.in_front_of` or `Pass.behind` sets it from the rest
+    of a spec."""
     return dataclasses.field(default=default, metadata={_CONTEXT_KEY: True})
 
 

@@ -30,10 +30,10 @@ from .text import pluralize
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Puts off the collection of cyclic garbage.
+    """Disables the collection of cyclic garbage inside the block.
 
-    Passes make none, but lists by the hundred thousand, and looking through them over and over
-    takes a quarter of their time.
+    Passes make no cycles, but lists by the hundred thousand, and scanning these repeatedly takes a
+    quarter of their time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -49,21 +49,21 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class PassRun:
-    """What one step did.
+    """The record of one step.
 
     Attributes:
       name: the pass.
       summary: its plan in one line.
-      effect: what it did to the program, in a few words; empty where that is nothing, or a mere
-        preparation for others.
-      plan: its plan as `Plan.to_json` gives it.
+      effect: its change of the program, in a few words; empty where it changed nothing, or only
+        prepared for others.
+      plan: its plan as `Plan.to_json` returns it.
       empty: it had nothing to do; `apply` and the verifier did not run.
-      rewrites: it changed the program, and did not only ask for compile options.
-      plan_s, apply_s, verify_s: seconds each took.
-      record: what a measured pass needs of its plan later; None of others.
+      rewrites: it changed the program, and did not only request compile options.
+      plan_s, apply_s, verify_s: the seconds of each phase.
+      record: the data that a measured pass needs of its plan later; None for others.
       requested: the spec names it, and it does more than to normalise for others.
-      refusal: what the spec asks for and the plan does not do; empty where nothing.
-      warning: what is amiss with what it does; empty where nothing.
+      refusal: the part of the spec's request that the plan does not do; empty where none.
+      warning: the flaw of its changes; empty where none.
     """
 
     name: str
@@ -82,20 +82,20 @@ class PassRun:
 
     @property
     def seconds(self) -> float:
-        """Returns the seconds in all."""
+        """Returns the sum of the seconds."""
         return self.plan_s + self.apply_s + self.verify_s
 
 
 @dataclasses.dataclass(frozen=True)
 class PipelineResult:
-    """What a whole run did.
+    """The record of a whole run.
 
     Attributes:
       runs: one for each step, in order.
       seconds: wall time of the run, observers included.
       changed: a step that does more than to prepare had something to do (`Pipeline.prepares`).
-        Where False, go on with the module that the run's clone was made from.
-      rewritten: one of them changed the program, and did not only ask for compile options.
+        Where False, continue with the module that the run's clone was copied from.
+      rewritten: one of them changed the program, and did not only request compile options.
     """
 
     runs: tuple[PassRun, ...]
@@ -105,7 +105,7 @@ class PipelineResult:
 
 
 class Observer(Protocol):
-    """Watches a run: IR printing and dumps hang here. It must not edit the module."""
+    """Watches a run, as IR printing and dumps do. It must not edit the module."""
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Called before the step with this index, which counts from 0, plans."""
@@ -113,8 +113,8 @@ class Observer(Protocol):
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         """Called after the step, its result verified.
 
-        The plan tells what it told before it was applied; the operations that it was about may
-        be gone by now.
+        The plan states what it stated before it was applied; the operations that it names may be
+        erased by now.
         """
 
 
@@ -126,7 +126,7 @@ class Pipeline:
 
     @classmethod
     def parse(cls, spec: str, *, source: str = "spec") -> Pipeline:
-        """Returns the pipeline that `spec` describes; `source` names where it came from, for
+        """Returns the pipeline that `spec` describes; `source` names the spec's origin, for
         errors.
 
         Raises SpecError.
@@ -162,16 +162,16 @@ class Pipeline:
             for index, step in enumerate(self.steps())
             if isinstance(step, MeasuredPass) and step.nothing_on(platform) is None
         ]
-        # Sorted: of those that are alike the first stays first.
+        # Python's sort is stable: of equal passes the first stays first.
         measured.sort(key=lambda each: (not each[1].is_bounded, not each[1].compares))
         return next(iter(measured), None)
 
     def prepares(self, step: Pass, platform: str) -> bool:
         """Whether a step of `steps` is alone no reason to change a program on a platform.
 
-        So are those that only normalise. So are those that others have required, where the driver
-        holds its attempts against the program as it is: that is the one that JAX gave, and one that
-        helpers have changed has another memory.
+        True for steps that only normalise, and for required steps where the driver compares its
+        attempts with the unmodified program: that must be the program from JAX, since one that
+        helpers have changed takes another amount of memory.
         """
         found = self.driver(platform)
         holds = found is not None and (found[1].is_bounded or found[1].compares)
@@ -191,16 +191,16 @@ class Pipeline:
         """Runs the steps on `module`, in place, and verifies it after each.
 
         Args:
-          module: what to change.
-          target: what it will run on.
-          observers: who watches.
+          module: the module to change.
+          target: the device that it will run on.
+          observers: the watchers of the run.
           start, stop: the indices in `steps` to begin at and to end before.
-          attempts: what became of the driver's earlier plans on this module, oldest first.
+          attempts: the results of the driver's earlier plans on this module, oldest first.
           planner: makes the driver's plan, where it made earlier ones.
 
-        Raises PassError where a step fails; the module is then to be thrown away, so hand in
-        a clone of what you mean to keep. An observer that raises counts as its step failing,
-        in phase "observe".
+        Raises PassError where a step fails; the module must then be discarded, so pass a clone of
+        a module that you keep. An observer that raises counts as its step failing, in phase
+        "observe".
         """
         start_s = time.perf_counter()
         runs: list[PassRun] = []
@@ -231,7 +231,7 @@ def _given(plan: Plan) -> Plan:
 
 
 def _require(step: Pass, steps: list[Pass]) -> None:
-    """Puts in what `step` requires, and what that requires, where it is not in `steps` yet."""
+    """Adds the passes that `step` requires, directly or not, where they are not in `steps` yet."""
     for required in step.requires:
         if not any(type(done) is required for done in steps):
             first = required()
@@ -241,7 +241,7 @@ def _require(step: Pass, steps: list[Pass]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _ReadPlan:
-    """What a plan told while the module was as it had read it."""
+    """The statements of a plan, read before the plan changed the module."""
 
     empty: bool
     rewrites: bool
@@ -296,16 +296,16 @@ class _Places(Protocol):
     """`analysis.shardings.results.ResultPlaces`."""
 
     def hold(self, module: ir.Module) -> int:
-        """Constrains the results that a rewrite has moved; gives their number."""
+        """Constrains the results whose placement a rewrite has changed; returns their number."""
 
 
 _HELD = ", {} held where the program without the pass has them"
 
 
 def _places(module: ir.Module) -> _Places | None:
-    """Where a sharded program's results lie, to be held there whatever a step does to it.
+    """Returns the placements of a sharded program's results, to be held through every step.
 
-    By its name, as the passes are (`registry`): the analyses stand on the framework.
+    The import is by name, as in `registry`: the analyses import the framework.
     """
     if not has_several_devices(module):
         return None

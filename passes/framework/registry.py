@@ -49,7 +49,7 @@ _OWN = {
     "uninitialized-stacks": "hloom.passes.uninitialized_stacks:UninitializedStacks",
     "unroll": "hloom.passes.unroll:Unroll",
 }
-"""Where the passes of hloom are, by name."""
+"""The modules and classes of hloom's passes, by name."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -120,13 +120,13 @@ def _try(name: str) -> type[Pass] | PassLoadError | None:
 
 @functools.cache
 def _entries() -> tuple[EntryPoint, ...]:
-    """What the installed distributions register, in the same order in every process."""
+    """Returns the registrations of the installed distributions, in one order in every process."""
     return tuple(sorted(entry_points(group=GROUP), key=lambda each: (each.name, _owner(each))))
 
 
 @functools.cache
 def _others() -> dict[str, list[EntryPoint]]:
-    """Returns the registrations with a name that a spec can spell and hloom has no pass of."""
+    """Returns the registrations whose name a spec can spell and no pass of hloom has."""
     found: dict[str, list[EntryPoint]] = {}
     for entry in _entries():
         if _NAME.fullmatch(entry.name) and entry.name not in _RESERVED | _OWN.keys():

@@ -1,8 +1,8 @@
 """The grammar of specs, which is MLIR's: `name{option=value option=value},name`.
 
 A spec is "off", alone, or a list of elements between commas; an element is a pass with its
-options in braces, or "default", which stands for the recommended passes. Spaces may stand
-between any two words.
+options in braces, or "default", which stands for the recommended passes. Spaces may separate
+any two words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 
 _POLICIES = frozenset({"full", "minimal", "minimal_with_context", "checkpoint", "save_dot_only"})
 _POLICY_STARTS = ("dots_", "everything_saveable", "nothing_saveable", "save_", "checkpoint_dots")
-"""Names of policies of `jax.checkpoint` and of MaxText, as an unknown pass begins."""
+"""Prefixes of the policies of `jax.checkpoint` and MaxText, to recognise one in a spec."""
 
 _WORD = re.compile(r"[^\s{},=]+")
 _SPACE = re.compile(r"\s*")
@@ -36,9 +36,9 @@ def parse_spec(spec: str, *, source: str) -> tuple[Pass, ...]:
 
     Args:
       spec: the text.
-      source: where it came from, for the error, e.g. "JAX_HLOOM".
+      source: its origin, for the error, e.g. "JAX_HLOOM".
 
-    Raises SpecError with the place (characters count from 1), what was got and what to do.
+    Raises SpecError with the place (characters count from 1), the text found and the remedy.
     """
     return _Parser(spec, source).spec()
 
@@ -243,7 +243,7 @@ def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
 
 
 def _meant(name: str) -> str:
-    """What an unknown pass may have been meant for."""
+    """Returns a hint on what an unknown pass name may have meant."""
     word = name.lower()
     if word in _POLICIES or word.startswith(_POLICY_STARTS):
         return " That is a policy of rematerialization; hloom is told a budget: 'fit{budget=60%}'."

@@ -1,4 +1,4 @@
-"""The spellings of options' values in specs: what a text means, and how a value is printed."""
+"""The spellings of options' values in specs: reading a text, and printing a value."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Words = NewType("Words", tuple[str, ...])
 """Some of an option's choices, at least one, each once and in their order."""
 
 AxisName = NewType("AxisName", str)
-"""The name of an axis of a mesh: a text with none of the characters that specs are made of."""
+"""The name of an axis of a mesh: a text without the characters of the spec grammar."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """A bound on memory: a size, or a share of something, or, where both are None, what fits.
+    """A bound on memory: a size, a share, or, where both are None, the device's memory.
 
     Attributes:
       size_bytes: the bound itself, from 1 to 2**63 - 1.
-      percent: the share that is allowed, from 0 to 100, of what the pass says.
-      least: as little as the pass reaches is wanted, and no more; `percent` is 0 then.
+      percent: the share that is allowed, from 0 to 100, of an amount that the pass defines.
+      least: the least memory that the pass can reach is requested; `percent` is 0 then.
     """
 
     size_bytes: int | None = None
@@ -43,7 +43,7 @@ class Axes:
 
     Attributes:
       places: pairs of an argument, by its name or by its number in decimal digits, and an axis.
-        A name has none of the characters that specs are made of: spaces and any of `,;={}`.
+        A name has none of the characters of the spec grammar: spaces and any of `,;={}`.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -51,7 +51,7 @@ class Axes:
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Where parts of something begin, the first one left out: at least one number, ascending."""
+    """The numbers at which parts begin, the first part left out: at least one, ascending."""
 
     positions: tuple[int, ...]
 
@@ -68,7 +68,7 @@ _DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS = {"": 1, "B": 1, **_BINARY, **_DECIMAL}
 _UNITS_LISTED = f" Units: B, {', '.join(_BINARY)}; {', '.join(_DECIMAL)} are powers of 1000."
 LARGEST = 2**63 - 1
-"""Of sizes, times and whole numbers: what XLA counts in."""
+"""The largest size, time and whole number: that of XLA's 64-bit integers."""
 
 # Without re.ASCII, \d is any digit of Unicode.
 _SIZE = re.compile(r"(\d{1,40}(?:\.\d{1,40})?)([A-Za-z]*)", re.ASCII)
@@ -176,11 +176,11 @@ def parse_budget(text: str) -> Budget:
 
 _LEAST_PLAIN_BYTES = 2**20
 """A plain number from here on is bytes, as a script computes them. A smaller one may be meant as
-GiB, as a share, or as MiB, in which `nvidia-smi` tells what a device has."""
+GiB, as a share, or as MiB, the unit in which `nvidia-smi` reports a device's memory."""
 
 
 def _hint_for_number(text: str) -> str:
-    """What a budget without a unit may have been meant as; empty where it is bytes."""
+    """Returns a hint on the unit that a budget lacks; empty where the number is bytes."""
     value = float(text)
     if value == 0:
         return " Did you mean 'min'?"
@@ -266,11 +266,11 @@ def are_cuts(cuts: Any) -> bool:
 
 
 _OTHER_WORDS = {"remat": "recompute"}
-"""Names of passes that do what a choice says."""
+"""Names of passes that users write for a choice, by name."""
 
 
 def parse_words(text: str, choices: tuple[str, ...]) -> Words:
-    """Some of the choices, that "a+b" spells. Raises SpellingError where it is another word."""
+    """Returns the choices that "a+b" spells. Raises SpellingError for another word."""
     words = text.split("+")
     for word in words:
         if word not in choices:

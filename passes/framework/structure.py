@@ -1,9 +1,9 @@
-"""Dataclasses as JSON, and back: their types say what is read, and what is refused.
+"""Dataclasses as JSON, and back: their types define which JSON is accepted.
 
-`written` gives values that `json.dumps` takes: of a dataclass an object without the fields that
-have their default, of an enum its text, of a tuple a list. `read` takes what `json.loads` gives.
-Where that is not of the type, it raises one error, which names the place, what stands there and
-what was wanted. A type may have conditions: `Annotated[int, Condition("a port", is_port)]`.
+`written` returns values that `json.dumps` takes: for a dataclass an object without the fields that
+have their default, for an enum its text, for a tuple a list. `read` takes a result of `json.loads`.
+Where that does not match the type, it raises one error, which names the place, the value found and
+the value expected. A type may have conditions: `Annotated[int, Condition("a port", is_port)]`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SHOWN = 60
 """Characters of a value that an error shows."""
 
 _FARTHEST = 1e300
-"""What is farther from 0 is read as no number of any kind: it may be too large for a float."""
+"""The largest absolute value of a number that `read` accepts: a larger one may overflow a float."""
 
 
 class StructureError(ValueError):
-    """JSON is not of the type that it was read as."""
+    """JSON does not match the type that it was read as."""
 
     def __init__(self, text: str, place: str = "") -> None:
         super().__init__(f"{place.lstrip('.') or 'the value'} {text}")
@@ -36,7 +36,7 @@ class StructureError(ValueError):
 
     @classmethod
     def of(cls, found: object, wanted: str) -> StructureError:
-        """Returns the error of a value that is not what was wanted."""
+        """Returns the error for a value that is not the expected one."""
         if isinstance(found, list | dict):
             text = f"{'a list' if isinstance(found, list) else 'an object'} of {len(found)}"
         elif isinstance(found, int) and abs(found) >= _FARTHEST:
@@ -47,18 +47,18 @@ class StructureError(ValueError):
 
     @property
     def depth(self) -> int:
-        """Returns the length of the place's name: of the types of a union, the last to fail was
-        meant."""
+        """Returns the length of the place's name: of a union's types, the one that failed deepest
+        was meant."""
         return len(self._place)
 
     def inside(self, place: str) -> StructureError:
-        """Returns the same error of what the value is in, where it stands at this place."""
+        """Returns this error with the place prefixed by the value's place in its container."""
         return StructureError(self._text, place + self._place)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the values of a type, and what a value that holds it is called."""
+    """A condition on the values of a type, with a description of the values that meet it."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -74,7 +74,7 @@ Count: TypeAlias = Annotated[
 ]
 
 Figure: TypeAlias = Annotated[float, Condition("a number below 1e30", lambda x: abs(x) < 1e30)]
-"""A figure of a device, in bytes, seconds or operations, as high as no device has it."""
+"""A figure of a device, in bytes, seconds or operations, with a bound above every real device."""
 
 Amount: TypeAlias = Annotated[float, Condition("a number of 0 or more", lambda x: x >= 0)]
 
@@ -82,7 +82,7 @@ Rate: TypeAlias = Annotated[float, Condition("a number above 0", lambda x: 0 < x
 
 
 def written(value: Any) -> Any:
-    """Returns the value as one that `json.dumps` takes; what has no other form stays as it is."""
+    """Returns the value in a form that `json.dumps` takes; other values stay as they are."""
     if dataclasses.is_dataclass(value):
         fields = {each: getattr(value, each.name) for each in dataclasses.fields(value)}
         return {
@@ -107,11 +107,11 @@ def read(kind: object, found: object) -> Any: ...
 
 
 def read(kind: Any, found: object) -> Any:
-    """Returns a value of JSON as one of a type. Raises StructureError where it is none.
+    """Returns a value of JSON converted to a type. Raises StructureError where it does not match.
 
     The type is a dataclass, an enum, a tuple, a mapping by texts, which may be a list of pairs, a
-    union of these, or what JSON has. A dataclass without a field has its default, and fields that
-    it does not know are left out.
+    union of these, or a JSON value. A missing field of a dataclass takes its default, and unknown
+    fields are ignored.
     """
     return _reader(kind)(found)
 

@@ -1,7 +1,7 @@
-"""Tables: how a plan says what it decided, so that every reader shows every pass's plan.
+"""Tables: the form in which a plan states its decisions, so that every reader shows every plan.
 
-A plan states facts (single figures) and tables. Their cells are typed: a plan gives bytes and
-seconds as numbers, and the reader (a terminal, a page, a comparison) renders them. Dumps hold them
+A plan states facts (single figures) and tables. Their cells are typed: a plan has bytes and seconds
+as numbers, and the reader (a terminal, a page, a comparison) renders them. Dumps contain them
 as `Statement` writes and reads them.
 """
 
@@ -22,7 +22,7 @@ from .structure import Condition, Whole, read, written
 from .text import flops, percent, seconds, short_type, size
 
 MOST_ROWS = 1000
-"""The rows of a table that its JSON holds; the others are counted."""
+"""The most rows of a table that its JSON contains; the others are counted."""
 
 
 class Kind(enum.StrEnum):
@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
 
     TEXT = "text"
     CODE = "code"
-    """A text as a program has it: a spec, the name of a symbol."""
+    """A text in code form: a spec, the name of a symbol."""
     DRAWING = "drawing"
     """A line of a drawing, in which each space counts."""
     COUNT = "count"
@@ -54,11 +54,11 @@ class Described:
     Attributes:
       name: JAX's name stack of it; empty where it has none.
       source: the line of the user's program.
-      type: of the value; empty for an operation without results.
-      bytes: of the value on one device; 0 where they are not known.
-      operation: what it is, or is made by, in StableHLO; empty for an argument.
-      times: how many values or operations of this line it stands for.
-      stacked: how many results of the operation a loop stacks in the value; 1 where none does.
+      type: that of the value; empty for an operation without results.
+      bytes: those of the value on one device; 0 where they are not known.
+      operation: the StableHLO operation, or the one that computes the value; empty for an argument.
+      times: the number of values or operations of this line that it represents.
+      stacked: the number of results of the operation that a loop stacks in the value; 1 without.
     """
 
     name: str = ""
@@ -77,13 +77,13 @@ class Described:
         *,
         typed_as: ir.Value | None = None,
     ) -> Described:
-        """Returns the description of a value or an operation; of a loop's result by what makes it
-        inside.
+        """Returns the description of a value or an operation; a loop's result has that of the
+        operation that computes it inside.
 
         Args:
           what: the value or the operation.
-          bytes: of the value on one device; None for those of its type.
-          typed_as: the value whose type and bytes stand in the description, where it is another.
+          bytes: those of the value on one device; None for those of its type.
+          typed_as: another value whose type and bytes the description has, if any.
         """
         origin = None if isinstance(what, ir.Operation) else origin_of(what)
         op = origin.op if origin is not None else what
@@ -104,7 +104,7 @@ class Described:
         return cls(operation_name(location), source_of(location), operation=operation)
 
     def __str__(self) -> str:
-        """E.g. "tensor<8x64xf32> of multiply (jit(step)/mul, /home/me/train.py:12)"."""
+        """Returns e.g. "tensor<8x64xf32> of multiply (jit(step)/mul, /home/me/train.py:12)"."""
         made_by = self.operation.rpartition(".")[2]
         made_by = made_by or ("an argument" if self.type else "an operation")
         places = ", ".join(filter(None, (self.name, self.source.line)))
@@ -113,7 +113,7 @@ class Described:
 
     @property
     def told(self) -> str:
-        """E.g. "2 x f32[8,64] of tanh, stacked over 6 iterations, train.py:12"."""
+        """Returns e.g. "2 x f32[8,64] of tanh, stacked over 6 iterations, train.py:12"."""
         times = f"{self.times} x " if self.times > 1 else ""
         stacked = f"stacked over {self.stacked} iterations" if self.stacked > 1 else ""
         made_by = split_name(self.name)[1] or self.operation.rpartition(".")[2] or "an argument"
@@ -121,7 +121,7 @@ class Described:
         return ", ".join(filter(None, (value, stacked, self.source.short)))
 
     def called(self, otherwise: str) -> str:
-        """E.g. "24.3 MiB of jit(step)/mul (/home/me/train.py:12)"."""
+        """Returns e.g. "24.3 MiB of jit(step)/mul (/home/me/train.py:12)"."""
         where = f" ({self.source})" if self.source.line else ""
         return f"{size(self.bytes)} of {self.name or otherwise}{where}"
 
@@ -129,7 +129,7 @@ class Described:
 _Small = Condition("a number below 2^63", lambda number: abs(number) < 2**63)
 Number: TypeAlias = Annotated[int, _Small] | Annotated[float, _Small]
 Cell: TypeAlias = str | Number | Described | tuple[str | Described, ...] | None
-"""None and an empty tuple are empty cells; a tuple has a line for each of its entries."""
+"""The value of a cell: None and an empty tuple are empty; a tuple has a line for each entry."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,15 @@ class Fact:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of what a plan decided, or left.
+    """Rows of a plan's decisions, or of the parts that it left.
 
     Attributes:
       title: a heading.
       columns: the kind of each column, by its heading.
       rows: a cell for each column.
       text: sentences above the rows; empty for none.
-      depths: by row, how deep its first cell is indented; empty where none is.
-      more: rows that are counted only.
+      depths: by row, the indentation of its first cell; empty where none is indented.
+      more: the number of rows that are not listed.
     """
 
     title: str
@@ -165,7 +165,7 @@ class Table:
     more: Whole = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes: `MOST_ROWS` rows, and the columns in their order."""
+        """Returns values that `json.dumps` takes: `MOST_ROWS` rows, and the columns in order."""
         more = self.more + len(self.rows[MOST_ROWS:])
         rows, depths = self.rows[:MOST_ROWS], self.depths[:MOST_ROWS] if any(self.depths) else ()
         found: dict[str, Any] = written(replace(self, rows=rows, depths=depths, more=more))
@@ -173,7 +173,7 @@ class Table:
 
 
 def _is_of_its_kinds(table: Table) -> bool:
-    """Whether a table that was read has the cells that its columns are of, and depths for all."""
+    """Whether the cells of a table that was read match its columns, and all rows have depths."""
     return len(table.depths) in (0, len(table.rows)) and all(
         len(row) == len(table.columns) and all(map(_is_of_kind, row, table.columns.values()))
         for row in table.rows
@@ -190,25 +190,25 @@ _TABLE = Condition("a table of cells of its columns' kinds", _is_of_its_kinds)
 
 @dataclass(frozen=True)
 class Statement:
-    """What a plan states; its JSON may hold more than that."""
+    """The facts and tables of a plan; the plan's JSON may contain more."""
 
     facts: tuple[Annotated[Fact, _FACT], ...] = ()
     tables: tuple[Annotated[Table, _TABLE], ...] = ()
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Statement:
-        """What the JSON of a plan states. Raises StructureError where that is none."""
+        """Returns the statement in the JSON of a plan. Raises StructureError for other JSON."""
         return read(cls, plan)
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes, without tables that have neither rows nor text."""
+        """Returns values that `json.dumps` takes, without tables that lack both rows and text."""
         told = [table.to_json() for table in self.tables if table.rows or table.text]
         return {"facts": written(self.facts), "tables": told}
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a pass looked at and left as it was, and why."""
+    """A part of a program that a pass examined and left as it was, and the reason."""
 
     value: Described
     reason: str
@@ -228,15 +228,15 @@ def left_table(
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Returns the facts of a plan's JSON by their titles. Raises StructureError where it has
-    others."""
+    """Returns the facts of a plan's JSON by title. Raises StructureError where they are malformed.
+    """
     return {fact.title: fact.value for fact in Statement.of(plan).facts}
 
 
 def rows_of(plan: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
     """Returns the rows of a table of a plan's JSON, by the headings of its columns.
 
-    Empty where it has no such table. Raises StructureError where it has what is none.
+    Empty where it has no such table. Raises StructureError where the tables are malformed.
     """
     found = [each for each in Statement.of(plan).tables if each.title == title]
     return [dict(zip(each.columns, row, strict=True)) for each in found for row in each.rows]

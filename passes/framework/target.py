@@ -1,4 +1,4 @@
-"""What a module will run on: one kind of device, and how fast it is."""
+"""The target of a module: one kind of device, and its speed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from .structure import Count, Rate, Whole
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one device is; the defaults are an H100's, dense.
+    """The speed of one device; the defaults are an H100's, dense.
 
     Attributes:
       matrix_flops_per_s: FLOPs a second in matrix products, by bits of an element, narrowest
         first. A width that is missing takes the next wider one.
       vector_flops_per_s: FLOPs a second outside matrix units, in 32 bits.
       bytes_per_s: traffic to and from the device's memory.
-      kernel_s: what the smallest kernel takes.
+      kernel_s: the time of the smallest kernel.
       overlaps: whether a product moves data while it computes.
       host_bytes_per_s: copies between the device's memory and its host's, each way; None where it
         is not known.
-      float32_passes: how often the matrix units multiply 16 bits for one product of float32, at
-        the default, the high and the highest precision; None where they take float32 itself, but
-        for the highest.
-      link_bytes_per_s: what a device sends to its peers along a ring of them by its fast links,
-        NVLink or ICI; None where they are not known.
-      link_devices: how many consecutive devices such links join; None for all of them.
-      network_bytes_per_s: what a device sends beyond those; None where it is not known.
-      collective_s: what the smallest collective takes; as long as a kernel where it is not known.
+      float32_passes: the number of 16-bit multiplications of the matrix units for one product of
+        float32, at the default, the high and the highest precision; None where they take float32
+        itself, but for the highest.
+      link_bytes_per_s: the rate at which a device sends along a ring of its peers by its fast
+        links, NVLink or ICI; None where it is not known.
+      link_devices: the number of consecutive devices that such links join; None for all of them.
+      network_bytes_per_s: the rate at which a device sends beyond those; None where not known.
+      collective_s: the time of the smallest collective; that of a kernel where it is not known.
       stack_passes: how often a byte that one loop stacks for another passes to or from the
-        device's memory; 0 where what that costs was not measured.
+        device's memory; 0 where that cost was not measured.
     """
 
     matrix_flops_per_s: tuple[tuple[Count, Rate], ...] = (
@@ -75,19 +75,19 @@ CPU_SPEED = Speed(
 
 @dataclass(frozen=True)
 class Target:
-    """What the module will run on.
+    """The device that the module will run on.
 
     Attributes:
       platform: "cpu", "cuda", or another platform's name in JAX.
       name: one kind of device of that platform, e.g. "h100_sxm".
       memory_bytes: memory of one device; None where it is not known.
-      usable_bytes: what of it a step may take, at most `memory_bytes`; None where not known.
-      speed: how fast one device is.
-      compute_capability: of a CUDA device, e.g. (9, 0); None for others and where not known.
+      usable_bytes: the part that a step may take, at most `memory_bytes`; None where not known.
+      speed: the speed of one device.
+      compute_capability: that of a CUDA device, e.g. (9, 0); None for others and where not known.
       keeps_barriers: whether the compiler honours optimization barriers until it has merged
         equal operations. Without that a recomputation in the same block merges back.
       pipelined: the collectives, by XLA's name, that the compiler runs beside another iteration of
-        their loop where it can; XLA:GPU's default, where the program's options say nothing else.
+        their loop where it can; XLA:GPU's default, unless the program's options set another.
     """
 
     platform: str = "cpu"
@@ -104,5 +104,5 @@ _PLATFORMS = {"cpu": "a CPU", "cuda": "a CUDA GPU", "rocm": "a ROCm GPU", "tpu":
 
 
 def called(platform: str) -> str:
-    """One device of a platform, for people: "a TPU"."""
+    """Returns the name of one device of a platform, for people: "a TPU"."""
     return _PLATFORMS.get(platform, platform)
