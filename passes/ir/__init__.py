@@ -1,1 +1,1 @@
-"""What hloom knows of the IR: operations, types, marks, and walking, cloning, rewriting."""
+"""The IR: facts of operations, types, marks, and functions that walk, clone and rewrite it."""

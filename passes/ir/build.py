@@ -1,7 +1,7 @@
 """Writes operations at the insertion point: constants, other forms of a value, slices, reductions
 and counted loops.
 
-Types follow from operands. A form that a value has already costs no operation.
+Types follow from operands. A form that a value already has adds no operation.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from jax.extend.mlir.dialects import stablehlo
 from .values import element_of, shape_of
 
 COUNTER_BITS = 32
-"""Of the integers that loops count in."""
+"""The bits of the integers that loops count in."""
 
 Combiner = Callable[[ir.Value, ir.Value], ir.Value]
-"""Writes what two elements are combined to, as `stablehlo.add` does."""
+"""Writes the combination of two elements, as `stablehlo.add` does."""
 
 
 def typed(
@@ -33,7 +33,7 @@ def typed(
 
 
 def counter_type(shape: Sequence[int] = ()) -> ir.RankedTensorType:
-    """A scalar, or a tensor, of the integers that loops count in."""
+    """Returns the type of a scalar, or a tensor, of the integers that loops count in."""
     return ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(COUNTER_BITS))
 
 
@@ -54,12 +54,12 @@ def integer_like(value: ir.Value, integer: int) -> ir.Value:
 
 
 def zeros(type_: ir.Type) -> ir.Value:
-    """Returns a tensor of zeros, or of whatever a type without a zero makes of it."""
+    """Returns a tensor of zeros, converted for a type without a zero."""
     return zeros_in_steps(type_)[-1].results[0]
 
 
 def zeros_in_steps(type_: ir.Type) -> list[ir.Operation]:
-    """Returns the operations that make `zeros`, the tensor last."""
+    """Returns the operations that compute `zeros`, the tensor last."""
     element = element_of(type_)
     scalar = ir.RankedTensorType.get([], element)
     steps: list[ir.OpView] = []
@@ -79,7 +79,7 @@ def _scalar(type_: ir.Type, text: str) -> ir.OpView:
 
 
 def iota(shape: Sequence[int], axis: int) -> ir.Value:
-    """Numbers from 0 on along an axis, of the type that loops count in."""
+    """Returns the numbers from 0 on along an axis, of the type that loops count in."""
     return stablehlo.iota(counter_type(shape), axis)
 
 
@@ -103,7 +103,7 @@ def broadcast(value: ir.Value, shape: Sequence[int], axes: Sequence[int]) -> ir.
 
 
 def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
-    """``direction`` is one of EQ, NE, GE, GT, LE, LT."""
+    """Returns the comparison of two values; ``direction`` is one of EQ, NE, GE, GT, LE, LT."""
     return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
 
 
@@ -122,8 +122,8 @@ class Box:
     """A part of a value.
 
     Attributes:
-      bounds: by axis, where it begins, a scalar, and how long it is. Of the other axes it has all.
-      zero: where it begins along the others, a scalar; made where it is None.
+      bounds: by axis, its start, a scalar, and its length. Along other axes it is whole.
+      zero: its start along the other axes, a scalar; written where it is None.
     """
 
     bounds: Mapping[int, tuple[ir.Value, int]]
@@ -137,7 +137,7 @@ class Box:
         return typed(whole, shape)
 
     def slice(self, value: ir.Value) -> ir.Value:
-        """This part of a value."""
+        """Returns this part of a value."""
         sizes = self.type_in(value.type).shape
         return stablehlo.dynamic_slice(value, self._starts(len(sizes)), sizes)
 
@@ -160,12 +160,12 @@ def counted_while(
     starts: Sequence[ir.Value],
     body: Callable[[ir.Value, Sequence[ir.Value]], Sequence[ir.Value]],
 ) -> Sequence[ir.Value]:
-    """Returns a `stablehlo.while` of a constant trip count; gives what it carries in the end.
+    """Writes a `stablehlo.while` of a constant trip count; returns its final carries.
 
     Args:
-      trips: how often it runs.
-      starts: what it begins with: a zero of the type that it counts in, then what it carries.
-      body: writes an iteration from the count and what is carried; gives what is carried on.
+      trips: the trip count.
+      starts: the initial carries: a zero of the type that it counts in, then the others.
+      body: writes an iteration from the count and the carries; returns their next values.
     """
     types = [start.type for start in starts]
     made = stablehlo.WhileOp(types, starts).operation

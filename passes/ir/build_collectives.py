@@ -1,7 +1,7 @@
 """Writes collectives at the insertion point, inside of a manual computation.
 
-Devices are named by their numbers in the mesh. A channel is a number that no other collective has
-that may run at the same time.
+Devices are named by their numbers in the mesh. A channel is a number that differs from that of
+every other collective that may run at the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def across(
 ) -> ir.Value:
     """Returns the value combined over the devices of each group.
 
-    Each device gets all of it, or its part along the axis that it is ``scattered`` along.
+    Each device gets the whole value, or its part along the axis ``scattered``.
     """
     replicas = ir.Attribute.parse(dense(groups))
     made: ir.OpView
@@ -59,7 +59,7 @@ def across(
 
 
 def sent(value: ir.Value, pairs: Sequence[tuple[int, int]], channel: int) -> ir.Value:
-    """What a device gets that is the second of a pair from the first one; zeros for others."""
+    """Returns the value sent from the first to the second device of each pair; zeros on others."""
     return stablehlo.CollectivePermuteOp(
         value, ir.Attribute.parse(dense(tuple(pairs))), channel_handle=_handle(channel)
     ).result

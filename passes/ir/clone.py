@@ -1,4 +1,4 @@
-"""Copies: of modules, to change, to try things on, and as bytes; and of operations elsewhere."""
+"""Copies of modules, to change, to measure, and as bytes; and copies of operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clone_module(module: ir.Module) -> ir.Module:
         for name, attribute in _attributes(module).items():
             clone.operation.attributes[name] = attribute
         for operation in module.body.operations:
-            # ip=False: no matter what a caller further up is building, insert nothing there.
+            # ip=False: insert nothing at the insertion point that a caller may have set.
             clone.body.append(operation.operation.clone(ip=False))
     return clone
 
@@ -37,14 +37,14 @@ def bytecode_of(module: ir.Module) -> bytes:
 
 
 def replace_body(module: ir.Module, other: ir.Module) -> None:
-    """Puts copies of all that is in another module of the same context in a module's place."""
+    """Replaces a module's contents with copies of those of another module of the same context."""
     erase(*(view.operation for view in module.body.operations))
     for operation in other.body.operations:
         module.body.append(operation.operation.clone(ip=False))
 
 
 def remap_operands(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
-    """Makes an operation, and everything inside it, read other values than it does, in place."""
+    """Replaces the values that an operation, and everything inside it, reads, in place."""
     for each in (op, *walk.operations(op)):
         for number, operand in enumerate(each.operands):
             exchanged = values.get(operand)
@@ -60,8 +60,8 @@ def rebuilt(
 ) -> ir.Operation:
     """Returns an operation right before another one, and like it but for operands and results.
 
-    MLIR fixes how many of these an operation has. It takes over the other one's code.
-    ``attributes`` take the place of the other one's.
+    MLIR fixes an operation's number of operands and results. The new operation takes over the
+    regions of the old one. ``attributes`` replace those of the old one.
     """
     if attributes is None:
         attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
@@ -85,15 +85,15 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
 
 
 class IRMapping:
-    """From operations and values of a module to those of its clone; neither may be edited yet."""
+    """A map from operations and values of a module to those of its clone, both not edited yet."""
 
     def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
-        """``number`` is an operation's place in the module's text, by ``walk.key``."""
+        """``number`` holds each operation's position in the module's text, by ``walk.key``."""
         self._number = number
         self.ops = list(walk.operations(clone.operation))
         """The clone's operations, in the order of the text."""
         self._known: dict[int, tuple[Any, Any]] = {}
-        """By the identity of a dataclass that was mapped, itself and its counterpart."""
+        """Each dataclass that was mapped and its counterpart, by the identity of the first."""
 
     def op(self, op: ir.Operation) -> ir.Operation:
         """Returns the clone's operation."""
@@ -115,7 +115,7 @@ class IRMapping:
         return block.arguments[ir.BlockArgument(value).arg_number]
 
     def of(self, plan: _T) -> _T:
-        """Returns a plan, of dataclasses, tuples and frozen sets, as one about the clone.
+        """Returns a plan, of dataclasses, tuples and frozen sets, with the clone's operations.
 
         Raises TypeError where it holds other collections.
         """

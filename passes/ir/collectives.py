@@ -1,7 +1,7 @@
-"""What meets other devices: XLA's collectives, and custom calls that say so.
+"""Operations that synchronize with other devices: XLA's collectives, and declared custom calls.
 
-A kernel that accesses the memory of its peers tells what has to be true around it, by the name of
-its target (`hloom.declare_collective`) or on the call itself: in an attribute
+A kernel that accesses the memory of its peers declares which synchronization it needs, by the name
+of its target (`hloom.declare_collective`) or on the call itself: in an attribute
 `hloom.collective`, or in a frontend attribute of that name, which
 `jax.experimental.xla_metadata.set_xla_metadata` writes.
 
@@ -33,32 +33,32 @@ from .ops import facts_of
 from .values import shape_of
 
 ATTRIBUTE = "hloom.collective"
-"""The attribute, of a custom call or among its frontend attributes, that says what it needs."""
+"""The attribute, of a custom call or among its frontend attributes, that declares its needs."""
 
 RAGGED_TARGET = "ragged_all_to_all"
 """The target of the custom call that is `jax.lax.ragged_all_to_all`."""
 
 Participants = frozenset[frozenset[int]]
-"""Who meets: every partition of the module is in one of the sets, alone where it meets nobody."""
+"""The sets of partitions that synchronize: every partition of the module is in exactly one."""
 
 
 class CollectiveError(ValueError):
-    """A kernel's needs that cannot be read or met: the text says which, where, and the remedy."""
+    """A kernel's needs cannot be read or met: the text says which, where, and the remedy."""
 
 
 @dataclass(frozen=True)
 class SyncRequirement:
-    """What has to be true around a kernel that accesses its peers' memory.
+    """The synchronization that a kernel which accesses its peers' memory needs.
 
     Peers may read the operands of a kernel, in the buffers that it is called with. They may write
     to its results only where those are operands in place (`output_operand_aliases`): any other
-    buffer of a result may be in use for something else until the kernel starts.
+    buffer of a result may hold another value until the kernel starts.
 
     Attributes:
-      entry: it starts only once each peer's operands are there.
+      entry: it starts only once each peer's operands are in memory.
       exit: "after": nothing reads its results or writes to its operands before each peer has left
         it. "module": as "after", for the operands alone, and only before the program, or the
-        iteration of the loop around it, ends. None: it takes care of that itself.
+        iteration of the loop around it, ends. None: the kernel ensures that itself.
       groups: the partitions that are each other's peers, a row for each group; partitions in no
         group have no peers. None: all partitions of the module.
     """
@@ -72,10 +72,10 @@ _declared: dict[str, SyncRequirement] = {}
 
 
 def declare(target: str, needs: SyncRequirement) -> None:
-    """Declares what every custom call of a target needs, in this process from now on.
+    """Declares the needs of every custom call of a target, in this process from now on.
 
-    A program calls it as `hloom.declare_collective(target, hloom.SyncRequirement(entry=True))`, and
-    compiles nothing that calls the target before. Raises ValueError where it is declared already,
+    A program calls `hloom.declare_collective(target, hloom.SyncRequirement(entry=True))` before it
+    compiles anything that calls the target. Raises ValueError where the target is declared already,
     with other needs.
     """
     if _declared.setdefault(target, needs) != needs:
@@ -83,7 +83,7 @@ def declare(target: str, needs: SyncRequirement) -> None:
 
 
 def declarations() -> str:
-    """What is declared in this process, as text."""
+    """Returns the declarations of this process, as text."""
     return "".join(f"{target}: {needs}\n" for target, needs in sorted(_declared.items()))
 
 
@@ -98,10 +98,10 @@ def declared(target: str, needs: SyncRequirement) -> Iterator[None]:
 
 
 def sync_requirement_of(call: ir.Operation) -> SyncRequirement | None:
-    """What a custom call needs; None where nobody says that it accesses its peers.
+    """Returns a custom call's needs; None where it is not declared to access its peers.
 
-    The call's own attribute goes before its target's declaration. Raises CollectiveError where the
-    attribute cannot be read.
+    The call's own attribute takes precedence over its target's declaration. Raises CollectiveError
+    where the attribute cannot be read.
     """
     target = target_of(call)
     if target is None:
@@ -116,12 +116,12 @@ def sync_requirement_of(call: ir.Operation) -> SyncRequirement | None:
 
 
 def says_that_it_meets_peers(call: ir.Operation) -> bool:
-    """Whether an attribute of a custom call, or a declaration of its target, says what it needs."""
+    """Whether an attribute of a custom call, or its target's declaration, states its needs."""
     return target_of(call) in _declared or _attribute(call) is not None
 
 
 def described(op: ir.Operation) -> str:
-    """Returns an operation for people: what it is, and where in the user's program."""
+    """Returns a description of an operation for people: its kind, and its source line."""
     target = target_of(op)
     name = op.name if target is None else f"@{target}"
     source = source_of(op.location)
@@ -137,7 +137,7 @@ def parse_sync_requirement(text: str) -> SyncRequirement:
     """Returns the needs that "entry exit=after groups=[[0,1],[2,3]]" spells; each word may be left
     out.
 
-    Raises ValueError, with a text that goes on after the attribute's name.
+    Raises ValueError, with a text that continues after the attribute's name.
     """
     words: dict[str, str] = {}
     exits: dict[str, Literal["after", "module"]] = {"after": "after", "module": "module"}
@@ -196,7 +196,7 @@ def _attribute(call: ir.Operation) -> str | None:
 
 
 def partitions_of_groups(groups: Groups | None, partitions: int) -> Participants:
-    """Who meets where these groups do; None stands for one group of all.
+    """Returns the sets of partitions that these groups are; None is one group of all.
 
     Raises ValueError where the module has no such partition, or a partition is in two groups.
     """
@@ -223,7 +223,7 @@ def groups_of_partitions(participants: Participants) -> Groups:
 
 
 def covers(participants: Participants, needed: Participants) -> bool:
-    """Whether all who need to meet are together in a participants, others with them or not."""
+    """Whether each set of ``needed`` is contained in one set of ``participants``."""
     return all(any(group <= each for each in participants) for group in needed)
 
 
@@ -254,10 +254,10 @@ def ragged_groups(call: ir.Operation) -> Groups:
 
 
 def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
-    """Who has arrived at one of XLA's collectives once a partition has its result.
+    """Returns the sets of partitions that have arrived at a collective once one has its result.
 
-    None where that is not sure: not all data comes from everybody (a permutation, a broadcast), the
-    groups are not partitions or cannot be read, or there is no data at all.
+    None where that is not certain: not all data comes from all partitions (a permutation, a
+    broadcast), the groups are not partitions or cannot be read, or the data is empty.
     """
     attributes = walk.readable_attributes(op)
     if not facts_of(op.name).synchronizes or attributes.get("channel_handle") is None:
@@ -274,16 +274,16 @@ def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
 
 
 _OF_GROUPS = ("channel_handle", "replica_groups", "use_global_device_ids")
-"""Attributes that tell which devices exchange with each other."""
+"""Attributes that name the devices which exchange data."""
 
 
 def all_gathered(part: ir.Value, axis: int, devices: int, like: ir.Operation) -> ir.Value:
     """Returns the parts of all devices of a group along an axis, at the insertion point.
 
     Args:
-      part: the device's own.
-      axis: along which the parts follow each other.
-      devices: of a group.
+      part: the device's own part.
+      axis: the axis along which the parts are concatenated.
+      devices: the number in a group.
       like: a collective of the same groups.
     """
     shape = shape_of(part)
@@ -303,8 +303,8 @@ def permuted(value: ir.Value, pairs: Sequence[tuple[int, int]], like: ir.Operati
     """Returns the value of another device, at the insertion point.
 
     Args:
-      value: the device's own.
-      pairs: of partitions, the source before the target.
+      value: the device's own value.
+      pairs: pairs of partitions, the source before the target.
       like: a collective with the channel to use.
     """
     made = ir.Operation.create(
@@ -322,12 +322,12 @@ def permuted(value: ir.Value, pairs: Sequence[tuple[int, int]], like: ir.Operati
 
 
 def sent_bytes(kind: str, result_bytes: int, devices: int) -> int:
-    """What a device of a group sends in a collective, by the ring that moves least.
+    """Returns the bytes that a device of a group sends in a collective, by the cheapest ring.
 
     Args:
-      kind: XLA's name of it, e.g. "all-gather".
-      result_bytes: of what it gives a device.
-      devices: of a group.
+      kind: XLA's name of the collective, e.g. "all-gather".
+      result_bytes: those of the result on a device.
+      devices: the number in a group.
     """
     others = devices - 1
     match kind:
@@ -347,8 +347,8 @@ def replica_groups(
     """Returns the rows of a `replica_groups` attribute, -1 where one is filled up; () stands for
     all.
 
-    None where it cannot be read for sure: there is none, or it names a part of an axis, or a mesh
-    whose devices are in an order of their own.
+    None where it cannot be read with certainty: the attribute is missing, or names a part of an
+    axis, or a mesh whose devices are in an order of their own.
     """
     if isinstance(attribute, ir.DenseIntElementsAttr):
         return tuple(map(tuple, np.array(attribute).tolist()))
@@ -379,7 +379,7 @@ def _axis_sizes(op: ir.Operation, named: ir.Attribute) -> dict[str, int] | None:
 
 
 def _has_own_order(op: ir.Operation) -> bool:
-    """Whether the mesh lists its devices; XLA reads its StableHLO form where there is one."""
+    """Whether the mesh lists its devices; XLA reads the mesh's StableHLO form where it exists."""
     form = walk.readable_attributes(op).get("stablehlo.mesh")
     listed = "device_ids" in form if isinstance(form, ir.DictAttr) else form is not None
     return bool(list(mesh.mesh_of(op).device_ids)) or listed

@@ -1,5 +1,5 @@
-"""What a custom call is: its target, its API version, the operands that its results lie in; and
-the placements by which JAX tells XLA where a value lies, on the device or on its host."""
+"""Custom calls: the target, the API version, the operands that results alias; and the placements
+by which JAX sets the memory of a value, the device's or its host's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from . import walk
 CUSTOM_CALL = "stablehlo.custom_call"
 
 OWN = "hloom."
-"""How the targets of hloom's own kernels begin."""
+"""The prefix of the targets of hloom's own kernels."""
 
 TYPED_FFI = 4
 """The `api_version` of a custom call to a typed FFI handler."""
 
 TYPED_ATTRIBUTES = "mhlo.backend_config"
-"""Where JAX writes the attributes for a typed FFI handler, and then no `api_version`."""
+"""The attribute in which JAX writes those of a typed FFI handler, without an `api_version`."""
 
 DEVICE, PINNED_HOST = "device", "pinned_host"
 """JAX's names of memories."""
@@ -42,7 +42,7 @@ def target_of(op: ir.Operation) -> str | None:
 
 
 def is_typed_ffi(call: ir.Operation) -> bool:
-    """Whether a custom call goes to a typed FFI handler; the others are legacy."""
+    """Whether a custom call calls a typed FFI handler; the others are legacy."""
     attributes = walk.readable_attributes(call)
     version = attributes.get("api_version")
     typed = isinstance(version, ir.IntegerAttr) and version.value == TYPED_FFI
@@ -68,7 +68,7 @@ def is_host_callback(op: ir.Operation) -> bool:
 
 
 def placed(value: ir.Value, memory: str) -> ir.Value:
-    """Returns the value, placed in a memory; made at the insertion point, as JAX lowers
+    """Returns the value, placed in a memory; written at the insertion point, as JAX lowers
     `device_put`."""
     attributes = {
         "call_target_name": ir.StringAttr.get(PLACEMENT),
@@ -87,7 +87,7 @@ _ALLOCATE = "AllocateBuffer"
 
 
 def allocated(type_: ir.Type) -> ir.Value:
-    """Returns a tensor in a buffer of its own, whatever is in it; made at the insertion point."""
+    """Returns a tensor in a buffer of its own, uninitialized; written at the insertion point."""
     call = ir.Operation.create(
         CUSTOM_CALL,
         results=[type_],
@@ -109,9 +109,9 @@ def placement_of(op: ir.Operation) -> str | None:
 
 
 def is_stored_on_host(update: ir.Operation) -> bool:
-    """Whether a `dynamic_update_slice` stores what is placed on the host: its operand lies there.
+    """Whether a `dynamic_update_slice` stores a value placed on the host: its operand is there.
 
-    Reshapes and broadcasts between the two are looked through.
+    Reshapes and broadcasts between placement and update are ignored.
     """
     value = update.operands[1]
     while isinstance(value, ir.OpResult):
@@ -123,8 +123,8 @@ def is_stored_on_host(update: ir.Operation) -> bool:
 
 
 def loads_ahead(op: ir.Operation) -> dict[int, ir.Operation]:
-    """By carry, the placements on the device that a loop hands to its next iteration; none where
-    the operation is no loop."""
+    """Returns, by carry, the placements on the device that a loop passes to its next iteration;
+    none where the operation is no loop."""
     if op.name != "stablehlo.while":
         return {}
     found: dict[int, ir.Operation] = {}

@@ -1,8 +1,8 @@
-"""Erasing operations and arguments: nothing is erased that something left behind reads.
+"""Erasing operations and arguments: nothing is erased that a remaining operation reads.
 
-The bindings free an operation also where its results are read. What reads them then reads freed
-memory, and ends the process, now or much later. So this module alone erases (a test holds it), and
-checks before: a rewrite that goes wrong is an error in words.
+The bindings free an operation even where its results are read. The reader then reads freed memory,
+which ends the process, now or much later. So this module alone erases (a test checks that), and
+checks first: a rewrite that goes wrong raises an error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .locations import source_line
 
 
 class StillReadError(Exception):
-    """What was to be erased is read by something that stays."""
+    """An operation that stays reads a value that was to be erased."""
 
 
 def erase(*ops: ir.Operation) -> None:
-    """Erases operations with all code in them, in whatever order they are given.
+    """Erases operations with all code in them; their order does not matter.
 
     Raises StillReadError, before anything is erased, where an operation that stays reads a result
     of one, or anything outside of one reads a value of the code in it.
@@ -31,7 +31,7 @@ def erase(*ops: ir.Operation) -> None:
     group = _Group(ops)
     waiting = list(group.keys)
     order: dict[Hashable, None] = {}
-    """Each behind all that read it."""
+    """The operations, each after all its readers."""
     opened: set[Hashable] = set()
     while waiting:
         key = waiting[-1]
@@ -50,7 +50,7 @@ def erase(*ops: ir.Operation) -> None:
 
 
 def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
-    """Erases an operation whose results these values take the place of."""
+    """Replaces the results of an operation with other values, and erases it."""
     for result, value in zip(op.results, values, strict=True):
         result.replace_all_uses_with(value)
     erase(op)
@@ -60,8 +60,8 @@ class _Group:
     """Operations that are erased together.
 
     Attributes:
-      keys: each by a key, one without results by its number: `walk.key` would hash its operands,
-        once for each of them.
+      keys: each operation by a key, that of one without results its number: `walk.key` would hash
+        its operands, once for each of them.
     """
 
     def __init__(self, ops: Iterable[ir.Operation]) -> None:
@@ -75,7 +75,7 @@ class _Group:
                 self.keys[self._key(op)] = op
 
     def key_around(self, op: ir.Operation) -> Hashable | None:
-        """Returns the key of the operation of the group that another one is or is in."""
+        """Returns the key of the operation of the group that ``op`` is or is inside of."""
         current: ir.Operation | None = op
         while current is not None:
             key = self._key(current)

@@ -2,7 +2,7 @@
 
 JAX records which transformation made an operation: ``jit(step)/jvp()/mul`` in the forward pass,
 ``jit(step)/transpose(jvp())/mul`` in the backward pass. Operations of a called function carry only
-their own part; XLA's inliner and ours put the call's name before it.
+their own part; XLA's inliner and ours prepend the call's name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 from .names import Frame, SourceLine
 
 REMAT_SCOPE = "hloom.remat"
-"""Name-stack component of every operation that rematerialization added."""
+"""The name-stack component of every operation that rematerialization added."""
 
 
 def operation_name(location: ir.Location) -> str:
@@ -40,18 +40,18 @@ def call_stack(location: ir.Location) -> tuple[Frame, ...]:
 
 
 def source_line(location: ir.Location) -> str:
-    """``file:line`` of the user's own program, or the empty string."""
+    """Returns ``file:line`` of the user's own program, or the empty string."""
     return source_of(location).line
 
 
 def named(op: ir.Operation) -> str:
-    """Returns an operation for people, by what it does: "dot_general (train.py:12)"."""
+    """Returns a description of an operation by its kind: "dot_general (train.py:12)"."""
     line, kind = source_line(op.location), op.name.rpartition(".")[2]
     return f"{kind} ({line})" if line else kind
 
 
 def called(location: ir.Location, otherwise: str) -> str:
-    """Returns an operation for people, by JAX's name of it: "jit(step)/mul (train.py:12)"."""
+    """Returns a description of an operation by JAX's name: "jit(step)/mul (train.py:12)"."""
     name, source = operation_name(location) or otherwise, source_of(location)
     return f"{name} ({source})" if source.line else name
 
@@ -75,10 +75,10 @@ def _frames(location: ir.Location) -> Iterator[Frame]:
 
 
 def qualified(caller: str, location: ir.Location, call: ir.Location | None = None) -> ir.Location:
-    """``location`` with the caller's name stack put before its own.
+    """Returns ``location`` with the caller's name stack prepended to its own.
 
-    Its call stack goes on with that of ``call``, as XLA's inliner has it; where it has none, as in
-    the functions of JAX itself, that of ``call`` takes its place.
+    Its call stack continues with that of ``call``, as in XLA's inliner; where it has none, as in
+    the functions of JAX itself, it becomes that of ``call``.
     """
     own = operation_name(location)
     if not caller:
@@ -98,11 +98,11 @@ def _without_name(location: ir.Location) -> ir.Location:
 
 
 def scoped(location: ir.Location, scope: str) -> ir.Location:
-    """``location`` with ``scope`` before the last component of its name stack."""
+    """Returns ``location`` with ``scope`` before the last component of its name stack."""
     outer, _, leaf = operation_name(location).rpartition("/")
     return ir.Location.name("/".join(filter(None, (outer, scope, leaf))), _without_name(location))
 
 
 def rematerialized(location: ir.Location) -> ir.Location:
-    """``location`` with the remat scope before the last component of its name stack."""
+    """Returns ``location`` with the remat scope before the last component of its name stack."""
     return scoped(location, REMAT_SCOPE)
