@@ -22,11 +22,11 @@ optimization barriers, but no data dependencies.
   read it from then on. Each value of `kept` stays in its buffer until all have arrived.
 - `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all`, ordered by tokens.
 - `hloom.uninitialized` returns a tensor of which no element is read before it is written, so that
-  it does not matter what is in it. Its decomposition returns zeros.
+  its contents do not matter. Its decomposition returns zeros.
 
-Decompositions order operations by data: what depends on a result runs after what the result depends
-on. XLA must not fold them. Nothing in them is a constant to XLA if the first token comes from a
-custom call:
+Decompositions order operations by data: an operation that depends on a result runs after those that
+the result depends on. XLA must not fold them. Nothing in them is a constant to XLA if the first
+token comes from a custom call:
 
 - the token is compared with 0, which it always equals, and the other side of the select has other
   data;
@@ -66,8 +66,8 @@ UNINITIALIZED = "hloom.uninitialized"
 
 CAPTURE_REGION = PREFIX + "capture_region"
 """Work that is to run as one CUDA graph: `passes/capture`. Its decomposition is the work; lowering
-makes compile options of its attributes: the pass's `min_ops`, `loops` and `collectives`, how many
-`operations` are in it, and whether the module `has_loops` or branches."""
+turns its attributes into compile options: the pass's `min_ops`, `loops` and `collectives`, the
+number of `operations` in it, and whether the module `has_loops` or branches."""
 
 COMPOSITE = "stablehlo.composite"
 
@@ -84,8 +84,8 @@ class BarrierKind(enum.StrEnum):
     MODULE = "module"
     """At the end: the program ends only once all have left its kernels."""
     PIN = "pin"
-    """Keeps buffers where they are, beside a collective that does the waiting. Its groups are the
-    single partitions."""
+    """Keeps buffers allocated, beside a collective that does the waiting. Its groups are the single
+    partitions."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def rendezvous(mark: ir.Operation) -> Rendezvous:
 def mark_attributes(
     name: str, decomposition: str, own: dict[str, ir.Attribute]
 ) -> dict[str, ir.Attribute]:
-    """Returns the attributes of a mark that means what a function does, its own among them."""
+    """Returns the attributes of a mark whose decomposition is a function, its own among them."""
     return {
         "name": ir.StringAttr.get(name),
         "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
@@ -221,7 +221,7 @@ class MarkBuilder:
         return output, token
 
     def uninitialized(self, type_: ir.Type) -> ir.Value:
-        """Returns a ranked tensor of this type and static shape, whatever is in it."""
+        """Returns an uninitialized ranked tensor of this type and static shape."""
         [value] = self._composite(UNINITIALIZED, [], [type_], uninitialized_text(type_))
         return value
 
@@ -300,12 +300,12 @@ _NEVER = (
 
 
 def token_text() -> str:
-    """`() -> token`."""
+    """Returns the decomposition `() -> token`."""
     return _function([], [_ZERO], ["%zero"], [TOKEN_TYPE])
 
 
 def add_dependency_text(types: Sequence[ir.Type]) -> str:
-    """`(token, x...) -> (x...)`."""
+    """Returns the decomposition `(token, x...) -> (x...)`."""
     names = _names("x", types)
     lines, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
     return _function(
@@ -317,7 +317,7 @@ def add_dependency_text(types: Sequence[ir.Type]) -> str:
 
 
 def after_all_text(types: Sequence[ir.Type]) -> str:
-    """`(token, y...) -> token`."""
+    """Returns the decomposition `(token, y...) -> token`."""
     names = _names("y", types)
     lines, bits = _bits(dict(zip(names, types, strict=True)))
     lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
@@ -326,7 +326,7 @@ def after_all_text(types: Sequence[ir.Type]) -> str:
 
 
 def barrier_text(types: Sequence[ir.Type], results: int, channel: int, groups: Groups) -> str:
-    """`(token, x..., kept...) -> (token, x...)`; `types` and `results` count the token."""
+    """Returns `(token, x..., kept...) -> (token, x...)`; `types` and `results` count the token."""
     names = _names("x", types[1:])
     values = dict(zip(names, types[1:], strict=True))
     lines, bits = _bits(values)
@@ -349,7 +349,7 @@ def barrier_text(types: Sequence[ir.Type], results: int, channel: int, groups: G
 
 
 def ragged_all_to_all_text(call: ir.Operation, channel: int, groups: Groups) -> str:
-    """`(token, operand, output, four of offsets and sizes) -> (output, token)`."""
+    """Returns `(token, operand, output, four of offsets and sizes) -> (output, token)`."""
     types = [operand.type for operand in call.operands]
     names = _names("x", types)
     lines_of_passed, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
@@ -371,7 +371,7 @@ def ragged_all_to_all_text(call: ir.Operation, channel: int, groups: Groups) -> 
 
 
 def uninitialized_text(type_: ir.Type) -> str:
-    """`() -> x`."""
+    """Returns the decomposition `() -> x`."""
     scalar = f"tensor<{ir.RankedTensorType(type_).element_type}>"
     lines = [
         _ZERO,

@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import sdy
 from . import walk
 
 MANUAL_COMPUTATION = "sdy.manual_computation"
-"""JAX's `shard_map`: inside, values have their size on one partition."""
+"""The operation of JAX's `shard_map`: inside, values have their size on one partition."""
 
 PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module."""
@@ -23,7 +23,7 @@ def partition_count(module: ir.Module) -> int:
 
 
 def is_partitioned(op: ir.Operation) -> bool:
-    """Whether an operation is of a module that is partitioned over several devices."""
+    """Whether an operation is in a module that is partitioned over several devices."""
     return _count(walk.module_of(op), PARTITIONS) > 1
 
 
@@ -91,7 +91,8 @@ def groups_along(sizes: Mapping[str, int], names: Sequence[str]) -> tuple[tuple[
 
 
 def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:
-    """Over how many devices an axis, or a part of one, splits; 1 where the mesh has none such."""
+    """Returns the number of devices that an axis, or a part of one, splits over; 1 where the mesh
+    has no such axis."""
     part = axis.sub_axis_info
     return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
 

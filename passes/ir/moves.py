@@ -1,9 +1,9 @@
-"""Moving operations inside of their block: nothing is moved past what it reads, or what reads it.
+"""Moving operations inside of their block: no operation is moved past its operands or its readers.
 
-The bindings move an operation anywhere. What is wrong then is found when the module is verified,
-far from its cause. So passes that move operations of a block do it here (a test holds it), where
-all that an operation reads and all that reads it is looked at before anything is moved. A move that
-another rewrite has made already is none: two rewrites may want an operation before each of theirs.
+The bindings move an operation anywhere. An error then shows when the module is verified, far from
+its cause. So passes move operations of a block by this module only (a test checks that), which
+checks all operands and readers before anything is moved. A move that another rewrite has made
+already does nothing: two rewrites may need an operation before each of theirs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .values import defining_op
 
 
 class MisplacedError(Exception):
-    """What was to be moved would stand before what it reads, or behind what reads it."""
+    """A move would place an operation before one of its operands, or after one of its readers."""
 
 
 def move_before(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
-    """Has operations stand before another one of their block; those that do stay where they are.
+    """Moves operations before another one of their block, except those that are before it already.
 
     They are given in the order of the text. Raises MisplacedError, before anything is moved, where
-    one reads what would stand behind it.
+    an operand of one would be after it.
     """
     moved = [op for op in ops if not op.is_before_in_block(place)]
     with_them = {walk.key(op) for op in moved}
@@ -37,10 +37,10 @@ def move_before(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
 
 
 def move_behind(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
-    """Has operations stand right behind another one of their block; those behind it stay.
+    """Moves operations right after another one of their block, except those after it already.
 
     They are given in the order of the text. Raises MisplacedError, before anything is moved, where
-    something that stays reads one.
+    an operation that stays reads one.
     """
     moved = [op for op in ops if not place.is_before_in_block(op)]
     with_them = {walk.key(op) for op in moved}
@@ -60,16 +60,16 @@ def move_into(place: ir.Operation, ops: Iterable[ir.Operation]) -> None:
     """Moves operations right before one of another block, in the order given, or of their own block
     while a rewrite replaces what they read.
 
-    What they read is not looked at: what they read there is given to them before or afterwards.
+    Operands are not checked: the caller replaces them before or afterwards.
     """
     for op in ops:
         op.move_before(place)
 
 
 def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
-    """Puts all operations of a block but its terminator in an order.
+    """Reorders all operations of a block but its terminator.
 
-    Raises MisplacedError, before anything is moved, where one would stand before what it reads.
+    Raises MisplacedError, before anything is moved, where one would be before one of its operands.
     """
     place = {walk.key(op): number for number, op in enumerate(order)}
     for op in order:
@@ -85,7 +85,7 @@ def _is_earlier(place: Mapping[Hashable, int], number: int, op: ir.Operation) ->
 def _check_read(
     op: ir.Operation, with_it: Collection[Hashable], is_before: Callable[[ir.Operation], bool]
 ) -> None:
-    """Raises MisplacedError where an operation would stand before what it reads."""
+    """Raises MisplacedError where an operation would be before one of its operands."""
     for value in walk.values_read(op):
         maker = defining_op(value)
         if maker is None or maker.block != op.block or walk.key(maker) in with_it:

@@ -1,6 +1,6 @@
-"""What JAX's names and call stacks tell people: the user's own line, the layer, the argument.
+"""Reading JAX's names and call stacks for people: the user's own line, the layer, the argument.
 
-Texts alone, so that whoever reads XLA's text, a dump, or the stack of Python uses the same rules.
+It reads only texts, so that the same rules apply to XLA's text, a dump, and the stack of Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INSTALLED_HERE = tuple(sysconfig.get_path(name) for name in ("platstdlib", "scr
 def is_installed(file: str) -> bool:
     """Whether a file is one of an installed package or of Python, here or on another machine.
 
-    So are the scripts that packages install, as `pytest`.
+    True also for the scripts that packages install, e.g. `pytest`.
     """
     if _PACKAGES.match(file) or _STANDARD_LIBRARY.match(file) or file.startswith("<frozen "):
         return True
@@ -31,7 +31,7 @@ def is_installed(file: str) -> bool:
 
 
 def short_line(line: str) -> str:
-    """Returns a source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
+    """Returns a source line without uninformative folders: "flax/nnx/nn/linear.py:422"."""
     for folders in (_PACKAGES, _STANDARD_LIBRARY):
         inside, found = folders.subn("", line)
         if found:
@@ -40,7 +40,7 @@ def short_line(line: str) -> str:
 
 
 class Frame(NamedTuple):
-    """One call on a stack of Python: "file:line", its file, and the function it stands in."""
+    """One call on a stack of Python: "file:line", its file, and the function around it."""
 
     line: str
     file: str
@@ -49,13 +49,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLine:
-    """Where in the user's program an operation was written.
+    """The line of the user's program in which an operation was written.
 
     Attributes:
       line: "file:line" of the innermost call outside of installed packages; where there is none,
         of the innermost call at all. Empty where nothing is known.
       library: "file:line" of the innermost call, where that is in a package which `line` calls.
-      function: the function that `line` stands in; empty where it is not known.
+      function: the function that contains `line`; empty where it is not known.
     """
 
     line: str = ""
@@ -64,7 +64,7 @@ class SourceLine:
 
     @classmethod
     def of(cls, frames: Iterable[Frame]) -> SourceLine:
-        """Returns the line that a call stack, the innermost call first, tells of."""
+        """Returns the source line of a call stack, the innermost call first."""
         innermost = None
         for frame in frames:
             innermost = innermost or frame
@@ -78,7 +78,7 @@ class SourceLine:
 
     @property
     def short(self) -> str:
-        """Both lines without the folders that say nothing."""
+        """Returns both lines without uninformative folders."""
         both = filter(
             None, (short_line(self.line), self.library and f"({short_line(self.library)})")
         )
@@ -112,11 +112,11 @@ def layer(name: str) -> tuple[str, ...]:
     """Returns the layer that an operation belongs to: the scopes of its name stack, outermost
     first.
 
-    Transforms, calls, loops and branches are left out, and the numbers of layers that are alike:
-    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is of ("GPT", "block").
+    Transforms, calls, loops and branches are left out, and the numbers of equal layers:
+    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is in ("GPT", "block").
     """
     found: list[str] = []
-    # XLA joins the names of operations that it has made one of.
+    # XLA joins the names of operations that it has merged.
     path = split_name(name.partition(";")[0])[0]
     while path:
         path, component = split_name(path.removesuffix("/"))
@@ -130,15 +130,15 @@ def layer(name: str) -> tuple[str, ...]:
 
 _COMPONENT = re.compile(r"\[[^\[\]]*\]|\.?[^.\[\]]+")
 _STATES = frozenset({"mu", "nu", "params", "trace"})
-"""What optax, Flax and Haiku call a tree that has an array for each parameter, or is them."""
+"""The names that optax, Flax and Haiku give a tree with an array for each parameter."""
 
 
 def argument_groups(names: Iterable[str]) -> list[str]:
-    """For each argument of a program, by its path in the tree of arguments, what it is part of.
+    """Returns the group of each argument of a program, by its path in the tree of arguments.
 
-    The path up to a tree of parameters or of an optimizer's state, "state.opt_state[0].mu" of
-    "state.opt_state[0].mu['w']"; beside such trees its first two components, "state.step"; else
-    the argument that the function has, "batch" of "batch['tokens']".
+    The group is the path up to a tree of parameters or of an optimizer's state,
+    "state.opt_state[0].mu" for "state.opt_state[0].mu['w']"; beside such trees the first two
+    components, "state.step"; else the function's own argument, "batch" for "batch['tokens']".
     """
     paths = [_COMPONENT.findall(name) or [name] for name in names]
     ends = [_end_of_states(path) for path in paths]
@@ -150,6 +150,6 @@ def argument_groups(names: Iterable[str]) -> list[str]:
 
 
 def _end_of_states(path: list[str]) -> int:
-    """How long a path is up to the first component that names a tree of states; 0 for none."""
+    """Returns the length of a path up to the first tree of states that it names; 0 for none."""
     words = [component.strip(".[]'\"") for component in path]
     return next((at for at, word in enumerate(words, start=1) if word in _STATES), 0)

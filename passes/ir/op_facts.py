@@ -1,9 +1,8 @@
 """Facts about operations: the columns of the table in `ops`.
 
-A row holds what is true of an operation whatever its operands and attributes are. What depends on
-these is decided where it is asked: whether a single operation may be recomputed, in
-`analysis/purity`; what it costs, in `analysis/cost`; whether a graph can hold it, in
-`capture/capturable`.
+A row has the facts that hold for any operands and attributes of an operation. Facts that depend on
+these are computed elsewhere: whether a single operation may be recomputed, in `analysis/purity`;
+its cost, in `analysis/cost`; whether a graph can contain it, in `capture/capturable`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from dataclasses import dataclass
 
 
 class Category(enum.StrEnum):
-    """What an operation is."""
+    """The category of an operation."""
 
     CONSTANT = "constant"
     """No operand that holds data: a constant or an iota."""
     ELEMENTWISE = "elementwise"
     MOVEMENT = "movement"
-    """Elements in other places or another shape, at addresses known before the program runs, or by
-    one offset for all."""
+    """Elements moved or in another shape, at addresses known before the program runs, or by one
+    offset for all."""
     INDEXED = "indexed"
     """Elements at addresses that are data: a gather, a scatter, an update of a slice."""
     REDUCTION = "reduction"
@@ -36,7 +35,7 @@ class Category(enum.StrEnum):
     MANUAL = "manual computation"
     """Code that every device runs on its own part of the values."""
     CALL = "call"
-    """Work that is written elsewhere: in a function, a library, a kernel."""
+    """A call of code elsewhere: in a function, a library, a kernel."""
     RELABEL = "relabel"
     """Results equal the operands: a barrier for the compiler, a sharding constraint."""
     BOOKKEEPING = "bookkeeping"
@@ -44,20 +43,21 @@ class Category(enum.StrEnum):
     TERMINATOR = "terminator"
     DECLARATION = "declaration"
     OTHER = "other"
-    """Nothing hloom relies on: an operation that JAX does not write, or of another dialect."""
+    """An operation that hloom does not rely on: one that JAX does not write, or of another
+    dialect."""
 
 
 class OpKind(enum.StrEnum):
     """Whether an operation may be recomputed, as long as everything in its regions may be."""
 
     CONSTANT = "constant"
-    """Costs nothing to have again."""
+    """Costs nothing to recompute."""
     CHEAP = "cheap"
     """Pure, and as fast as reading its operands and writing its results."""
     REDUCTION = "reduction"
     """Pure and cheap, but reads much more than it writes."""
     EXPENSIVE = "expensive"
-    """Pure, but worth its time: recomputed only where that is weighed against memory."""
+    """Pure, but expensive: recomputed only where its time is weighed against memory."""
     OPAQUE = "opaque"
     """Never recomputed: a collective, ordered, with side effects, or unknown."""
 
@@ -66,19 +66,18 @@ class BufferUse(enum.StrEnum):
     """Which operands and results of an operation are buffers in memory."""
 
     FREE = "free"
-    """A constant or an iota: its result is made inside whoever reads it."""
+    """A constant or an iota: its result is computed inside its readers."""
     FUSED = "fused"
     """Movement: its result is in memory only where a reader cannot fuse it."""
     ELEMENTWISE = "elementwise"
-    """Like FUSED, but element by element: a kernel that makes its result of another kernel's by
-    such operations alone may write it over that."""
+    """Like FUSED, but element by element: a kernel that computes its result from another kernel's
+    by such operations alone may overwrite the other result."""
     HEAVY = "heavy"
-    """Like ELEMENTWISE, but too slow to be done once for each reader: with several its result is
-    kept."""
+    """Like ELEMENTWISE, but too slow to repeat for each reader: with several its result is kept."""
     SHIFT = "shift"
     """A softmax's x - max(x): like HEAVY where nothing but it reads the maximum, which is then
-    made in its kernel; else like FUSED. The maximum is the last operand, broadcast. No row has
-    this: it is a subtraction in such a place."""
+    computed in its kernel; else like FUSED. The maximum is the last operand, broadcast. No row has
+    this use: it is that of a subtraction in such a place."""
     VIEW = "view"
     """A reshape: its result is its operand's buffer, or fused as its operand is."""
     ALIAS = "alias"
@@ -89,29 +88,29 @@ class BufferUse(enum.StrEnum):
     REDUCTION = "reduction"
     """Fuses what it reads; its result is in memory."""
     ROWS = "rows"
-    """Like REDUCTION, but of rows that lie in memory as they are reduced, and short enough for one
-    kernel: XLA may make it in the kernel that reads it. No row has this: it is a reduction along
-    the last axes."""
+    """Like REDUCTION, but of rows that are contiguous in memory, and short enough for one kernel:
+    XLA may compute it in the kernel that reads it. No row has this use: it is that of a reduction
+    along the last axes."""
     WHOLE = "whole"
     """Operands and results are in memory: a product, a sort, a custom call."""
     LIBRARY = "library"
-    """Like WHOLE, in a library: its result comes in a tuple, beside the memory that the library
-    works in, and XLA writes nothing over what is in a tuple."""
+    """Like WHOLE, in a library: its result is in a tuple, beside the library's scratch memory, and
+    XLA does not reuse buffers in a tuple."""
     PRODUCT = "product"
     """Fuses what it reads; its result is in memory unless one kernel alone reads it, elementwise or
-    a reduction, which its own then ends with. No row has this: it is a product on a TPU."""
+    a reduction, which its own then ends with. No row has this use: a product on a TPU has it."""
     UPDATE = "update"
-    """Like IN_PLACE, but fuses what it writes. No row has this: it is an update of a slice on a
-    TPU."""
+    """Like IN_PLACE, but fuses what it writes. No row has this use: an update of a slice on a TPU
+    has it."""
 
 
 class Traffic(enum.StrEnum):
     """Which bytes an operation moves to and from the device's memory."""
 
     NONE = "none"
-    """It launches no kernel."""
+    """None: it launches no kernel."""
     FUSED = "fused"
-    """Operands that are in memory, and the result where a reader wants it there."""
+    """Operands that are in memory, and the result where a reader needs it in memory."""
     FUSED_OPERANDS = "fused operands"
     """Operands that are in memory, and all results."""
     GATHERED = "gathered"
@@ -121,34 +120,34 @@ class Traffic(enum.StrEnum):
     SCATTERED = "scattered"
     """The result, the indices, and the elements that have updates."""
     KERNEL = "kernel"
-    """What is known of a custom call's kernel; else all operands and results."""
+    """The known traffic of a custom call's kernel; else all operands and results."""
     WHOLE = "whole"
     """All operands and results."""
 
 
 class Regions(enum.StrEnum):
-    """What an operation's regions are."""
+    """The kind of an operation's regions."""
 
     NONE = "none"
     CODE = "code"
     """Parts of the program, on values of any size."""
     COMBINER = "combiner"
-    """A function of scalars: how a reduction adds, how a sort compares."""
+    """A function of scalars: the sum of a reduction, the comparison of a sort."""
     OTHER = "other"
-    """Code that no pass looks into."""
+    """Code that no pass reads."""
 
 
 @dataclass(frozen=True)
 class OpFacts:
-    """One row of the table. The defaults are those of an operation that nothing is known of.
+    """One row of the table. The defaults are those of an unknown operation.
 
     Attributes:
       kind: whether it may be recomputed.
-      use: what of it is in memory.
-      traffic: which bytes it moves.
+      use: which of its operands and results are in memory.
+      traffic: the bytes that it moves.
       flops: FLOPs for each element of its first result; None where `analysis/flops` counts them.
-      fuses_operands: XLA may make its operands inside its kernel, although they count as being in
-        memory by ``use``.
+      fuses_operands: XLA may compute its operands inside its kernel, although they count as being
+        in memory by ``use``.
       light: it costs nothing inside the kernel of each of its readers.
       synchronizes: each result depends on an operand of every member of its replica group.
       no_capture: why a CUDA graph never holds it, for people; None where one may.
@@ -174,7 +173,7 @@ class OpFacts:
 
     @functools.cached_property
     def is_fusible(self) -> bool:
-        """Whether XLA makes its result inside the kernel that reads it."""
+        """Whether XLA computes its result inside the kernel that reads it."""
         return self.traffic is Traffic.FUSED
 
     @functools.cached_property
@@ -191,7 +190,7 @@ class OpFacts:
 
     @functools.cached_property
     def launches_kernel(self) -> bool:
-        """Whether it takes a kernel of its own, at least."""
+        """Whether it launches at least one kernel of its own."""
         return self.traffic not in (Traffic.NONE, Traffic.FUSED)
 
     @functools.cached_property

@@ -53,7 +53,7 @@ def _elementwise(
 
 
 def _heavy(names: str, flops: int, **facts: Any) -> _Rows:
-    """XLA keeps their results rather than doing them again for each reader."""
+    """Returns rows of work whose result XLA keeps rather than recomputing it for each reader."""
     return _elementwise(names, flops, BufferUse.HEAVY, **facts)
 
 
@@ -80,7 +80,7 @@ def _kernel(
     kind: OpKind = OpKind.EXPENSIVE,
     **facts: Any,
 ) -> _Rows:
-    """Pure work in a kernel of its own."""
+    """Returns rows of pure work in a kernel of its own."""
     return _rows(names, category, kind=kind, flops=flops, **facts)
 
 
@@ -93,19 +93,20 @@ def _combining(name: str, **facts: Any) -> _Rows:
 
 
 def _nothing(names: str, category: Category, **facts: Any) -> _Rows:
-    """No work for the device."""
+    """Returns rows of operations without work for the device."""
     return _rows(names, category, traffic=Traffic.NONE, flops=0, **facts)
 
 
 def _uncommon(names: str, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
-    """Pure operations that JAX does not write or that take shapes as data: never recomputed."""
+    """Returns rows of pure operations that JAX does not write, or with shapes as data: never
+    recomputed."""
     return _rows(names, Category.OTHER, use=use, **facts)
 
 
 _LIBRARY = "a library call that XLA does not capture"
-"""For what XLA hands to cuDNN, cuFFT, cuSOLVER and cuBLAS through thunks that it never puts into a
-graph. (A convolution that autotuning turns into a cuDNN graph would be captured; without the device
-at hand none is.)"""
+"""Why XLA's calls of cuDNN, cuFFT, cuSOLVER and cuBLAS are in no graph: it runs them by thunks that
+it never captures. (A convolution that autotuning turns into a cuDNN graph would be captured;
+without the device none is.)"""
 
 _CODE = Regions.CODE
 

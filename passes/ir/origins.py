@@ -1,6 +1,6 @@
-"""Where a value comes from: what makes it, seen through the loop that stacks or carries it.
+"""The origin of a value: the operation that computes it, through loops that stack or carry it.
 
-A loop's result has the loop's line, which says nothing of the layer whose values it holds.
+A loop's result has the loop's line, which does not identify the layer that computed the values.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _CARRIERS = {
     "stablehlo.reshape": 0,
     "stablehlo.transpose": 0,
 }
-"""Operations in a loop's body that only pass a value on to a result, and the operand that is it."""
+"""Operations in a loop's body that only pass a value on to a result, with the operand's number."""
 
 
 @dataclass(frozen=True)
 class ValueOrigin:
-    """What makes a value.
+    """The operation that computes a value.
 
     Attributes:
-      stacked: how many of its results a loop stacks in the value; 1 where none does.
+      stacked: the number of its results that a loop stacks in the value; 1 where none does.
     """
 
     op: ir.Operation
@@ -35,10 +35,11 @@ class ValueOrigin:
 
 
 def origin_of(value: ir.Value) -> ValueOrigin | None:
-    """What makes a value: of a loop's result, the operation in its body. None for an argument.
+    """Returns the operation that computes a value, for a loop's result that in its body; None for
+    an argument.
 
-    Where the body only hands on what the loop was given it is the loop. Of a slice that a loop
-    reads from what another one has stacked it is what made that.
+    Where the body returns a carry unchanged, the origin is the loop. For a slice that a loop reads
+    from the stack of another loop, it is the operation that computed the stacked values.
     """
     made_by, stacked = defining_op(value), 1
     if made_by is None:
@@ -54,7 +55,7 @@ def origin_of(value: ir.Value) -> ValueOrigin | None:
             if isinstance(inner.owner, ir.Block):
                 if inner.owner != body:
                     break
-                # A carry: what the iteration before this one returned.
+                # A carry: the value that the previous iteration returned.
                 inner = terminator(body).operands[ir.BlockArgument(inner).arg_number]
                 continue
             op = inner.owner.operation
@@ -72,7 +73,7 @@ def origin_of(value: ir.Value) -> ValueOrigin | None:
 
 
 def _of_slice(op: ir.Operation) -> ValueOrigin | None:
-    """What made the slice of a stack that a loop reads; None where it reads no loop's stack."""
+    """Returns the origin of the slice of a stack that a loop reads; None where it reads none."""
     source = op.operands[0]
     while isinstance(source.owner, ir.Block):
         body, number = source.owner, ir.BlockArgument(source).arg_number

@@ -11,8 +11,8 @@ from . import moves, walk
 from .clone import remap_operands
 
 WriteCall = Callable[[Sequence[ir.Value], Sequence[ir.Type]], ir.Operation]
-"""Writes what stands in the place of outlined operations, from what they read and the types of what
-later ones read of them."""
+"""Writes the replacement of outlined operations, from the values that they read and the types of
+their results that later operations read."""
 
 
 def outline(
@@ -22,11 +22,11 @@ def outline(
     name: str,
     write_call: WriteCall,
 ) -> None:
-    """Moves contiguous operations into a function, and puts a call of it in their place.
+    """Moves contiguous operations into a function, and replaces them with a call of it.
 
     Args:
       ops: the operations, at least one.
-      later: those behind them in their block, the terminator included.
+      later: the operations after them in their block, the terminator included.
       module: the block of the module, where the function becomes the last one.
       name: an unused symbol.
       write_call: writes the call.

@@ -1,4 +1,4 @@
-"""Parts of values along one axis: an operation done on a part gives the part of its result."""
+"""Parts of values along one axis: an operation on parts returns the part of its result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def resized(value: ir.Value, axis: int, size: int) -> ir.RankedTensorType:
 
 
 def is_same_everywhere(value: ir.Value, axis: int) -> bool:
-    """Whether it is seen that a value has the same in all of its parts along an axis.
+    """Whether a value is known to be equal in all of its parts along an axis.
 
-    That is a constant of one number, what is repeated along the axis, and elementwise work on such.
+    True for a constant of one number, a broadcast along the axis, and elementwise work on these.
     """
     seen, waiting = {value}, [value]
     while waiting:
@@ -51,7 +51,7 @@ def is_same_everywhere(value: ir.Value, axis: int) -> bool:
 
 
 def part_of_same(value: ir.Value, axis: int, size: int) -> ir.Value:
-    """Returns a part of a value that is the same everywhere along an axis, written anew."""
+    """Writes a part of a value that is the same everywhere along an axis, and returns it."""
     return _part_of_same(value, axis, size, {})
 
 
@@ -85,13 +85,13 @@ def part_at(value: ir.Value, axis: int, start: ir.Value, size: int) -> ir.Value:
 
 
 def on_parts(op: ir.Operation, operands: Sequence[ir.Value], axis: int, size: int) -> ir.Value:
-    """Returns an operation of one result done on parts of its operands, at the insertion point.
+    """Writes an operation of one result on parts of its operands, and returns the part.
 
     Args:
-      op: what is done; its attributes stay.
-      operands: their parts.
-      axis: of the result, that along which its part is smaller.
-      size: of the part.
+      op: the operation; its attributes stay.
+      operands: the parts of its operands.
+      axis: the axis of the result along which its part is smaller.
+      size: the size of the part.
     """
     return cloned_on(op, operands, resized(op.results[0], axis, size))
 

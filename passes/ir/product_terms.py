@@ -1,11 +1,10 @@
-"""Terms of sums that are matrix products, and how they are made in a wider type.
+"""Terms of sums that are matrix products, and their computation in a wider type.
 
-A product adds up in float32 and rounds its sum to the type of its result. Where it is added to
-a wider value it need not round: what it made goes into the other sum as it is. What lies between,
-a transpose, a reshape or a conversion, changes no element and is done in the wider type.
+A product accumulates in float32 and rounds its sum to the type of its result. Where it is added to
+a wider value it need not round: its sum enters the other sum as it is. Operations in between, a
+transpose, a reshape or a conversion, change no element and are done in the wider type.
 
-Which products can do that is in the table of operations (`OpFacts.widens`): another one needs
-nothing but its row.
+The table of operations (`OpFacts.widens`) says which products allow that.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _CONVERT = "stablehlo.convert"
 _SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})
 _ALGORITHM = "algorithm"
 _SUM_BITS = 32
-"""Of what a product can round its sum to: it has no more than float32. For float64 it would be done
-in float64, which is other work."""
+"""The types that a product can round its sum to: it accumulates in float32. A float64 result would
+need a product in float64, which is other work."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class ProductTerm:
     """A term that is a product.
 
     Attributes:
-      between: what makes the term of it, the first one first.
-      wider: the element type that the product is to be made in.
+      between: the operations from the product to the term, in order.
+      wider: the element type that the product will have.
     """
 
     product: ir.Operation
@@ -44,7 +43,7 @@ class ProductTerm:
     wider: ir.Type
 
     def widen(self) -> None:
-        """Makes the product in the wider type, and what lies between; conversions are erased."""
+        """Retypes the product and the operations after it; conversions are erased."""
         for op in (self.product, *self.between):
             [result] = op.results
             if op.name == _CONVERT:
@@ -56,9 +55,9 @@ class ProductTerm:
 
 
 def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTerm, ...]:
-    """Returns the terms of an addition that are products which can be made in its type.
+    """Returns the terms of an addition that are products which can be computed in its type.
 
-    Without ``moved`` only those that nothing but conversions lies behind.
+    Without ``moved`` only those with nothing but conversions between product and addition.
     """
     wider = element_of(sum_.results[0])
     terms = (_product_term(operand, wider, sum_.block) for operand in sum_.operands)
@@ -71,8 +70,8 @@ def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTer
 def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTerm | None:
     """Returns the product that a value is, where it can be made in a wider element type; else None.
 
-    Nothing else may read the product or what lies between. All of it stands in the block of the
-    addition: a product before a loop is no term that the loop makes.
+    Nothing else may read the product or the operations in between. All are in the block of the
+    addition: a product before a loop is no term that the loop computes.
     """
     found = product_behind(value)
     if found is None:
@@ -82,7 +81,7 @@ def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTe
     if not all(op.block == block and _has_one_reader(op.results[0]) for op in made):
         return None
     elements = [element_of(op.results[0]) for op in made]
-    # A conversion to a type that is no wider rounds, as the program wants it.
+    # A conversion to a type that is no wider rounds, as the program specifies.
     if not all(after == before or _is_wider(after, before) for before, after in pairwise(elements)):
         return None
     return ProductTerm(product, between, wider) if _can_make(product, wider) else None
@@ -116,7 +115,7 @@ def _can_make(product: ir.Operation, wider: ir.Type) -> bool:
         return False
     if _ALGORITHM not in walk.attribute_names(product):
         return True
-    # An algorithm says in what type it adds up: what is wider is not in its sum.
+    # An algorithm states its accumulation type: its sum is no wider.
     summed = stablehlo.DotAlgorithm(product.attributes[_ALGORITHM]).accumulation_type
     return summed == wider or _is_wider(summed, wider)
 

@@ -18,9 +18,9 @@ class OperandAxes:
     """The axes of one operand of a product.
 
     Attributes:
-      rank: how many it has.
-      batch: those that are in the other operand and in the result.
-      contracted: those that are in the other operand alone.
+      rank: their number.
+      batch: the axes that are in the other operand and in the result.
+      contracted: the axes that are in the other operand alone.
     """
 
     rank: int
@@ -29,12 +29,12 @@ class OperandAxes:
 
     @property
     def free(self) -> Axes:
-        """Those that are in the result and not in the other operand, in order."""
+        """Returns the axes that are in the result and not in the other operand, in order."""
         taken = {*self.batch, *self.contracted}
         return tuple(axis for axis in range(self.rank) if axis not in taken)
 
     def renamed(self, axes: Sequence[int]) -> OperandAxes:
-        """Those of what the operand is a transpose of, whose axes it has in this order."""
+        """Returns the axes of the value that the operand is a transpose of, by the order ``axes``."""
         batch, contracted = (
             tuple(axes[axis] for axis in each) for each in (self.batch, self.contracted)
         )
@@ -43,14 +43,14 @@ class OperandAxes:
 
 @dataclass(frozen=True, slots=True)
 class ProductAxes:
-    """The axes of a product: a result has the batches, the free axes of the left, of the right.
+    """The axes of a product: a result has the batches, the free axes of left, then right.
 
     Attributes:
       left: those of the left operand.
       right: those of the right one. Batches and contracted axes are in the left one's order.
-      ragged: of a ragged product the axis of the left operand that is divided into groups.
-      groups: of a ragged product the axis of the right operand that has a matrix for each group,
-        if it has one.
+      ragged: for a ragged product the axis of the left operand that is divided into groups.
+      groups: for a ragged product the axis of the right operand that has a matrix for each group,
+        if any.
     """
 
     left: OperandAxes

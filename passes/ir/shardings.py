@@ -12,10 +12,10 @@ from jax.extend.mlir.dialects import sdy
 from . import mesh, walk
 
 CONSTRAINT = "sdy.sharding_constraint"
-"""The operation that a sharding constraint is."""
+"""The name of the operation of a sharding constraint."""
 
 _ARGUMENT = "sdy.sharding"
-"""Attribute of a function's argument or result."""
+"""The sharding attribute of a function's argument or result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class MeshAxis:
 
     Attributes:
       name: the axis.
-      part: which part of it, as Shardy writes it; empty for all of it.
-      size: over how many devices it splits.
+      part: the part of the axis, as Shardy writes it; empty for the whole axis.
+      size: the number of devices that it splits over.
     """
 
     name: str
@@ -41,8 +41,8 @@ class ValueSharding:
       mesh: the mesh, or the reference to it, as text; empty where the value has no sharding.
       axes: by dimension the axes that split it, the major one first. Axes of one device are left
         out.
-      closed: by dimension whether nothing else may split it.
-      unreduced: whether it is a sum whose terms the devices have.
+      closed: by dimension whether no other axis may split it.
+      unreduced: whether each device has a term of the value, which is their sum.
     """
 
     mesh: str
@@ -52,7 +52,7 @@ class ValueSharding:
 
     @classmethod
     def whole(cls, rank: int) -> ValueSharding:
-        """That of a value without a sharding: all of it is on every device."""
+        """Returns the sharding of a value that is whole on every device."""
         return cls("", ((),) * rank, (False,) * rank)
 
     @property
@@ -71,12 +71,12 @@ class ValueSharding:
         return {number: count for number, count in enumerate(parts) if count > 1}
 
     def along(self, names: Collection[str]) -> ValueSharding:
-        """Returns the same where only the named axes of the mesh count."""
+        """Returns the sharding restricted to the named axes of the mesh."""
         axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
         return replace(self, axes=axes)
 
     def is_at(self, wanted: ValueSharding) -> bool:
-        """Whether it is the one that is wanted; an open dimension may be split further."""
+        """Whether the sharding satisfies ``wanted``; an open dimension may be split further."""
         for here, there, is_closed in zip(self.axes, wanted.axes, wanted.closed, strict=True):
             if (here if is_closed else here[: len(there)]) != there:
                 return False
@@ -114,7 +114,7 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
 
 
 def sharding_of(placement: ValueSharding, context: ir.Context) -> sdy.TensorShardingAttr:
-    """Returns the sharding that gives a placement, and that nothing adds an axis to."""
+    """Returns the sharding of a placement, closed to further axes."""
 
     def reference(axis: MeshAxis) -> ir.Attribute:
         if axis.part:

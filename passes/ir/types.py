@@ -12,18 +12,18 @@ _BOOLEAN_BITS, _INDEX_BITS = 8, 64
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """Bits of the exponent and of the mantissa of a floating-point type, besides its sign's."""
+    """The bits of exponent and mantissa of a floating-point type, without the sign bit."""
 
     exponent_bits: int
     mantissa_bits: int
 
     @property
     def bits(self) -> int:
-        """Returns all bits of a number."""
+        """Returns the bits of a number, with the sign."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     def holds(self, other: FloatFormat) -> bool:
-        """Whether every number of the other format is one of this."""
+        """Whether this format represents every number of the other one."""
         return (
             self.exponent_bits >= other.exponent_bits and self.mantissa_bits >= other.mantissa_bits
         )
@@ -35,7 +35,7 @@ _FLOAT_FORMATS = {
     "bf16": FloatFormat(8, 7),
     "f16": FloatFormat(5, 10),
 }
-"""By MLIR's name of the type. What is known of an element type stands here, and for the library in
+"""The formats by MLIR's name of the type. The native library has the same facts in
 ``runtime/csrc/element_bits.h``."""
 
 
@@ -46,9 +46,9 @@ def float_format(element: ir.Type) -> FloatFormat | None:
 
 
 def holds(wide: ir.Type, narrow: ir.FloatType) -> bool:
-    """Whether every number of a floating-point type is one of another type.
+    """Whether ``wide`` represents every number of the floating-point type ``narrow``.
 
-    Of float32 and float64 that is known for every narrower type.
+    For float32 and float64 that is known for every narrower type.
     """
     if wide == narrow:
         return True
@@ -76,7 +76,7 @@ def element_bits(element: ir.Type) -> int | None:
 
 
 def sum_element(element: ir.Type) -> ir.Type:
-    """Float32 for narrower floats: a sum of many terms would lose bits between them."""
+    """Returns float32 for narrower floats: a sum of many terms would lose bits between them."""
     narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
     return ir.F32Type.get(element.context) if narrow else element
 
@@ -97,7 +97,7 @@ def tensor_bytes(type_: ir.Type) -> int | None:
 
 @dataclass(frozen=True)
 class TensorSize:
-    """Elements of a tensor, the bits of one, and the bytes of all."""
+    """The number of elements of a tensor, the bits of one, and the bytes of all."""
 
     elements: int
     bits: int
@@ -109,7 +109,7 @@ _NOTHING = TensorSize(0, 0, 0)
 
 @dataclass(frozen=True)
 class TensorSizes:
-    """Sizes of values by their type. A type without a static size counts as nothing."""
+    """The sizes of values by their type. A type without a static size has size 0."""
 
     _known: dict[ir.Type, TensorSize] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class TensorSizes:
         return size
 
     def product_share(self, op: ir.Operation) -> float:
-        """Returns the share of a product's work that these sizes stand for: all of it."""
+        """Returns the share of a product's work that one device does: all of it."""
         return 1.0
 
 

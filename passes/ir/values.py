@@ -1,4 +1,4 @@
-"""A value: what makes and reads it, its shape, its element type, the integer that it is."""
+"""Facts of a value: its operation, its readers, its shape, its element type, its integer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jax.extend.mlir import ir
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
-    """Returns the operation that makes the value; None for a block argument."""
+    """Returns the operation that defines the value; None for a block argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 

@@ -62,7 +62,7 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
-    """The same of a module's operation."""
+    """Returns the ``func.func`` operations in a module's operation by symbol name, in order."""
     return declared(module, "func.func")
 
 
@@ -80,9 +80,9 @@ def symbol(op: ir.Operation, otherwise: str = "") -> str:
 
 
 def values_take(module: ir.Module, size_bytes: int) -> bool:
-    """Whether all values of a module together take so much; one without a static size does.
+    """Whether all values of a module together take that many bytes; one without a static size does.
 
-    What a module takes while it runs is far less. Looks at no more than is needed to tell.
+    The peak of a run is far less. The walk stops as soon as the answer is known.
     """
     left = size_bytes
     for value in _values(module):
@@ -104,7 +104,7 @@ def _values(module: ir.Module) -> Iterator[ir.Value]:
 
 
 class NoEntryError(ValueError):
-    """No function of a module is known to be its program."""
+    """A module has no function that is known to be its program."""
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
@@ -112,7 +112,7 @@ def entry_function(module: ir.Module) -> ir.Operation:
     one.
 
     JAX always writes ``main``; tests and other programs that write StableHLO may not. Raises
-    NoEntryError where there is neither.
+    NoEntryError where the module has neither.
     """
     entries = _entries(module)
     if len(entries) == 1:

@@ -1,7 +1,7 @@
 """Rebuilding a while loop with other carries.
 
-An operation's operands and results cannot change in number, so that a loop which carries more or
-less is a new operation that takes over the old one's blocks.
+MLIR fixes an operation's number of operands and results, so that a loop with more or fewer carries
+is a new operation, which takes over the old one's blocks.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .values import shape_of
 
 @dataclass
 class Replacements:
-    """The operations and values that earlier edits replaced planned ones by."""
+    """The operations and values with which earlier edits replaced planned ones."""
 
     ops: list[ir.Operation] = field(default_factory=list)
     """Old loops, in the order of their edits: empty, unused, and still to be erased."""
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)
     _loops: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """New loops by the old one's first result: the bindings' hash of an operation is one of its
-    operands, which edits exchange; that of a value stays."""
+    """New loops by the old one's first result: the bindings hash an operation by its operands,
+    which edits exchange; the hash of a value stays."""
     bodies: list[ir.Block] = field(default_factory=list)
     """Blocks where edits have left operations that nothing reads."""
     like: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    """By value that an edit made, the planned one whose data it has, or stacks, or is a slice of.
-    A new value may have the address of an erased one: what stands here holds."""
+    """For each value that an edit added, the planned value whose data it holds, stacks or slices.
+    A new value may have the address of an erased one: this entry is the valid one."""
 
     def note_like(self, made: Iterable[ir.Value], planned: ir.Value) -> None:
-        """Notes of new values which planned one they are like."""
+        """Records the planned value that new values are like."""
         first = self.like.get(planned, planned)
         self.like.update((value, first) for value in made)
 
     def note_clones(self, clones: Mapping[ir.Value, ir.Value]) -> None:
-        """Notes the results of clones by what they are clones of, and what is inside of both."""
+        """Records the results of clones, and of operations inside them, by their originals."""
         for old, new in clones.items():
             self.note_like([new], old)
             if ir.OpResult(old).result_number == 0:
@@ -53,25 +53,25 @@ class Replacements:
                     self.note_like([made], planned)
 
     def op(self, planned: ir.Operation) -> ir.Operation:
-        """What stands for a planned operation now: a loop may have been replaced several times."""
+        """Returns a planned operation's replacement: a loop may have been replaced repeatedly."""
         while len(planned.results) and (newer := self._loops.get(planned.results[0])) is not None:
             planned = newer
         return planned
 
     def put_loop(self, old: ir.Operation, new: ir.Operation) -> None:
-        """Notes the new loop that replaces an old one; every loop has a result."""
+        """Records the new loop that replaces an old one; every loop has a result."""
         self.ops.append(old)
         self._loops[old.results[0]] = new
 
     def value(self, planned: ir.Value) -> ir.Value:
-        """What stands for a planned value now."""
+        """Returns the replacement of a planned value."""
         while (newer := self.values.get(planned)) is not None:
             planned = newer
         return planned
 
 
 class WhileRewriter:
-    """A while loop being rebuilt with other carries."""
+    """The rebuilding of a while loop with other carries."""
 
     def __init__(self, op: ir.Operation) -> None:
         self.op = op
@@ -79,14 +79,14 @@ class WhileRewriter:
         self.terminator = walk.terminator(self.body)
         self.operands = list(op.operands)
         self.returned: dict[int, ir.Value] = {}
-        """Carries whose next value is not, or not only, what the terminator returns today."""
+        """Carries whose next value differs from the operand of the present terminator."""
         self.dropped: set[int] = set()
         self._positions: dict[int, int] = {}
         self.updates: list[ir.Operation] = []
         self.like: list[tuple[list[ir.Value], ir.Value]] = []
         """New values, and the value that they are like, for ``Replacements.like``."""
         self.initial: list[ir.Operation] = []
-        """The operations right before the loop that make the initial values of added stacks."""
+        """The operations right before the loop that compute the initial values of added stacks."""
 
     def add(self, initial: ir.Value) -> int:
         """Adds an invariant carry; returns its number before any is dropped."""
@@ -119,7 +119,7 @@ class WhileRewriter:
         """Adds a stacked output that stores ``value`` at ``index``, both of the body.
 
         Returns its number before any carry is dropped. Without a location its operations are named
-        as what rematerialization put in.
+        as added by rematerialization.
         """
         shape = shape_of(value)
         location = location or rematerialized(value.location)
@@ -147,7 +147,7 @@ class WhileRewriter:
         op = self.op
         kept = [number for number in range(len(self.operands)) if number not in self.dropped]
         self._positions = {number: position for position, number in enumerate(kept)}
-        # Read only now: what the terminator returns may have been exchanged since.
+        # Read only now: the terminator's operands may have been exchanged since.
         returned = dict(enumerate(self.terminator.operands)) | self.returned
         with ir.InsertionPoint(self.terminator), self.terminator.location:
             stablehlo.ReturnOp([returned[number] for number in kept])
