@@ -38,7 +38,7 @@ def buffer_use_of(name: str, results: int) -> BufferUse:
 
 
 def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts: Any) -> _Rows:
-    """Yields the same facts for each of the names."""
+    """Yields these facts for each of the names."""
     row = OpFacts(category, **facts)
     for name in names.split():
         yield f"{dialect}.{name}", row

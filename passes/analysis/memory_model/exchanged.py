@@ -1,14 +1,14 @@
-"""Memory of exchanges: what a device holds of its peers' parts while something reads them.
+"""Memory of exchanges: the bytes of its peers' parts that a device holds while they are read.
 
-A gathered value lies in memory beside the part that the device has of it, from where XLA gathers it
-to its last reader; what is summed and scattered lies there whole before. An all-reduce is done in
-place, and what an all-to-all gives takes no more than what it was given. XLA makes one exchange of
-several that wait for nothing: a layer's gathered weights then lie there together from the first
-reader on, and its gradients up to the last one that is made.
+A gathered value is in memory beside the device's own part of it, from its all-gather to its last
+reader; the operand of a reduce-scatter is in memory whole before it. An all-reduce is done in
+place, and the result of an all-to-all takes no more than its operand. XLA combines exchanges that
+do not wait for others: a layer's gathered weights are then all in memory from the first reader on,
+and its gradients until the last one is computed.
 
-All that is known of exchanges stands in the trace (`OpTrace.exchanges`), so that they are held anew
-once a plan has written clones into it: what reads a parameter behind a barrier, or computes it
-again, gathers it again, and what read it before holds it no longer.
+The trace contains all facts of exchanges (`OpTrace.exchanges`), so that their memory is computed
+again once a plan has written clones into it: a reader of a parameter behind a barrier, or of its
+recomputation, gathers it again, and its former readers no longer hold it.
 
 Source: all_gather_combiner.cc and reduce_scatter_combiner.cc in xla/hlo/transforms/collectives, and
 the thresholds in xla/service/gpu/gpu_compiler.cc. Seen in XLA's buffer assignment for 8 H100s, jax
@@ -38,7 +38,7 @@ _COMBINED_BYTES = 30 * 2**20
 
 _WORK_PER_BYTE = 200
 """FLOPs of a product in the time in which memory moves a byte, about as many as an H100 reaches in
-16 bits. What XLA has for other GPUs was not looked at."""
+16 bits. XLA's figures for other GPUs were not examined."""
 
 _BYTES_PER_SENT, _BYTES_PER_EXCHANGE = 7, 2**24
 """Bytes that memory moves in the time of a byte along the links, and in the 5 us that an exchange
@@ -50,12 +50,12 @@ class _Held:
     """Bytes of an exchange, held while the operations from one position to another run.
 
     Attributes:
-      exchange: what is sent.
+      exchange: the exchange.
       value: the number of the value that it sends.
       bytes: their number, on one device.
       first, last: the positions, both included.
-      waits: whether it cannot be made together with others: what it sends depends on a product, or
-        what it sums is read by one.
+      waits: whether it cannot be combined with others: its operand depends on a product, or a
+        product reads its sum.
     """
 
     exchange: Exchange
@@ -67,14 +67,14 @@ class _Held:
 
     @property
     def group(self) -> tuple[str, str, tuple[str, ...], int, int]:
-        """What others must have in common with it to be combined: all-reduces the type as well."""
+        """Returns the key of exchanges that may be combined; all-reduces need equal types too."""
         exchange = self.exchange
         element = exchange.type.rpartition("x")[2] if exchange.kind == "all-reduce" else ""
         return exchange.kind, element, exchange.axes, exchange.devices, exchange.span
 
 
 def hold_exchanged(graph: Program, trace: OpTrace) -> None:
-    """Notes a block's exchanges, and adds what they hold to the bytes inside of its operations.
+    """Records a block's exchanges, and adds their memory to the bytes inside of its operations.
 
     XLA orders the kernels of a block that has any beside them (`latency_hiding`). In a loop's body
     the order stays: with the other one most rows of `partitioned_h100` with loops are less near to
@@ -93,7 +93,7 @@ def hold_exchanged(graph: Program, trace: OpTrace) -> None:
         if not made:
             continue
         if graph.kinds[position] not in CHEAP_KINDS:
-            # What nothing is ordered by takes no time to count.
+            # Work counts only where the schedule depends on it.
             op, is_timed = graph.ops[position], trace.is_overlapped
             flops = operation_flops(op, graph.device.sizes) if is_timed else 0
             trace.work[made[0]] = round(flops / _WORK_PER_BYTE)
@@ -103,7 +103,7 @@ def hold_exchanged(graph: Program, trace: OpTrace) -> None:
 
 
 def _exchanging(graph: Program, position: int) -> Iterator[Exchanging]:
-    """What an operation has to do with exchanges."""
+    """Yields the exchanges that an operation reads or sends."""
     exchanged, op = graph.device.exchanged, graph.ops[position]
     read = set(exchanged.read_by(op))
     for value in graph.operands[position] if read else ():
@@ -119,7 +119,7 @@ def _exchanging(graph: Program, position: int) -> Iterator[Exchanging]:
 
 
 def hold_anew(trace: OpTrace) -> None:
-    """Holds what a trace's exchanges hold of it as it is, instead of what they held."""
+    """Computes the memory that the exchanges of a changed trace hold, in place of the former."""
     if not trace.exchanges:
         return
     reader = _Reader(trace)
@@ -140,7 +140,7 @@ def hold_anew(trace: OpTrace) -> None:
 
 
 def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tuple[int, Timing]]:
-    """Those of operations, by the first value made; what is ``combined`` is one exchange."""
+    """Yields the timings of operations, by the first value made; ``combined`` ones are one."""
     exchanged: dict[int, tuple[int, int]] = {}
     for number, group in enumerate(combined):
         sent_bytes = sum(held.exchange.sent_bytes // held.exchange.runs for held in group)
@@ -154,7 +154,7 @@ def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tu
 
 
 def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
-    """Exchanges that XLA makes one of, in the order of the text."""
+    """Yields the groups of exchanges that XLA combines, in the order of the text."""
     together: dict[tuple[str, str, tuple[str, ...], int, int], list[_Held]] = {}
     for each in sorted(exchanges, key=lambda held: held.first):
         group = together.setdefault(each.group, [])
@@ -170,13 +170,13 @@ def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
 
 
 class _Reader:
-    """Finds where a trace's exchanges are made and read."""
+    """Finds the operations that send and read a trace's exchanges."""
 
     def __init__(self, trace: OpTrace) -> None:
         self._trace = trace
         self._producer = [FROM_OUTSIDE] * len(trace.sizes)
         self._readers = [0] * len(trace.sizes)
-        """By value, how many operations read it, the block's end included."""
+        """By value, the number of operations that read it, the block's end included."""
         self._reader = [FROM_OUTSIDE] * len(trace.sizes)
         """By value, the position of the first operation that reads it."""
         for value in trace.returned:
@@ -192,9 +192,9 @@ class _Reader:
         self._before_product = self._marked(positions[::-1], trace.makes, trace.reads)
 
     def gathered(self) -> Iterator[_Held]:
-        """What is gathered is held from the first to the last kernel that reads it.
+        """Yields the gathered values, held from the first to the last kernel that reads them.
 
-        Where a constraint has it gathered the reader reads the constraint's result: a value.
+        Where a constraint requires the gather, the reader reads the constraint's result: a value.
         """
         read: dict[tuple[int, int], tuple[Exchange, list[int]]] = {}
         for position, each in self._exchanging():
@@ -206,7 +206,7 @@ class _Reader:
             yield _Held(exchange, value, exchange.result_bytes, positions[0], last, waits)
 
     def made(self) -> Iterator[_Held]:
-        """What is sent where it is made. What is scattered is held whole from there."""
+        """Yields the values that are sent, held where they are computed; scattered ones whole."""
         for position, (_, exchange, value) in self._exchanging():
             if exchange.kind == _GATHER:
                 continue
@@ -218,8 +218,9 @@ class _Reader:
     def hold(self, held_bytes: int, first: int, last: int) -> None:
         """Holds bytes from one operation to another.
 
-        Where XLA orders the kernels once more, while what the latter waits for runs: the product
-        for a weight's gradient, which nothing waits for, comes behind it wherever the text has it.
+        Where XLA orders the kernels once more, the range is that of the operations that the last
+        one waits for: the product for a weight's gradient, which nothing waits for, runs after it
+        at any position in the text.
         """
         trace, producer = self._trace, self._producer
 
@@ -231,7 +232,7 @@ class _Reader:
             trace.held[position] += held_bytes
 
     def _exchanging(self) -> Iterator[tuple[int, Exchanging]]:
-        """What each operation has to do with exchanges, by its position."""
+        """Yields the exchanges of each operation, by its position."""
         exchanges = self._trace.exchanges
         for position, made in enumerate(self._trace.makes):
             for each in exchanges.get(made[0], ()) if made else ():

@@ -1,4 +1,4 @@
-"""Kernel fusion: which operations of a block XLA makes one kernel of, its buffers in and out."""
+"""Kernel fusion: the operations of a block that XLA fuses, and each kernel's buffers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ...ir.op_facts import BufferUse
 from .trace import OpTrace
 
 _IN_ORDER = frozenset({BufferUse.FREE, BufferUse.ELEMENTWISE, BufferUse.HEAVY, BufferUse.VIEW})
-"""Uses that read their operands' elements in the order in which they make the result's."""
+"""Uses that read their operands' elements in the order in which they write the result's."""
 
 FUSED = frozenset({BufferUse.FUSED, BufferUse.ELEMENTWISE})
-"""Uses that are made again by each reader."""
+"""Uses whose result each reader recomputes."""
 
 INLINED = _IN_ORDER | FUSED | {BufferUse.SHIFT}
-"""Uses in which a result need not be in memory."""
+"""Uses whose result need not be in memory."""
 
 REDUCTIONS = frozenset({BufferUse.REDUCTION, BufferUse.ROWS})
 """Uses of reductions."""
@@ -27,12 +27,12 @@ _ENDS = INLINED | REDUCTIONS | {BufferUse.UPDATE}
 """Uses of the operations that a product's kernel may end with."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
-"""Instead of a position: a value is made in several kernels, or in none yet."""
+"""In place of a position: the value is computed in several kernels, or in none yet."""
 
 _MOST_OPERANDS = 96
 """The buffers that one kernel reads at most (MaxOperandsAndOutputsPerFusion in XLA's
-gpu_fusible.h); a value that would take more is put in memory. Without the limit the kernels along a
-residual stream would read ever more buffers, all of them together the square of its length."""
+gpu_fusible.h); a value that would take more is stored in memory. Without the limit the kernels
+along a residual stream would read ever more buffers, in total the square of its length."""
 
 
 class Kernels:
@@ -44,15 +44,15 @@ class Kernels:
       buffers: by kernel, the buffers it reads, each once.
       operands: by kernel, the kernels that must have run before it.
       users: by kernel, the kernels that wait for it.
-      buffer: by value in memory, the value in whose buffer it lies, as its view or behind a
-        barrier; for others the value itself.
+      buffer: by value in memory, the value whose buffer it uses, as its view or behind a barrier;
+        for others the value itself.
       maker: by value, the kernel that writes it, or -1.
       free: by value, whether it follows from constants alone.
       in_memory: by value, whether a kernel writes it.
       branches: values that are read by operations of different kernels.
-      beside: by value, the results of earlier kernels that it may be written over, where nothing
-        reads them later: of what a product's kernel ends with, earlier products that only the end
-        reads; of elementwise work what it reads in the order of its elements.
+      beside: by value, the results of earlier kernels that it may overwrite, where nothing reads
+        them later: for the end of a product's kernel, earlier products that only the end reads;
+        for elementwise work the operands that it reads in the order of its elements.
       written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
@@ -67,7 +67,7 @@ class Kernels:
         self._ends: set[int] = set()
         """Positions of the operations that products' kernels end with."""
         self._several_ends: set[int] = set()
-        """The same of those that end one together. They are not written over what they read."""
+        """Positions of the operations that together end a product's kernel, not in place."""
         self._find_values_in_memory()
         self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
@@ -85,10 +85,10 @@ class Kernels:
         ]
 
     def _find_values_in_memory(self) -> None:
-        """Walks the trace backwards with the kernel, or kernels, that each value is made in.
+        """Walks the trace backwards with the kernel, or kernels, that compute each value.
 
-        A fused value is made in the kernel of each of its readers. It has to be in memory where a
-        reader cannot fuse it.
+        A fused value is computed in the kernel of each of its readers. It has to be in memory where
+        a reader cannot fuse it.
         """
         trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
@@ -158,7 +158,7 @@ class Kernels:
         return self._is_free(end) and self.trace.uses[end] in _ENDS
 
     def _is_free(self, end: int) -> bool:
-        """Whether this is one kernel, and no product ends with it yet."""
+        """Whether ``end`` is one kernel, and no product ends with it yet."""
         return end >= 0 and end not in self._ends and end not in self._several_ends
 
     def _has_several_ends(self, value: int, readers: Mapping[int, set[int]]) -> bool:
@@ -176,7 +176,7 @@ class Kernels:
         found: dict[int, list[int]] = {}
         results: set[int] = set()
         behind: list[list[int]] = [[]] * len(self.trace.sizes)
-        """By value that is not in memory, the products' results that only lie before it."""
+        """By value that is not in memory, the products' results that lead to that value only."""
         for position, use, reads, makes in reversed(self._live):
             if use is BufferUse.PRODUCT:
                 results.update(value for value in makes if self.in_memory[value])
@@ -208,7 +208,7 @@ class Kernels:
             value = spread[0]
 
     def _find_kernels(self) -> None:
-        """Walks the trace with the values in memory that each value is made from."""
+        """Walks the trace with the values in memory that each value is computed from."""
         trace, free, in_memory, buffer = self.trace, self.free, self.in_memory, self.buffer
         sources: list[tuple[int, ...]] = [()] * len(trace.sizes)
         moved: list[tuple[int, ...]] = [()] * len(trace.sizes)
@@ -219,7 +219,7 @@ class Kernels:
             read: tuple[int, ...] = ()
             for value in reads:
                 found = sources[value]
-                # The union, in order. It is mostly what it was before.
+                # The union, in order. Mostly it does not change.
                 if not read:
                     read = found
                 elif found and found is not read and (len(found) > 1 or found[0] not in read):
@@ -234,7 +234,7 @@ class Kernels:
                         if found and found is not disordered:
                             disordered = tuple(dict.fromkeys(disordered + found))
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:
-                    # XLA makes what has no elements of nothing.
+                    # XLA computes a value without elements from no operand.
                     sources[made] = read if trace.sizes[made] else ()
                     moved[made] = disordered
                     continue
@@ -255,7 +255,7 @@ class Kernels:
                 sources[value] = (value,)
 
     def _find_beside(self, made: int, read: tuple[int, ...], moved: tuple[int, ...]) -> None:
-        """Finds what elementwise work may be written over (buffer_sharing.cc in XLA)."""
+        """Finds the operands that elementwise work may overwrite (buffer_sharing.cc in XLA)."""
         sizes, maker = self.trace.sizes, self.maker
         found = [
             value
@@ -270,8 +270,8 @@ class Kernels:
             self.beside[made] = found
 
     def _leave_out_normalized(self) -> None:
-        """Takes back what a row is reduced of for the kernel alone, as in a softmax's gradient: XLA
-        reduces it in that kernel, which so reads the row before it writes."""
+        """Removes from `beside` a row that is reduced for the kernel alone, as in a softmax's
+        gradient: XLA reduces it in that kernel, which reads the row before it writes."""
         for made in list(self.beside):
             number = self.maker[made]
             if self.use_of(number) not in _IN_ORDER:
@@ -321,7 +321,7 @@ def _are_unread(values: list[int], kernel: list[int]) -> bool:
 def _made_of_constants(trace: OpTrace) -> list[bool]:
     free = [False] * len(trace.sizes)
     for use, reads, makes in zip(trace.uses, trace.reads, trace.makes, strict=True):
-        # The first operand of most operations is no constant, which is quick to see.
+        # The first operand of most operations is no constant, and this check is fast.
         if (not reads or free[reads[0]]) and use in INLINED and all(map(free.__getitem__, reads)):
             for value in makes:
                 free[value] = True

@@ -1,12 +1,12 @@
 """The order of a block's kernels beside exchanges, as XLA's latency-hiding scheduler makes it.
 
-It goes from the end of the program to its start. An exchange ends before the first kernel that
-reads what comes of it, and begins once kernels of as much time as it takes lie behind its begin;
-one runs at a time, of several that could end the longest first. Of the kernels whose readers are
-placed it takes one behind the most exchanges: so a chain goes on while it can, and where an
-exchange interrupts it those fill the gap that nothing waits for, as the products for weights'
-gradients. What fills the gap best is taken first, then what makes most others ready, then the last
-by the order before. Memory decides nothing.
+The scheduler places kernels from the end of the program to its start. An exchange ends before the
+first kernel that reads its result, and begins before kernels that take as much time as the
+exchange; one runs at a time, of several that could end the longest is first. Of the kernels whose
+readers are placed the scheduler takes one that waits for the most exchanges: a chain continues
+while it can, and where an exchange interrupts it, kernels fill the gap that nothing waits for, such
+as the products for weights' gradients. The kernel that fills the gap best is taken first, then the
+one that makes most others ready, then the last by the previous order. Memory has no influence.
 
 Times are in bytes that the device's memory moves meanwhile (`trace.Timing`).
 
@@ -26,28 +26,28 @@ from ...ir.op_facts import BufferUse
 from .fusion import REDUCTIONS, Kernels
 
 _LATENCY = 3_300_000
-"""From where a kernel is placed until what it reads can be placed without a pause: a microsecond of
-an H100. Behind a kernel that takes less a chain gives way to others; without it a U-Net split by
-the batch was predicted 11 % too low, and is within 2 %."""
+"""The time from a kernel's placement until its operands can be placed without a pause: a
+microsecond of an H100. After a shorter kernel other kernels precede the chain; without this delay a
+U-Net split by the batch was predicted 11 % too low, and is within 2 %."""
 
 _PAIRED_BYTES, _NEAR = 2**16, 64
 """Kernels of fewer bytes are no pairs, nor such that are more kernels apart in the program."""
 
 
 def latency_hiding_order(kernels: Kernels, order: Sequence[int]) -> list[int]:
-    """Returns the order that the scheduler makes of another one."""
+    """Returns the order that the scheduler computes from a previous one."""
     return _Scheduler(kernels, order).run()
 
 
 @dataclass
 class _Exchange:
-    """An exchange of what kernels make.
+    """An exchange of the results of kernels.
 
     Attributes:
-      takes: what it takes.
-      kernels: those whose results it sends.
-      unread: how many of these have readers that are not placed.
-      begin: when its begin can be placed, once its end is.
+      takes: its time.
+      kernels: the kernels whose results it sends.
+      unread: the number of these that have readers which are not placed.
+      begin: the time from which its begin can be placed, once its end is.
     """
 
     takes: int
@@ -61,8 +61,8 @@ class _Pair:
     """Two kernels that are placed together.
 
     Attributes:
-      released: those whose readers are placed.
-      is_apart: whether they are placed one by one after all.
+      released: the kernels of the pair whose readers are placed.
+      is_apart: whether the two are placed one by one after all.
     """
 
     released: list[int] = field(default_factory=list)
@@ -80,7 +80,7 @@ class _Scheduler:
         self._operands, self._users = kernels.operands, kernels.users
         self._reduced_with = _reduced_with(kernels)
         self._behind = Counter(itertools.chain.from_iterable(self._reduced_with.values()))
-        """By reduction, how many kernels that it is made with are not placed."""
+        """By reduction, the number of kernels fused with it that are not placed."""
         self._takes = _times(kernels)
         self._exchange = _exchanges(kernels)
         self._depth = self._depths()
@@ -95,23 +95,23 @@ class _Scheduler:
         self._placed: list[int] = []
         self._time = 0
         self._wake = 0
-        """From when on what the last kernel reads can be placed without a pause."""
+        """The time from which the last kernel's operands can be placed without a pause."""
         self._ready: dict[int, list[tuple[int, int]]] = {}
-        """By depth the kernels that can be placed: what they make ready, negative, and their place,
-        negative; the valid entry of a kernel is its least."""
+        """By depth the kernels that can be placed: the number that each makes ready, negative, and
+        its place, negative; the valid entry of a kernel is its least."""
         self._depths_ready: list[int] = []
         """The depths with ready kernels, negative."""
         self._held: set[int] = set()
-        """Reductions that could be placed, if what they are made with were."""
+        """Reductions that could be placed, were the kernels fused with them placed."""
         self._soon: list[tuple[int, int]] = []
         """Times from which kernels can be placed without a pause, and these kernels."""
         self._ends: list[tuple[int, int, int]] = []
-        """The exchanges whose ends can be placed: what they take, negative, and of their kernels
-        the greatest place, negative, and the kernel of that place."""
+        """The exchanges whose ends can be placed: the time, negative, the greatest place of the
+        kernels, negative, and the kernel of that place."""
         self._running: _Exchange | None = None
 
     def _depths(self) -> list[int]:
-        """By kernel, the exchanges behind one another that it waits for."""
+        """Returns, by kernel, the length of the longest chain of exchanges that it waits for."""
         depth: list[int] = []
         for operands in self._operands:
             before = (depth[each] + (each in self._exchange) for each in operands)
@@ -140,17 +140,17 @@ class _Scheduler:
         return self._placed[::-1]
 
     def _begins(self, running: _Exchange, deepest: int | None) -> bool:
-        """Whether the exchange begins here: it had its time, and another one waits, or no ready
-        kernel is behind more of them."""
+        """Whether the exchange begins here: its time has passed, and another one waits, or no ready
+        kernel waits for more exchanges."""
         if running.begin > self._time:
             return False
         depth = max(self._depth[number] for number in running.kernels)
         return deepest is None or bool(self._ends) or depth >= max(deepest, 1)
 
     def _pause(self) -> None:
-        """Goes to the time at which something can be placed next.
+        """Advances to the time at which a kernel or an exchange can be placed next.
 
-        Where kernels wait for each other, to be made or to be sent together, some go before.
+        Where kernels that are fused or sent together wait for each other, some are placed first.
         """
         times = [time for time, _ in self._soon[:1]]
         if self._running is not None:
@@ -217,7 +217,7 @@ class _Scheduler:
                 self._add(other)
 
     def _release(self, number: int) -> None:
-        """What reads a kernel's results is placed; one of a pair waits for the other."""
+        """Makes a kernel ready once its readers are placed; one of a pair waits for the other."""
         pair = self._pairs.get(number)
         if pair is None or pair.is_apart:
             self._release_alone(number)
@@ -228,7 +228,7 @@ class _Scheduler:
                 self._release_alone(each)
 
     def _release_alone(self, number: int) -> None:
-        """The same, whatever else is to be placed with the kernel."""
+        """Makes a kernel ready, regardless of others to be placed with it."""
         exchange = self._exchange.get(number)
         if exchange is None:
             if self._wake > self._time:
@@ -242,7 +242,7 @@ class _Scheduler:
             heappush(self._ends, (-exchange.takes, -self._place[last], last))
 
     def _add(self, number: int) -> None:
-        """Puts a kernel among the ready ones, or its new entry beside the one that it had."""
+        """Adds a kernel to the ready ones, or a new entry beside its former one."""
         if self._behind[number]:
             self._held.add(number)
             return
@@ -255,7 +255,7 @@ class _Scheduler:
 
 
 def _times(kernels: Kernels) -> list[int]:
-    """By kernel, what it takes."""
+    """Returns the time of each kernel."""
     sizes, timings = kernels.trace.sizes, kernels.trace.timings
     takes = list[int]()
     for number, makes in enumerate(kernels.makes):
@@ -267,7 +267,7 @@ def _times(kernels: Kernels) -> list[int]:
 
 
 def _exchanges(kernels: Kernels) -> dict[int, _Exchange]:
-    """By kernel, the exchange of its results."""
+    """Returns, by kernel, the exchange of its results."""
     together: dict[int, _Exchange] = {}
     found: dict[int, _Exchange] = {}
     for number, makes in enumerate(kernels.makes):
@@ -281,8 +281,8 @@ def _exchanges(kernels: Kernels) -> dict[int, _Exchange]:
 
 
 def _pairs(kernels: Kernels, depth: Sequence[int]) -> dict[int, _Pair]:
-    """By kernel, the two elementwise ones of as many bytes that read the same buffer in the order
-    of its elements, and do not wait for each other, nor one of them for more exchanges.
+    """Returns, by kernel, the pair of elementwise kernels of equal bytes that read one buffer in
+    the order of its elements, do not wait for each other, and wait for equally many exchanges.
 
     XLA makes one kernel of such siblings (multi_output_fusion.cc): an activation for a weight's
     gradient is made beside its own gradient, so that only these two are held until they are read.
@@ -321,10 +321,10 @@ def _waits(kernels: Kernels, number: int, other: int) -> bool:
 
 
 def _reduced_with(kernels: Kernels) -> dict[int, list[int]]:
-    """By kernel that writes over what it reads, the reductions of that before it.
+    """Returns, by kernel that overwrites an operand, the earlier reductions of that operand.
 
-    XLA makes one kernel of the two (multi_output_fusion.cc): a loss is not summed behind its
-    gradient, which is written over the logits.
+    XLA fuses the two (multi_output_fusion.cc): a loss is not summed after its gradient, which is
+    written over the logits.
     """
     readers: dict[int, list[int]] = {}
     for number, buffers in enumerate(kernels.buffers):

@@ -1,10 +1,10 @@
 """Layouts: the order of axes that XLA keeps a value in, and the stacks it transposes for that.
 
-XLA gives a matrix product's result the order of its axes, and turns a transpose into a mere other
+XLA stores a matrix product's result in the order of its axes, and a transpose only relabels the
 order of the same memory. Where a forward loop stacks a value in one order and the backward loop
 reads it together with values in another, the whole stack is copied before the backward loop runs.
-Where a product's result is read together with values of another product's order, as with attention
-over heads in groups, a copy of it in that order is kept, converted to the type it is read in.
+Where a product's result is read together with values of another product's order, as in attention
+over heads in groups, XLA keeps a copy in that order, converted to the type it is read in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def transposing_bytes(loop: ir.Operation, programs: BlockPrograms) -> int:
     """Returns the bytes that transposing stacks needs before a loop runs, beyond the loop's
     operands.
 
-    The stacks are copied one after the other, and before what the loop is to fill is made.
+    The stacks are copied one after the other, before the stacks that the loop fills exist.
     """
     device = programs.device
     if loop.name != "stablehlo.while" or not device.rules.transposes_stacks:
@@ -54,8 +54,8 @@ def transposed_stacks(
     """Returns the stacks of earlier loops that this one reads in another order than they are
     written.
 
-    Each with the slices that it is read by in that order. Where the fastest axis is padded to a
-    number of lanes, heads that would have to be padded are kept with another axis as the fastest.
+    Each comes with the slices that read it in that order. Where the fastest axis is padded to a
+    number of lanes, heads that would need padding are kept with another axis as the fastest.
     """
     known: dict[ir.Block, _Orders] = {}
 
@@ -94,7 +94,7 @@ class TransposedProduct:
 
     Attributes:
       conversion: the position of the conversion whose result is kept.
-      beside: the product whose order it is transposed to.
+      beside: the product whose order the copy has.
     """
 
     conversion: int
@@ -151,7 +151,7 @@ def _is_zeros(value: ir.Value) -> bool:
 
 
 def _is_returned(value: ir.Value) -> bool:
-    """Whether the value is in memory of the function's caller."""
+    """Whether the value is in the memory of the function's caller."""
     return any(use.owner.operation.name == "func.return" for use in value.uses)
 
 
@@ -167,11 +167,11 @@ _MOVES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broad
 
 
 class _Orders:
-    """The orders of a block's values: as they are made, else as their readers would like them.
+    """The orders of a block's values: those of their operations, else those of their readers.
 
     Attributes:
       is_flexible: by operation, whether its result takes the order of its operands.
-      made: by value, the order that it has for its operands' sake; None where it may be any.
+      made: by value, the order that follows from its operands; None where it may be any.
     """
 
     def __init__(self, graph: Program, lanes: int = 1) -> None:
@@ -191,18 +191,18 @@ class _Orders:
             self._shapes.append(shape)
             self._plain.append(plain)
         self._axes: dict[int, Mapping[int, int] | None] = {}
-        """By operation that moves elements."""
+        """By operation that moves elements, the map of its axes."""
         self.is_flexible = [self._takes_order(position) for position in range(len(graph.ops))]
         self.made: list[Order | None] = [None] * len(graph.sizes)
         for position, results in enumerate(graph.results):
             for made in results:
                 self.made[made] = self._make(position, made)
         self._known: dict[int, Order | None] = {}
-        """The same, and of what may be made in any order the one that its readers would like."""
+        """By value, the order in ``made``, or, where that may be any, the one of a reader."""
 
     def of(self, value: ir.Value) -> Order:
-        """Returns the order of a value of the block, or of code inside, which is as it is
-        plainest."""
+        """Returns the order of a value of the block; that of a value of code inside is the order
+        of its axes."""
         number = self._index.get(value)
         if number is None or number >= len(self.made):
             return tuple(_long(shape_of(value)))
@@ -214,9 +214,9 @@ class _Orders:
         return self._shapes[one] == self._shapes[other]
 
     def behind_product(self, value: int) -> tuple[bool, int, int] | None:
-        """Returns the product that a value has its order from, with whether no transpose leads to
-        it, and the first operation behind it that does more than to move elements; None where the
-        order is from elsewhere."""
+        """Returns the product that a value's order follows from, with whether no transpose leads to
+        it, and the first operation after it that does more than move elements; None where the order
+        follows from another operation."""
         first, is_plain = None, True
         while (position := self._producers[value]) != FROM_OUTSIDE:
             name = self._names[position]
@@ -270,7 +270,7 @@ class _Orders:
         ]
 
     def _ask(self, value: int) -> Order | None:
-        """Gives what may be in any order the one that suits the result of a reader."""
+        """Returns the order of a reader's result for a value that may have any order."""
         for reader in self._made_for(value):
             order = self._known[self._results[reader][0]]
             asked = None if order is None else self._back(reader, value, order)
@@ -319,9 +319,9 @@ class _Orders:
         return tuple(inverse[axis] for axis in order if axis in inverse)
 
     def _axes_of(self, position: int) -> Mapping[int, int] | None:
-        """For each axis of the operand that is longer than 1, the axis of the result it becomes.
+        """Returns, for each operand axis longer than 1, the axis of the result that it becomes.
 
-        None where the operation does more than to order them anew.
+        None where the operation does more than reorder axes.
         """
         if position not in self._axes:
             self._axes[position] = self._find_axes(position)

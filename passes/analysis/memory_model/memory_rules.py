@@ -1,7 +1,7 @@
 """Memory rules: the part of the memory model in which the compilers of targets differ.
 
-`PACKED` is how XLA:CPU goes about it, `XLA_GPU` and `tpu.XLA_TPU` are those of GPUs and TPUs.
-`targets` says which target follows which.
+`PACKED` has the rules of XLA:CPU, `XLA_GPU` and `tpu.XLA_TPU` those of GPUs and TPUs. `targets`
+maps each target to its rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POINTER_BYTES = 8
 
 
 class MemoryRules:
-    """Values lie packed, and operations are fused as the table in `passes.ir.ops` says."""
+    """The rules with packed values, and fusion as in the table of `passes.ir.ops`."""
 
     transposes_stacks = True
     """Whether a stack that a loop reads in another order than it was written in is transposed as a
@@ -30,38 +30,38 @@ class MemoryRules:
     values in another order (`layouts.transposed_products`)."""
 
     writes_over = False
-    """Whether elementwise work is written over what it reads (`Kernels.beside`)."""
+    """Whether elementwise work overwrites its operands (`Kernels.beside`)."""
 
     multiplies_outer_products = False
-    """Whether a product that sums nothing is a multiplication, made again in each kernel that reads
+    """Whether a product that sums nothing is a multiplication, recomputed in each kernel that reads
     it (`outer_products`)."""
 
     copies_weights = False
-    """Whether attention's weights are copied, transposed, in the kernel that makes the gradient of
-    the scores (`softmax.mark_transposed`)."""
+    """Whether attention's weights are copied, transposed, in the kernel that computes the gradient
+    of the scores (`softmax.mark_transposed`)."""
 
     longest_row = sys.maxsize
-    """The elements of a row at most of which one kernel makes a softmax (`BufferUse.ROWS`), and
+    """The most elements of a row of which one kernel computes a softmax (`BufferUse.ROWS`), and
     keeps x - max(x) where nothing but it reads the maximum (`BufferUse.SHIFT`)."""
 
     repeats_tanh = True
-    """Whether a tanh in float32 that is made, by elementwise work alone, of a value that is kept
-    as long as it is itself, such as a GELU's of what the GELU reads, is made again by each of its
-    readers. XLA:GPU reckons that to be faster than to write four bytes and read them again
-    (CalculateProducerPriority, priority_fusion.cc), but not two of
-    bfloat16, and keeps what takes longer, as erf; compiled with jax 0.10.2 and 0.12.0.1,
-    2026-11-25. Of other tanhs the model keeps the result, or what it is made of: as many bytes."""
+    """Whether each reader recomputes a tanh in float32 that follows, by elementwise work alone,
+    from a value that is kept as long as the tanh itself, such as a GELU's operand. XLA:GPU
+    estimates that to be faster than writing four bytes and reading them again
+    (CalculateProducerPriority, priority_fusion.cc), but not two of bfloat16, and keeps slower
+    results, such as erf; compiled with jax 0.10.2 and 0.12.0.1, 2026-11-25. For other tanhs the
+    model keeps the result, or its operand: as many bytes."""
 
     hides_latency = True
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
-    whatever memory that takes (`latency_hiding`). XLA:TPU orders within memory."""
+    regardless of memory (`latency_hiding`). XLA:TPU orders within memory."""
 
     makes_zeros_early = False
     """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it
-    compares orders. Its list scheduler makes first what waits for nothing, and of several orders
-    XLA takes the one with the least memory: 296 MiB of zeros for MaxText's gradients lay beside the
-    logits, so that it took another order, with 161 MiB more in the end (what libtpu 0.0.52 logs of
-    its heap simulator, 2026-11-26)."""
+    compares orders. Its list scheduler runs kernels without operands first, and of several orders
+    XLA takes the one with the least memory: 296 MiB of zeros for MaxText's gradients were in memory
+    beside the logits, so that XLA took another order, with 161 MiB more in the end (the log of
+    libtpu 0.0.52's heap simulator, 2026-11-26)."""
 
     def bytes_of(self, type_: ir.Type) -> int | None:
         """Returns the bytes of a value on one device; None where it has no static size."""
@@ -77,7 +77,7 @@ class MemoryRules:
         return _POINTER_BYTES * results if results > 1 else 0
 
     def use_of(self, name: str, results: int) -> BufferUse:
-        """How the operands and this number of results of an operation use memory."""
+        """Returns how an operation's operands and this number of results use memory."""
         return buffer_use_of(name, results)
 
 
@@ -85,7 +85,7 @@ PACKED = MemoryRules()
 
 
 class GpuRules(MemoryRules):
-    """XLA:GPU's. What XLA:CPU writes over was not looked at."""
+    """The rules of XLA:GPU. Which buffers XLA:CPU overwrites was not examined."""
 
     writes_over = True
     copies_weights = True
@@ -93,7 +93,7 @@ class GpuRules(MemoryRules):
 
     longest_row = 16384
     """1024 threads reduce 16 elements each (ReductionDimensionRaceFreeBound, reduction_utils.cc).
-    Of a longer row each kernel reduces parts, and one more these (tree_reduction_rewriter.cc);
+    A longer row is reduced in parts, and these by one more kernel (tree_reduction_rewriter.cc);
     compiled with jax 0.10.2 for rows of 8192 to 256000 elements and with 0.12.0.1 for 16384 to
     128256, 2026-11-27."""
 

@@ -1,13 +1,13 @@
-"""What XLA:TPU keeps in 16 bits of float32 that is only read so.
+"""Float32 values that XLA:TPU keeps in 16 bits, because they are only read in 16 bits.
 
 A product at the default precision reads 16 bits of float32. Where nothing else reads a value, it is
-kept in these, and so are stacks of which loops read slices: what one loop stacks for another, what
-is made before the loops, such as transposed weights, and the program's arguments, such as weights
-that each iteration converts. Of an argument a copy is made, before the first loop that reads it,
-and kept until the last one.
+kept in these, and so are stacks of which loops read slices: the stack of one loop for another, a
+value computed before the loops, such as transposed weights, and the program's arguments, such as
+weights that each iteration converts. An argument is copied before the first loop that reads it, and
+the copy is kept until the last one.
 
-Read off the buffer assignment of MaxText's decoder and of loops written for it, libtpu 0.0.42 to
-0.0.52, 2026-11-26.
+Source: the buffer assignment of MaxText's decoder and of loops written for this purpose, libtpu
+0.0.42 to 0.0.52, 2026-11-26.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NARROW_BITS = 16
 
 
 def narrow_for_products(graph: Program, trace: OpTrace) -> None:
-    """Halves float32 that products alone read, and sums that are converted to 16 bits alone."""
+    """Halves float32 values that products alone read, and sums read only as 16 bits."""
     for value, is_for_products in enumerate(for_products(graph)):
         producer = graph.producers[value]
         if producer == FROM_OUTSIDE or not _is_float32(graph.values[value]):
@@ -41,7 +41,7 @@ def narrow_for_products(graph: Program, trace: OpTrace) -> None:
 
 
 def for_products(graph: Program) -> list[bool]:
-    """By value, whether products alone read it, at the default precision."""
+    """Returns, by value, whether products alone read it, at the default precision."""
     found = [False] * len(graph.users)
     for value in range(len(graph.users) - 1, -1, -1):
         users = graph.users[value]
@@ -54,7 +54,7 @@ def for_products(graph: Program) -> list[bool]:
 
 
 def narrow_stacks(graph: Program, trace: OpTrace) -> None:
-    """Halves float32 stacks that loops read in 16 bits; of what comes from outside adds a copy."""
+    """Halves float32 stacks that loops read in 16 bits; adds a copy of those from outside."""
     for value, loops in _narrowing_loops(graph, len(trace.uses)).items():
         producer = graph.producers[value]
         if producer == FROM_OUTSIDE:
@@ -67,7 +67,7 @@ def narrow_stacks(graph: Program, trace: OpTrace) -> None:
 
 
 def _narrowing_loops(graph: Program, count: int) -> dict[int, list[int]]:
-    """By float32 value the positions of the loops that read 16 bits of its slices alone."""
+    """Returns, by float32 value, the positions of the loops that read only 16 bits of its slices."""
     found: dict[int, list[int]] = {}
     for position, op in enumerate(graph.ops[:count]):
         if op.name != "stablehlo.while":
@@ -102,7 +102,7 @@ def _slices_are_narrowed(argument: ir.Value) -> bool:
 
 
 def _is_narrowed(value: ir.Value) -> bool:
-    """Whether all that reads a value takes 16 bits of it, or less."""
+    """Whether all readers of a value take 16 bits of it, or fewer."""
     is_read = False
     for use in value.uses:
         is_read, op = True, use.owner.operation

@@ -35,8 +35,8 @@ class Peak:
 
 @dataclass(frozen=True)
 class LiveRange:
-    """How long a value's buffer is alive, from the first time to the last, both included; to the
-    time before another value is written over it by elementwise work."""
+    """The live range of a value's buffer, from the first time to the last, both included; it ends
+    before elementwise work overwrites the buffer."""
 
     value: int
     bytes: int
@@ -100,7 +100,7 @@ def peak_in_order(kernels: Kernels, order: list[int]) -> Peak:
 _FOREVER = 1 << 62
 
 _SMALLEST_GUEST_SHARE = 1000
-"""Buffers below this share of all bytes are not worth a place in an output's memory."""
+"""Buffers below this share of all bytes are never placed in an output's memory."""
 
 
 class _Buffers:
@@ -115,7 +115,7 @@ class _Buffers:
         self.over = self._written_over()
         """By buffer that is written over another one, in place, that other one."""
         self.under = {buffer: made for made, buffer in self.over.items() if made in kernels.beside}
-        """By buffer that elementwise work writes over, what it writes."""
+        """By buffer that elementwise work overwrites, the value that it writes."""
         self.first: dict[int, int] = {}
         """By buffer that is counted, the begin of its live range."""
         self.outputs: list[tuple[int, int]] = []
@@ -136,7 +136,7 @@ class _Buffers:
         return last
 
     def _written_over(self) -> dict[int, int]:
-        """Decides which in-place results need no copy; extends what they are written over."""
+        """Decides which in-place results need no copy; extends the live ranges of their buffers."""
         trace, kernels, last = self.trace, self.kernels, self.last
         writable = {target for _, target in trace.donations}
         over: dict[int, int] = {}
@@ -159,7 +159,7 @@ class _Buffers:
         return over
 
     def _pairs(self, number: int) -> list[tuple[int, int]]:
-        """What a kernel reads, each with the result that may be written over it."""
+        """Returns the buffers that a kernel reads, each with the result that may overwrite it."""
         kernels, makes = self.kernels, self.kernels.makes[number]
         if not makes or makes[0] not in kernels.beside:
             reads = self.trace.reads[kernels.positions[number]]
@@ -168,7 +168,7 @@ class _Buffers:
         return [(read, made) for read in kernels.beside[made] if sizes[read] == sizes[made]]
 
     def _memory(self, buffer: int) -> int:
-        """Returns the buffer in whose memory this one lies in the end."""
+        """Returns the buffer in whose memory this one is finally placed."""
         while buffer in self.over:
             buffer = self.over[buffer]
         return buffer
@@ -176,7 +176,7 @@ class _Buffers:
     def _find_begins(self) -> None:
         trace, kernels = self.trace, self.kernels
         zeros: dict[int, int] = {}
-        """By what constants have in common, when the first to be written over is needed."""
+        """By key of equal constants, the time when the first to be overwritten is needed."""
         uses, positions, buffer = trace.uses, kernels.positions, kernels.buffer
         for time, number in enumerate(self.order):
             position = positions[number]
@@ -189,7 +189,7 @@ class _Buffers:
                 reads = trace.reads[position]
                 is_free = place < len(reads) and kernels.free[reads[place]]
                 if is_free or value in trace.over_constants:
-                    # XLA makes constants of one type in one kernel, for all who will need them.
+                    # XLA computes constants of one type in one kernel, for all their readers.
                     key = trace.over_constants.get(value, trace.sizes[value])
                     self.first[value] = zeros.setdefault(key, time)
         taking = {self._memory(kernels.buffer[value]): target for value, target in trace.donations}
@@ -203,7 +203,7 @@ class _Buffers:
                 self.first[returned] = begin
 
     def _is_free_for(self, buffer: int, target: int) -> bool:
-        """Whether a donated input's memory is free when the value that takes it is made."""
+        """Whether a donated input's memory is free when the value that takes it is computed."""
         maker = self.kernels.maker[buffer]
         last = self.last.get(target, -1)
         if last == self.time[maker]:
@@ -211,9 +211,9 @@ class _Buffers:
         return last < self.time[maker]
 
     def _move_to_outputs(self) -> None:
-        """Leaves out the buffers that lie in an output's memory before the output is made.
+        """Leaves out the buffers that are placed in an output's memory before the output exists.
 
-        As in XLA, the largest choose first, and take the smallest output that is free so long.
+        As in XLA, the largest buffers choose first, and take the smallest output that is free.
         """
         sizes = self.trace.sizes
         least = sum([sizes[buffer] for buffer in self.first]) // _SMALLEST_GUEST_SHARE
@@ -233,8 +233,7 @@ class _Buffers:
                     break
 
     def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the values that lie in a buffer one after the other, with their first and last
-        times."""
+        """Yields the values that use a buffer one after the other, with their first and last times."""
         begin = self.first[buffer]
         value = buffer
         while (made := self.under.get(value)) is not None:
@@ -244,7 +243,7 @@ class _Buffers:
         yield value, begin, self.end[buffer]
 
     def _changes(self) -> list[int]:
-        """By time, the difference in bytes from the time before."""
+        """Returns, by time, the difference in bytes from the time before."""
         sizes = self.trace.sizes
         change = [0] * (len(self.order) + 2)
         for buffer, begin in self.first.items():

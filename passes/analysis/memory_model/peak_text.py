@@ -1,4 +1,4 @@
-"""What is in memory at a program's peak, and what its arguments are, for people."""
+"""Text for people: the values in memory at a program's peak, and the program's arguments."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .profile import LiveBuffer, MemoryProfile, memory_profile
 from .targets import memory_rules
 
 _MOST, _SMALL = 4, 0.01
-"""Limits of the list of what is in memory at the peak: so many groups of values, and none that is
-less than the share `_SMALL` of the peak."""
+"""Limits of the list of values at the peak: the number of groups, and the share `_SMALL` of the
+peak below which none is listed."""
 
 
 def describe_peak(
     module: ir.Module, target: Target, *, arguments: bool = False, xla_bytes: int | None = None
 ) -> str:
-    """What is in temporary memory at the peak, by the model, a line each; "" if there is nothing.
+    """Returns lines on the temporary memory at the peak, by the model; "" if it is empty.
 
-    Values of one type from one source line are one entry. With `arguments` a last line tells what
-    the program's arguments are. All but the first line are indented, as a complaint's. Where XLA
-    compiled the module, ``xla_bytes`` are its temporary memory: a model that tells another figure
+    Values of one type from one source line are one entry. With `arguments` a last line lists the
+    program's arguments. All but the first line are indented, as in a complaint. Where XLA compiled
+    the module, ``xla_bytes`` are its temporary memory: where the model's figure differs, the model
     is wrong, and the text says so.
     """
     with module.context, ir.Location.unknown():
@@ -46,7 +46,7 @@ def largest_at_peak(curve: MemoryProfile, most: int) -> tuple[Described, ...]:
 
 
 def _groups(curve: MemoryProfile) -> list[list[LiveBuffer]]:
-    """What is in memory at the peak, by type and line, the most memory first."""
+    """Returns the values in memory at the peak, by type and line, the most memory first."""
     groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
         # Without a source line the name distinguishes values.
@@ -77,7 +77,7 @@ def _peak(curve: MemoryProfile, xla_bytes: int | None) -> str:
 
 
 _PARTS = 3
-"""How many parts of a program's arguments are told of."""
+"""The most parts of a program's arguments that are listed."""
 
 
 def _arguments(curve: MemoryProfile) -> str:

@@ -1,6 +1,6 @@
 """Memory profile: temporary memory over the kernels of a program, as the memory model runs it.
 
-Of a loop one iteration is shown, of a conditional the branch that needs most.
+A loop is shown as one iteration, a conditional as the branch that needs most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Point:
     """One kernel.
 
     Attributes:
-      bytes: of temporary memory while it runs, on one device.
+      bytes: temporary memory while it runs, on one device.
       name: JAX's name of the operation whose result it writes.
       line: "file:line" of the user's program; empty where it is not known.
       in_loop: it runs in a loop's body.
@@ -47,14 +47,14 @@ class LiveBuffer:
     """A value in temporary memory.
 
     Attributes:
-      name: JAX's name of the operation that makes it.
-      source: where in the user's program that was written.
-      type: in StableHLO, of the whole value over all devices.
-      bytes: on one device.
-      start: the first point at which it is there.
-      end: the last one.
+      name: JAX's name of the operation that computes it.
+      source: the line of the user's program with that operation.
+      type: the StableHLO type of the whole value over all devices.
+      bytes: those on one device.
+      start: the first point at which it is in memory.
+      end: the last such point.
       in_loop: it is alive during one iteration of a loop.
-      stacked: how many results of that operation a loop stacks in it; 1 where none does.
+      stacked: the number of results of that operation that a loop stacks in it; 1 where none does.
     """
 
     name: str
@@ -68,7 +68,7 @@ class LiveBuffer:
 
     @property
     def line(self) -> str:
-        """ "file:line" of the user's program; empty where it is not known."""
+        """Returns "file:line" of the user's program; empty where it is not known."""
         return self.source.line
 
 
@@ -78,11 +78,11 @@ class MemoryProfile:
 
     Attributes:
       points: in the order in which they run.
-      peak_at: the first of those that need most.
-      owners: what is in memory then, largest first.
+      peak_at: the first point with the most memory.
+      owners: the values in memory at that point, largest first.
       argument_bytes: the step's arguments.
       output_bytes: its results.
-      alias_bytes: results that lie in the memory of donated arguments.
+      alias_bytes: results that are stored in the memory of donated arguments.
       arguments: JAX's name of each argument, "" where it has none, and its bytes on one device.
       buffers: all values, in the order in which they begin; the owners are among them.
     """
@@ -98,12 +98,12 @@ class MemoryProfile:
 
     @property
     def temp_bytes(self) -> int:
-        """Returns the peak."""
+        """Returns the temporary memory at the peak."""
         return self.points[self.peak_at].bytes if self.points else 0
 
     @property
     def base_bytes(self) -> int:
-        """Arguments and results, which are there all the while."""
+        """Returns the bytes of arguments and results, which are in memory throughout."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
     @property
@@ -115,7 +115,7 @@ class MemoryProfile:
 def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryProfile:
     """Returns the memory of a module whose calls are inlined, over its kernels; pure.
 
-    Its peak is that of `tracer.predict`, whose ``rules`` these are. Raises NoEntryError where no
+    Its peak is that of `tracer.predict` with the same ``rules``. Raises NoEntryError where no
     function is known to be the program.
     """
     graph = Program.of(module, DeviceView.of(module, rules))
@@ -141,7 +141,7 @@ def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryP
 
 @dataclass
 class _Stretch:
-    """Points one after the other, and what is in memory at some of them."""
+    """A sequence of points, and the values in memory at some of them."""
 
     points: list[Point] = dataclasses.field(default_factory=list)
     owners: list[LiveBuffer] = dataclasses.field(default_factory=list)
@@ -199,7 +199,7 @@ def _stretch_of(graph: Program, programs: BlockPrograms, *, in_loop: bool) -> _S
 
 
 def _inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> _Stretch | None:
-    """What runs in a loop's body or in a branch, before it for its sake, and is loaded ahead."""
+    """Returns the stretch of a loop or a branch: preparation, its code, and values loaded ahead."""
     in_loop = in_loop or op.name == "stablehlo.while"
     found = _run_inside(op, programs, in_loop=in_loop)
     loads = loads_ahead(op)
@@ -216,7 +216,7 @@ def _inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> _Str
 
 
 def _run_inside(op: ir.Operation, programs: BlockPrograms, *, in_loop: bool) -> _Stretch | None:
-    """What runs in a loop's body or in a branch, and before it for its sake."""
+    """Returns the stretch of a loop's body or of a branch, with the preparation before it."""
     stretches = [
         _stretch_of(programs[block], programs, in_loop=in_loop) for block in _blocks(op.regions)
     ]
@@ -240,7 +240,7 @@ def _point(op: ir.Operation, bytes_: int, *, in_loop: bool) -> Point:
 
 
 def _copies(op: ir.Operation, bytes_: int, how: str, *, in_loop: bool) -> LiveBuffer:
-    """Copies of what an operation reads, at the first point of a stretch."""
+    """Returns the copies of an operation's operands, at the first point of a stretch."""
     name = f"{_name(op)} (operands {how})"
     return LiveBuffer(name, source_of(op.location), "", bytes_, 0, 0, in_loop)
 

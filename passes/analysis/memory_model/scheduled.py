@@ -1,14 +1,14 @@
 """Memory in the one order that XLA chooses for a whole module with loops.
 
-`peak.simulate` takes for each block the order that needs the least memory in the end. XLA takes one
-order for all blocks, and chooses it before it knows which values will lie in place: what a loop
-stacks by dynamic_update_slice is there twice at that time. Where that is the most of all, as for a
-forward loop that saves for its backward loop, the memory of the other order comes out in the end.
+`peak.simulate` takes for each block the order with the least final memory. XLA takes one order for
+all blocks, and chooses it before it knows which values will be updated in place: a loop's stack
+written by dynamic_update_slice counts twice at that time. Where stacks dominate, as for a forward
+loop that saves for its backward loop, the final memory is that of the other order.
 
-Measured on an H100 without one, jax 0.10.2, 2026-11-22: on the frontier of the demo's program the
-list order would take 139 to 207 MiB where XLA takes the other one and 152 to 227 MiB.
+Compiled for an H100 without the device, jax 0.10.2, 2026-11-22: on the frontier of the demo's
+program the list order would take 139 to 207 MiB where XLA takes the other one and 152 to 227 MiB.
 
-Source: xla/service/hlo_memory_scheduler.cc, DefaultModuleScheduler, and what it logs.
+Source: xla/service/hlo_memory_scheduler.cc, DefaultModuleScheduler, and its log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> i
     [chosen_by_bytes] = _peaks(trace, (stacked,))
     if chosen_by_bytes <= list_bytes:
         return min(list_bytes, depth_first_bytes)
-    # XLA has another order than the list's only where that promises less.
+    # XLA takes another order than the list's only where it estimates less memory.
     return min(depth_first_bytes, post_bytes, chosen_by_bytes)
 
 
@@ -70,14 +70,14 @@ def _traced(graph: Program, programs: BlockPrograms) -> tuple[OpTrace, tuple[lis
     trace = trace_block(graph, look_inside)
     ops = graph.ops[: len(trace.uses)]
     none = (0,) * len(_ORDERS)
-    # On one device the figures were measured without what is inside of operations without code.
+    # On one device the figures were measured without the bytes inside of operations without code.
     held = trace.inner if graph.device.exchanged.exchanges else (0,) * len(ops)
     inner = list(zip(ops, held, strict=True))
     return trace, tuple([inside.get(op, none)[n] + beside for op, beside in inner] for n in numbers)
 
 
 def _peaks(trace: OpTrace, inner: Sequence[list[int]]) -> tuple[int, ...]:
-    """Returns the peak in each order, with what is inside the operations in that order."""
+    """Returns the peak in each order, with the bytes inside the operations in that order."""
     kernels = Kernels(trace)
     found = []
     for order, inside in zip(_ORDERS, inner, strict=False):

@@ -1,12 +1,12 @@
-"""Schedulers: the orders that XLA runs kernels in.
+"""Schedulers: the orders in which XLA runs kernels.
 
 XLA tries several and takes the one that needs the least memory; the order of the text is none of
-them. It rarely takes the post-order but for modules with loops (`scheduled`). Where there are
-exchanges that can run beside kernels it orders them once more (`latency_hiding`).
+them. It rarely takes the post-order but for modules with loops (`scheduled`). Where exchanges can
+run beside kernels it orders them once more (`latency_hiding`).
 
 Source: ListScheduler, DFSMemoryScheduler and PostOrderScheduler in XLA's hlo_memory_scheduler.cc,
-without what kernels of one size on one device have no use for. XLA breaks ties by name, this model
-by the order of the text.
+without the parts that kernels of one size on one device do not need. XLA breaks ties by name, this
+model by the order of the text.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SCALAR_BYTES = 8
 
 
 def depth_first_order(kernels: Kernels) -> list[int]:
-    """Each kernel right after its operands, those first that most other kernels need as well.
+    """Returns the order with each kernel right after its operands, the most needed of these first.
 
-    The rank of an operand is the number of readers of all that it is made from, then its bytes.
+    The rank of an operand is the number of readers of all that it follows from, then its bytes.
     """
     count = len(kernels.positions)
     readers, sizes = [0] * count, [0] * count
@@ -63,7 +63,7 @@ def depth_first_order(kernels: Kernels) -> list[int]:
 
 
 def post_order(kernels: Kernels) -> list[int]:
-    """Each kernel right after its operands, those in the order in which it reads them."""
+    """Returns the order with each kernel right after its operands, these in their own order."""
     makers = [kernels.maker[buffer] for buffer in kernels.returned()]
     last_ones = [number for number, users in enumerate(kernels.users) if not users]
     returned = [number for number in makers if number >= 0]
@@ -85,7 +85,8 @@ def post_order(kernels: Kernels) -> list[int]:
 
 
 def greedy_order(kernels: Kernels) -> list[int]:
-    """List scheduling: of the ready kernels the one that frees the most bytes, less what it writes.
+    """Returns the list scheduler's order: the ready kernel first that frees most, net of its
+    writes.
 
     Ties go to the kernel with most users, then to the one that became ready last. Scalars go first.
     """

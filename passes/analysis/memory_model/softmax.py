@@ -1,4 +1,4 @@
-"""What XLA:GPU has in memory of a softmax and of its gradient, beyond what fusion tells."""
+"""The memory of a softmax and of its gradient on XLA:GPU, where it differs from fusion's rules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .layouts import transposed_products
 from .trace import OpTrace
 
 _LONGEST_BROADCAST = 6
-"""Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
+"""The most operations between a maximum and its subtraction; JAX writes up to four."""
 
 
 def mark_softmax(graph: Program, trace: OpTrace) -> None:
-    """Marks reductions of rows that a softmax's kernel may make, and its shifts."""
+    """Marks reductions of rows that a softmax's kernel may compute, and its shifts."""
     reduced = [n for n, name in enumerate(graph.names) if name == "stablehlo.reduce"]
     for position in reduced:
         if trace.uses[position] is BufferUse.REDUCTION and _reduces_rows(graph, position):
@@ -30,7 +30,7 @@ def mark_softmax(graph: Program, trace: OpTrace) -> None:
 def _reduces_rows(graph: Program, position: int) -> bool:
     """Whether a reduction is along the last axes, of no more elements than a softmax's may be.
 
-    A device has to have whole rows: of a part of each it makes no more than a part of the sum.
+    A device has to have whole rows: from a part of each it computes only a part of the sum.
     """
     op = graph.ops[position]
     shape = tuple(shape_of(op.operands[0]))
@@ -73,12 +73,12 @@ def _maximum_of(graph: Program, trace: OpTrace, value: int) -> list[int]:
 
 
 def mark_transposed(graph: Program, trace: OpTrace) -> None:
-    """Keeps what a product is converted to where XLA transposes that for several readers.
+    """Keeps a product's conversion where XLA transposes it for several readers.
 
-    Where the product is the gradient that comes back to attention's weights, XLA:GPU makes a
-    transposed copy of these, for the gradient of the values, in one kernel with the gradient of the
-    scores, so that both are in memory at once (multi_output_fusion.cc; compiled with jax 0.10.2 and
-    0.12.0.1, 2026-11-27, for batches of 1, 3, 4 and 8; of 2 it makes no such copy).
+    Where the product is the gradient of attention's weights, XLA:GPU writes a transposed copy of
+    the weights, for the gradient of the values, in one kernel with the gradient of the scores, so
+    that both are in memory at once (multi_output_fusion.cc; compiled with jax 0.10.2 and 0.12.0.1,
+    2026-11-27, for batches of 1, 3, 4 and 8; for 2 it makes no such copy).
     """
     for product in transposed_products(graph):
         if trace.uses[product.conversion] not in FUSED:
@@ -94,7 +94,7 @@ def mark_transposed(graph: Program, trace: OpTrace) -> None:
 
 
 def _read_by_products(graph: Program, trace: OpTrace, position: int) -> set[int]:
-    """What products read of the values that follow, one element from one, from an operation's."""
+    """Returns the values that products read and that follow elementwise from an operation's."""
     [made] = graph.results[position]
     count = _elements(graph, made)
     found, seen, waiting = set[int](), {made}, [made]

@@ -1,4 +1,4 @@
-"""What the compilers of targets do to memory, each in its own way: a row for each kind."""
+"""The memory rules of the compiler of each kind of target."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REFINED: dict[MemoryRules, Callable[[Program, OpTrace], None]] = {
 
 
 def memory_rules(target: Target) -> MemoryRules:
-    """How the target's compiler lays values out in memory, and what it fuses."""
+    """Returns the layout and fusion rules of the target's compiler."""
     return _RULES.get(target.platform, PACKED)
 
 
 def refine(program: Program, trace: OpTrace) -> None:
-    """Edits a block's new trace by what an operation's name alone does not tell."""
+    """Edits a block's new trace by facts that an operation's name alone does not determine."""
     if program.device.rules in _REFINED:
         _REFINED[program.device.rules](program, trace)

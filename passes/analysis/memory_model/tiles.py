@@ -1,4 +1,4 @@
-"""Tiled sizes: the bytes of values as a TPU keeps them, in whole tiles of 128 lanes.
+"""Tiled sizes: the bytes of values in a TPU's memory, in whole tiles of 128 lanes.
 
 The two fastest axes of a layout are cut into tiles of (8, 128) elements, of fewer rows where the
 axis is shorter, and padded to whole ones. XLA chooses the two so that a value pads least, and the
@@ -27,7 +27,7 @@ def tiled_bytes(shape: Sequence[int], bits: int, fastest: int | None = None) -> 
     more.
 
     ``fastest`` is the fastest axis of its layout, where that is not the one that pads least.
-    What is wider than 32 bits, complex numbers among it, lies in as many values of 32 bits.
+    Elements wider than 32 bits, also complex numbers, are stored as several of 32 bits.
     """
     if not math.prod(shape):
         return 0
@@ -48,7 +48,7 @@ def tiled_bytes(shape: Sequence[int], bits: int, fastest: int | None = None) -> 
 
 
 def _line(size: int, packed: int) -> int:
-    """Elements of a value of one axis, or of a scalar, with its padding."""
+    """Returns the elements of a value of one axis, or of a scalar, with its padding."""
     tile = max(LANES * packed, min(_power_of_two(size), _LONGEST))
     return _whole(size, tile)
 
