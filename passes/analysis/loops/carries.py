@@ -1,8 +1,8 @@
-"""What loops keep of their own carries for a backward pass: the states of a simulation, the inputs
-of checkpointed layers.
+"""The carries that loops save for a backward pass: the states of a simulation, the inputs of
+checkpointed layers.
 
-Recomputation makes a residual again of others of the same iteration. A residual that is the carry,
-or is made of it and no larger, cannot be had for less: what it is made of would be kept instead.
+Recomputation computes a residual from others of the same iteration. For a residual that is the
+carry, or follows from it and is no larger, that saves nothing: its operand would be saved instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .counted import CountedLoop, StackedOutput
 from .pairs import loop_pairs
 
 _MOST = 0.5
-"""The share of the peak from which what loops keep is most of it."""
+"""The share of the peak from which the values that loops save are most of it."""
 
 _AS_MUCH = 1.1
-"""All residuals of a loop take at most this many times its carry, where they are what it keeps of
-it: with more, the carry could be kept, and they be made of it."""
+"""The residuals of a loop that follow from its carry take at most this many times the carry: with
+more, the carry could be saved, and the residuals recomputed from it."""
 
 
 _FEWEST = 16
@@ -34,9 +34,9 @@ _FEWEST = 16
 
 @dataclass(frozen=True)
 class KeptCarry:
-    """What one loop keeps of its carry, on each device; ``where`` is the loop, "file:line".
+    """The values of its carry that one loop saves, on each device; ``where`` is its "file:line".
 
-    It is the largest of ``loops`` ones.
+    The loop is the largest of ``loops`` such loops.
     """
 
     bytes: int
@@ -46,14 +46,14 @@ class KeptCarry:
 
     @property
     def reason(self) -> str:
-        """What it is, and how often it is kept."""
+        """Returns a description of the carry, and how often it is saved."""
         scans = "the scan" if self.loops == 1 else f"{self.loops} scans, the largest"
         at = f" at {self.where}" if self.where else ""
         return f"most of the peak is the carry of {scans}{at}, {self.trips} times"
 
     @property
     def remedy(self) -> str:
-        """What makes it less, as no pass makes a carry again."""
+        """Returns the user's remedy, since no pass recomputes a carry."""
         inner = math.isqrt(self.trips - 1) + 1
         outer = -(-self.trips // inner)
         return (
@@ -64,11 +64,11 @@ class KeptCarry:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the loops of a program keep at its peak.
+    """The values that the loops of a program save at its peak.
 
     Attributes:
       in_loops: most of the peak is in stacks that a backward pass reads.
-      carry: the loop with the most of them, where most of the peak is carries.
+      carry: the loop with the most saved carries, where most of the peak is carries.
     """
 
     in_loops: bool = False
@@ -77,13 +77,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class LoopStacks:
-    """What the loops of a program stack for a backward pass: all bytes, and what is carries."""
+    """The stacks of a program's loops for a backward pass: all bytes, and those of carries."""
 
     bytes: int
     carries: tuple[KeptCarry, ...]
 
     def at_peak(self, peak_bytes: int) -> Kept:
-        """What of it stands at a peak of so many bytes of temporary memory."""
+        """Returns the part of the stacks in a peak of so many bytes of temporary memory."""
         least, carry = _MOST * peak_bytes, None
         if self.carries and sum(one.bytes for one in self.carries) >= least:
             largest = max(self.carries, key=lambda one: one.bytes)
@@ -92,7 +92,7 @@ class LoopStacks:
 
 
 def loop_stacks(module: ir.Module, bytes_of: Callable[[ir.Value], int | None]) -> LoopStacks:
-    """What the loops of a module stack."""
+    """Returns the stacks of a module's loops."""
     forwards: dict[Hashable, tuple[CountedLoop, dict[int, StackedOutput]]] = {}
     pairs = (pair for block in walk.code_blocks(module.operation) for pair in loop_pairs(block))
     for pair in pairs:
@@ -130,7 +130,7 @@ def _of_carry(
 
 
 def _reads(value: ir.Value, arguments: set[ir.BlockArgument]) -> bool:
-    """Whether a value of a loop's body is made of one of the body's arguments."""
+    """Whether a value of a loop's body is computed from one of the body's arguments."""
     open_, seen = [value], {value}
     while open_:
         one = open_.pop()

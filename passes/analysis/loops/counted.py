@@ -1,4 +1,4 @@
-"""Counted loops: ``stablehlo.while`` operations of a constant trip count, as JAX's ``scan`` makes.
+"""Counted loops: ``stablehlo.while`` operations of a constant trip count, as in JAX's ``scan``.
 
 A scan counts from 0 to its length in one integer carry. An operand that the body returns unchanged
 is invariant. A stacked output is a carry that the body only writes, one slice an iteration, with
@@ -35,8 +35,8 @@ class StackedOutput:
 class CountedLoop:
     """A while loop with a counter that runs 0, 1, …, trip_count - 1.
 
-    An open one has a dynamic trip count: ``trip_count`` is only the length of its stacks (0 where
-    it has none), and it counts to ``bound``, or until its condition ends it otherwise.
+    An open one has a dynamic trip count: ``trip_count`` is only the length of its stacks (0 without
+    any), and it counts to ``bound``, or until its condition ends it otherwise.
     """
 
     op: ir.Operation
@@ -85,7 +85,7 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
 
 
 def trip_count_of(op: ir.Operation) -> int | None:
-    """Returns the trip count of a counted loop, quicker than all of it; None of what is none."""
+    """Returns the trip count alone, faster than `counted_loop`; None where it is not counted."""
     found = _counter_and_trips(op)
     return None if found is None else found[1]
 
@@ -114,16 +114,16 @@ _INDEX_ARITHMETIC = frozenset(
 )
 
 _DEEPEST_INDEX = 8
-"""Operations of index arithmetic that are followed; JAX's scans have two."""
+"""The most operations of index arithmetic that are followed; JAX's scans have two."""
 
 
 def affine_in(
     value: ir.Value, variable: ir.Value, depth: int = _DEEPEST_INDEX
 ) -> tuple[int, int] | None:
-    """(slope, offset) where value = slope * variable + offset; None where it is not of that form.
+    """Returns (slope, offset) where value = slope * variable + offset; None for other forms.
 
     Follows additions, subtractions, negations and products with scalar integer constants, at most
-    ``depth`` of them one behind the other.
+    ``depth`` of them in a chain.
     """
     if value == variable:
         return 1, 0
@@ -151,8 +151,8 @@ def affine_in(
 def upward_count(op: ir.Operation) -> tuple[int, ir.Value] | None:
     """Returns the carry of a loop that counts up by one from zero, and its bound, exclusive.
 
-    The bound is a value of the condition or outside the loop; for an invariant carry, what it
-    starts as.
+    The bound is a value of the condition or outside the loop; for an invariant carry, its initial
+    value.
     """
     condition = op.regions[0].blocks[0]
     compare = defining_op(terminator(condition).operands[0])

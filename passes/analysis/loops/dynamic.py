@@ -1,7 +1,8 @@
 """Loops of a dynamic trip count: they count from zero to a computed bound, or until they end.
 
-Two of them are a pair only where the second has the trip count that the first reached. The second
-then reads each stack of the first at an index that was written. XLA clamps an index beyond the end
+Two such loops are a pair only where the second has the trip count that the first reached. The
+second then reads each stack of the first at an index that was written. XLA clamps an index beyond
+the end
 of a stack to its last slice, in all stacks of one length alike: slices at one index are always of
 one iteration, though beyond the end it is not the one of the counter.
 """
@@ -23,7 +24,7 @@ from .counted import (
 )
 
 _DEEPEST_INDEX = 8
-"""Operations of index arithmetic that are followed."""
+"""The most operations of index arithmetic that are followed."""
 
 
 def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
@@ -60,7 +61,7 @@ def _is_integer(value: ir.Value) -> bool:
 
 
 def _with_stacks(op: ir.Operation, counter: int, bound: ir.Value | None) -> CountedLoop:
-    """Returns the loop with those of its stacks that are as long as the first."""
+    """Returns the loop with the stacks that are as long as its first."""
     variable = op.regions[1].blocks[0].arguments[counter]
 
     def affine_of(index: ir.Value) -> tuple[int, int] | None:
@@ -86,11 +87,11 @@ _Linear = tuple[int, int, int]
 """Factors of a loop's counter and of its bound, and an offset."""
 
 _UPWARD, _DOWNWARD = (1, 0, 0), (-1, 1, -1)
-"""The counter as an index, and one that counts back from the last: neither is negative."""
+"""The counter, and the index that counts back from the last iteration: neither is negative."""
 
 
 def direction(index: ir.Value, loop: CountedLoop) -> int | None:
-    """1 where an index is the loop's counter, -1 where it counts back from the last, else None."""
+    """Returns 1 for a loop's counter, -1 for an index that counts back from the last, else None."""
     found = _linear(index, loop.body.arguments[loop.counter], loop.bound)
     return {_UPWARD: 1, _DOWNWARD: -1}.get(found) if found is not None else None
 

@@ -1,4 +1,4 @@
-"""Which values of a forward and of a backward body are equal in iterations with one index."""
+"""Equal values of a forward and of a backward body in iterations with one index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .pairs import LoopPair
 
 
 def paired(numbers: ValueNumbers, pair: LoopPair) -> ValueNumbers:
-    """Numbers in which values of two bodies are equal that are so in iterations with one index.
+    """Returns numbers that are equal for values of two bodies that are equal at one index.
 
     ``numbers`` are those of the values around the loops.
     """
@@ -48,15 +48,15 @@ def _indices(pair: LoopPair) -> Iterable[ir.Value]:
 
 
 def results_in(block: ir.Block) -> Iterable[ir.Value]:
-    """What the operations of a block make."""
+    """Yields the results of the operations of a block."""
     for view in block.operations:
         yield from view.operation.results
 
 
 def may_compute_again(pair: LoopPair) -> bool:
-    """Whether a backward body has work that looks like some of the forward body and is not cheap.
+    """Whether a backward body has expensive work that resembles some of the forward body.
 
-    Most have none, and numbering takes longer than to see that.
+    Most have none, and this check is faster than numbering the values.
     """
     done = {_looks(op) for op in _expensive(pair.forward.body)}
     return any(_looks(op) in done for op in _expensive(pair.backward.body))
@@ -71,7 +71,7 @@ def _expensive(block: ir.Block) -> Iterable[ir.Operation]:
 
 def _looks(op: ir.Operation) -> Hashable:
     if len(op.regions):
-        return op.name  # what is in them may be found again in parts
+        return op.name  # the code inside may match in parts
     attributes = walk.readable_attributes(op)
     types = tuple(value.type for value in (*op.operands, *op.results))
     return op.name, types, tuple(attributes.items())

@@ -1,7 +1,7 @@
 """Pairs of a loop that stacks values and a loop that reads the stacks slice by slice.
 
-The second loop is mostly the backward pass of the first. It need not be: what makes a pair is which
-slice an iteration reads, never what the loops are for.
+The second loop is mostly the backward pass of the first. It need not be: the slices that each
+iteration reads make a pair, not the purpose of the loops.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .dynamic import direction, dynamic_loops, same_count
 class Residual:
     """A residual: a stack that only later loops read, each one slice an iteration.
 
-    In each iteration of this pair's backward body the ``reads`` equal what ``stored`` was in the
-    forward body; all have the same type. Where the loops are in the bodies of an outer pair, the
-    stack is passed ``through`` a residual of that pair.
+    In each iteration of this pair's backward body the ``reads`` equal the value of ``stored`` in
+    the forward body; all have the same type. Where the loops are in the bodies of an outer pair,
+    the stack is passed ``through`` a residual of that pair.
     """
 
     stack: StackedOutput
@@ -35,7 +35,7 @@ class Residual:
     operands: tuple[int, ...]
     """The backward loop's operands that are the stack."""
     readers: int = 1
-    """How many loops read the stack."""
+    """The number of loops that read the stack."""
     through: Residual | None = None
 
 
@@ -44,10 +44,10 @@ class LoopPair:
     """A forward loop, and a backward loop that reads its stacks slice by slice.
 
     ``index`` is the value of the backward body at which it reads the stacks. The forward loop wrote
-    there in the iteration with index = slope * counter + offset; with a dynamic trip count it wrote
-    there, but maybe in another iteration. ``reversed_`` is whether the backward loop goes through
-    the iterations from last to first. All pairs of one forward loop have its slope and offset, and
-    a residual that several loops read is in the pairs of all of them.
+    that slice in the iteration with index = slope * counter + offset; with a dynamic trip count
+    maybe in another iteration. ``reversed_`` is whether the backward loop goes through the
+    iterations from last to first. All pairs of one forward loop have its slope and offset, and a
+    residual that several loops read is in the pairs of all of them.
     """
 
     forward: CountedLoop
@@ -77,7 +77,7 @@ def loop_pairs(block: ir.Block) -> list[LoopPair]:
 
 
 def nested_pairs(outer: LoopPair) -> list[LoopPair]:
-    """Pairs of a loop in a pair's forward body and one in its backward body.
+    """Returns the pairs of a loop in a pair's forward body and one in its backward body.
 
     The stacks of the first reach the second through residuals of the outer pair, and nothing else
     in the outer backward body reads them.
@@ -114,9 +114,9 @@ def _pairs(
 
 
 def closed(pairs: Sequence[LoopPair]) -> list[LoopPair]:
-    """Pairs of one forward loop, with those residuals alone whose readers are all among them.
+    """Returns pairs of one forward loop, with the residuals alone whose readers are all among them.
 
-    The others are left out that have no residual left, or another slope or offset than the first.
+    Pairs without a remaining residual, or with another slope or offset than the first, are dropped.
     """
     alike = [p for p in pairs if (p.slope, p.offset) == (pairs[0].slope, pairs[0].offset)]
     found = Counter(residual.stack.number for pair in alike for residual in pair.residuals)
@@ -166,7 +166,7 @@ def _readers_of(
 ) -> list[_StackReader]:
     """Returns the operations that read the values; none where one reads them as another type.
 
-    Reshapes are followed; they have to lead back to the type that the values begin with.
+    Reshapes are followed; they have to lead back to the values' own type.
     """
     found: dict[Hashable, tuple[ir.Operation, list[int]]] = {}
     waiting = list(values)

@@ -67,7 +67,8 @@ def narrow_stacks(graph: Program, trace: OpTrace) -> None:
 
 
 def _narrowing_loops(graph: Program, count: int) -> dict[int, list[int]]:
-    """Returns, by float32 value, the positions of the loops that read only 16 bits of its slices."""
+    """Returns, by float32 value, the positions of the loops that read only 16 bits of its
+    slices."""
     found: dict[int, list[int]] = {}
     for position, op in enumerate(graph.ops[:count]):
         if op.name != "stablehlo.while":

@@ -233,7 +233,8 @@ class _Buffers:
                     break
 
     def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the values that use a buffer one after the other, with their first and last times."""
+        """Yields the values that use a buffer one after the other, with their first and last
+        times."""
         begin = self.first[buffer]
         value = buffer
         while (made := self.under.get(value)) is not None:

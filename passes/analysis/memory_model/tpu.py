@@ -1,24 +1,24 @@
-"""What XLA:TPU does to memory that XLA:CPU and XLA:GPU do otherwise.
+"""The memory rules of XLA:TPU, where they differ from XLA:CPU's and XLA:GPU's.
 
 - Values are padded to whole tiles (`tiles`).
-- A matrix product or a convolution is a kernel that fuses what it reads, whatever that costs to
-  make again, and ends with what alone reads it: elementwise operations, a reduction, an update of
-  a slice. What such an end writes may lie where a product that it reads lies.
-  Several elementwise values of its size may end it together; these are not written over others.
-- An elementwise value that several kernels read is made again in each where it follows from one
+- A matrix product or a convolution is a kernel that fuses its operands, whatever their
+  recomputation costs, and ends with its only readers: elementwise operations, a reduction, an
+  update of a slice. The result of such an end may overwrite a product that it reads. Several
+  elementwise values of its size may end it together; these overwrite nothing.
+- An elementwise value that several kernels read is recomputed in each where it follows from one
   value in memory, and kept where it follows from several.
-- What several products alone read is kept as well where it follows from one large value and from
-  several small ones, a number for each row, such as the gradient of a softmax (`_is_kept_whole`).
-- What a convolution with a window reads is kept where it is slow to make.
+- A value that several products alone read is kept as well where it follows from one large value and
+  from several small ones, a number for each row, e.g. a softmax's gradient (`_is_kept_whole`).
+- The operand of a convolution with a window is kept where it is slow to compute.
 - Values of the shape of a convolution's result have their channels along the lanes.
-- What is float32 and read by products alone, at the default precision, is kept in 16 bits.
+- A float32 value that products alone read, at the default precision, is kept in 16 bits.
 - A product that sums nothing is a multiplication; one of a matrix and a vector is a multiplication
   and a reduction.
-- What a gather reads is in memory while it runs, and made again for other readers. A scatter of
-  one update into each row of zeros is a comparison with the index, made inside its readers.
+- A gather's operand is in memory while the gather runs, and recomputed for other readers. A scatter
+  of one update into each row of zeros is a comparison with the index, fused into its readers.
 - A loop that reads a stack in another order than it was written in copies one slice at a time.
 
-docs/memory-model-tpu.md says what was measured, benchmarks/tpu/memory_model.py measures it.
+docs/memory-model-tpu.md has the measurements, benchmarks/tpu/memory_model.py makes them.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ _USES = {
 }
 
 _SMALL = 4
-"""A value this many times smaller than what is made from it, such as a row's sum, counts as none of
-the values that it is made from."""
+"""An operand this many times smaller than the result, such as a row's sum, does not count as one of
+the values that the result follows from."""
 
 _SLOW_FLOPS = 8
-"""FLOPs for each element of an exponential and of what takes longer."""
+"""The FLOPs for each element from which elementwise work is slow: those of an exponential."""
 
 _LONG_ROW, _SEVERAL_OF_ROWS = 8192, 3
-"""Rows of more elements are long; and how many values with a number for each row are several."""
+"""Rows of more elements are long; as many values with one element a row are several."""
 
 _OF_GPUS = {
     BufferUse.ELEMENTWISE: BufferUse.FUSED,
     BufferUse.HEAVY: BufferUse.FUSED,
     BufferUse.LIBRARY: BufferUse.WHOLE,
 }
-"""What is told apart on GPUs alone."""
+"""Uses that are distinguished on GPUs alone."""
 
 _TABLE_ENTRY_BYTES, _TABLE_ALIGNMENT = 4, 32
 
 
 class TpuRules(MemoryRules):
-    """XLA:TPU's."""
+    """The rules of XLA:TPU."""
 
     transposes_stacks = False
     transposes_products = False
@@ -101,7 +101,7 @@ XLA_TPU = TpuRules()
 
 
 def refine(graph: Program, trace: OpTrace) -> None:
-    """Edits a block's new trace by what an operation's name alone does not tell."""
+    """Edits a block's new trace by facts that an operation's name alone does not determine."""
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name == "stablehlo.dot_general":
             trace.uses[position] = _use_of_product(graph.ops[position])
@@ -110,7 +110,7 @@ def refine(graph: Program, trace: OpTrace) -> None:
         elif name == "stablehlo.scatter":
             _refine_scatter(graph, trace, position)
         elif name == "stablehlo.transpose" and trace.makes[position][0] in trace.returned:
-            # What it reads is made in the order of the result.
+            # Its operand is computed in the order of the result.
             trace.uses[position] = BufferUse.VIEW
     _lay_out_channels(graph, trace)
     narrow_for_products(graph, trace)
@@ -131,9 +131,9 @@ def _use_of_product(op: ir.Operation) -> BufferUse:
 
 
 def _hold_gathered(graph: Program, trace: OpTrace, position: int) -> None:
-    """Adds the bytes of what a gather reads, where that is made for it alone.
+    """Adds the bytes of a gather's operand, where that is computed for the gather alone.
 
-    A product that it follows from alone writes it beside its own result, and XLA gathers at once.
+    Where the operand follows from one product alone, the product's kernel writes it as well.
     """
     operand = trace.reads[position][0]
     producer = graph.producers[operand]
@@ -159,14 +159,14 @@ def _refine_scatter(graph: Program, trace: OpTrace, position: int) -> None:
     if updates * max(shape, default=1) == math.prod(shape):
         trace.uses[position] = BufferUse.FUSED
         return
-    # XLA scatters into the other summand: a product among these is made before.
+    # XLA scatters into the other summand: a product among these is computed before.
     users = graph.users[graph.results[position][0]]
     if len(users) == 1 and graph.names[users[0]] == "stablehlo.add":
         trace.uses[users[0]] = BufferUse.WHOLE
 
 
 def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
-    """Sets the sizes of values of the shapes that convolutions make: their channels are fastest."""
+    """Sets the sizes of values in the shapes of convolutions' results: their channels are fastest."""
     padded: dict[ir.Type, int] = {}
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name == "stablehlo.convolution":
@@ -194,10 +194,10 @@ def _put_transposed_slices_in_memory(graph: Program, trace: OpTrace) -> None:
 
 
 def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
-    """Marks as HEAVY what several kernels would make again from several values in memory.
+    """Marks as HEAVY the values that kernels would recompute from several values in memory.
 
-    From two it is made again where that is quick. What a product's kernel can end with is kept, and
-    what products read that takes them too many operands.
+    From two a value is recomputed where that is fast. A possible end of a product's kernel is kept,
+    as are values whose recomputation would give products too many operands.
     """
     kernels, sizes = Kernels(trace), trace.sizes
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
@@ -248,18 +248,18 @@ def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
 
 
 def _divides(graph: Program, position: int) -> bool:
-    """Whether an operation divides by what is no constant, which XLA would multiply by."""
+    """Whether an operation divides by a value that is no constant (XLA multiplies by constants)."""
     if graph.names[position] != "stablehlo.divide":
         return False
     return not graph.constant_derived[graph.index[graph.ops[position].operands[1]]]
 
 
 def _is_kept_whole(graph: Program, made: int, others: Iterable[int], *, is_divided: bool) -> bool:
-    """Whether what follows from one large value and others is kept for several products.
+    """Whether a value that follows from one large value and others is kept for several products.
 
-    What counts are those of the others that have a number for each row: three of them and a
-    division are kept whatever a row's length; in long rows three, or two and a division. So it
-    is in all cases of `benchmarks/tpu/heads.py` (libtpu 0.0.42 and 0.0.52).
+    Only the others with a number for each row count: with three of them and a division the value is
+    kept for rows of any length; in long rows with three, or with two and a division. All cases of
+    `benchmarks/tpu/heads.py` agree (libtpu 0.0.42 and 0.0.52).
     """
     shape = graph.device.local_shape(graph.values[made])
     if not shape:
@@ -277,7 +277,7 @@ def _is_kept_whole(graph: Program, made: int, others: Iterable[int], *, is_divid
 
 def _first_branch(graph: Program, kernels: Kernels, value: int) -> int:
     """Returns the first value on the way from a product's result that operations of several kernels
-    read; the last one before the way parts."""
+    read; the last one before the paths diverge."""
     while value not in kernels.branches and len(graph.users[value]) == 1:
         [user] = graph.users[value]
         if not graph.results[user] or kernels.trace.uses[user] not in INLINED:

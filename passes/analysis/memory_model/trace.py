@@ -1,9 +1,10 @@
-"""The trace of a block: its operations, and what they use of memory, as arrays without IR.
+"""The trace of a block: its operations, and their use of memory, as arrays without IR.
 
 A planner tries many variants of a block on such arrays. `fusion`, `schedulers` and `peak` model
-what XLA does to memory on a GPU: it fuses elementwise operations into their readers, reorders
-kernels to need less, writes loop carries and slices in place, frees a value after its last reader,
-and puts values where an output will lie later. Fragmentation is left out: XLA has next to none.
+XLA's use of memory on a GPU: it fuses elementwise operations into their readers, reorders kernels
+to need less, writes loop carries and slices in place, frees a value after its last reader, and
+places values where an output will be stored later. Fragmentation is not modelled: XLA has almost
+none.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ..shardings.exchanges import Exchange
 
 
 class Timing(NamedTuple):
-    """What an operation takes, in bytes that the device's memory moves meanwhile.
+    """The time of an operation, in bytes that the device's memory moves meanwhile.
 
     Attributes:
-      work: what its arithmetic takes.
-      exchange: what the exchange of what it makes takes, with all that is exchanged at once; 0 for
+      work: the time of its arithmetic.
+      exchange: the time of the exchange of its results, with all that are combined with it; 0 for
         none.
-      group: a number that what is exchanged at once has in common.
+      group: a number that combined exchanges have in common.
     """
 
     work: int
@@ -31,12 +32,12 @@ class Timing(NamedTuple):
 
 
 class Exchanging(NamedTuple):
-    """What an operation has to do with an exchange: it reads what is gathered, or makes what is
-    sent in any other way.
+    """The relation of an operation to an exchange: it reads a gathered value, or computes a value
+    that another exchange sends.
 
     Attributes:
-      number: that of the exchange.
-      exchange: what is exchanged.
+      number: the number of the exchange.
+      exchange: the exchange.
       value: the value that is sent; a clone of it is sent once more.
     """
 
@@ -50,28 +51,28 @@ class OpTrace:
     """The operations of a block: operation i reads and makes values, which have sizes.
 
     Values may be numbered in any order. Each is made by one operation, before those that read it,
-    or is an input. Operations that no returned value depends on are taken for dead.
+    or is an input. Operations that no returned value depends on count as dead.
 
     Attributes:
       uses: by operation, its use of memory.
-      reads: by operation, values; of ALIAS, IN_PLACE and VIEW first those that results lie in.
+      reads: by operation, values; for ALIAS, IN_PLACE and VIEW first those that results alias.
       makes: by operation, values.
       sizes: by value, bytes on one device.
       inner: by operation, bytes alive only while it runs: in a loop's body, in a branch.
-      inputs: values that are made before the block, in memory that is not counted.
+      inputs: values from before the block, in memory that is not counted.
       returned: values that outlive the block, in memory that is not counted.
       donations: pairs (returned value, input): the returned value takes the input's memory. It is
-        counted where it is made before the input was read last.
+        counted where it is computed before the input was read last.
       over_constants: by value that is written over a constant, a negative number that those of one
-        type have in common; values that are not there are told apart by their sizes. A stack of a
-        plan has its size.
-      writes_over: whether elementwise work is written over what it reads.
+        type have in common; values without an entry are distinguished by their sizes. A plan's
+        stack has its size.
+      writes_over: whether elementwise work overwrites its operands.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
-      timings: then, by the first value that an operation makes, what that takes beside moving it.
-      exchanges: by the first value that an operation makes, what it has to do with exchanges.
-      work: of a block with exchanges, by the first value that an expensive operation makes, what
-        its arithmetic takes.
-      held: then, by operation, the part of ``inner`` that exchanges hold.
+      timings: in that case, by the first value that an operation makes, its time beside moving it.
+      exchanges: by the first value that an operation makes, the exchanges that it reads or sends.
+      work: in a block with exchanges, by the first value that an expensive operation makes, the
+        time of its arithmetic.
+      held: in that block, by operation, the part of ``inner`` that exchanges hold.
     """
 
     uses: list[BufferUse] = field(default_factory=list)
@@ -91,7 +92,7 @@ class OpTrace:
     held: list[int] = field(default_factory=list)
 
     def copy(self) -> OpTrace:
-        """The same with operations and sizes of its own."""
+        """Returns a copy with operations and sizes of its own."""
         return replace(
             self,
             uses=list(self.uses),

@@ -32,7 +32,7 @@ class MemoryPrediction:
     Attributes:
       argument_bytes: the step's arguments.
       output_bytes: its results.
-      alias_bytes: results that lie in the memory of donated arguments.
+      alias_bytes: results that are stored in the memory of donated arguments.
       temp_bytes: everything else, at the peak.
       peak: the peak of the main block.
     """
@@ -50,7 +50,7 @@ class MemoryPrediction:
 
     @property
     def around_bytes(self) -> int:
-        """What the step takes beside temporary memory."""
+        """Returns the memory of the step without temporary memory."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
 
@@ -82,7 +82,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
     """Returns the trace of a block without its terminator; operations and values are numbered as
     there.
 
-    ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
+    ``inner_of`` replaces ``inner_bytes`` where the caller knows the blocks inside.
     """
     trace, programs = graph.once(_trace_around).copy(), BlockPrograms(graph.device, graph)
     for position, name in enumerate(graph.names[: len(trace.uses)]):
@@ -164,13 +164,13 @@ def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
 def bytes_around(
     op: ir.Operation, inside: Callable[[ir.Block], int], programs: BlockPrograms
 ) -> int:
-    """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
+    """Returns `inner_bytes` of an operation with code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
     return max(most, transposing_bytes(op, programs)) + ahead_bytes(op, programs.device)
 
 
 def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:
-    """Returns the bytes of what a loop loads an iteration ahead, beside what its carries take."""
+    """Returns the bytes that a loop loads an iteration ahead, beside those of its carries."""
     loads = loads_ahead(op)
     arguments = op.regions[1].blocks[0].arguments if loads else ()
     return sum(device.bytes_of(arguments[number]) or 0 for number in loads)
@@ -182,8 +182,8 @@ def _carries(
     """Returns the carries that a loop changes, then all else that it reads; and the results of the
     first.
 
-    The result of a carry that the loop does not change takes no memory: who reads it, as Equinox's
-    loops do, reads what went in. `unchanged` gets these pairs.
+    The result of a carry that the loop does not change takes no memory: its readers, as in
+    Equinox's loops, read the loop's operand. `unchanged` gets these pairs.
     """
     op = graph.ops[position]
     body = op.regions[1].blocks[0]
@@ -203,7 +203,7 @@ def _carries(
 
 
 def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
-    """XLA keeps a HEAVY result as the type it is converted to, where that is smaller."""
+    """Sets the sizes of HEAVY results that XLA keeps converted to a smaller type."""
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.convert":
             continue
@@ -219,7 +219,7 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
 
 
 def _mark_repeated(graph: Program, trace: OpTrace) -> None:
-    """Marks each tanh in float32 that its readers make again of what they have in any case."""
+    """Marks each tanh in float32 that its readers recompute from values which are kept anyway."""
     last: list[int] | None = None
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.tanh" or trace.uses[position] is not BufferUse.HEAVY:
@@ -232,7 +232,7 @@ def _mark_repeated(graph: Program, trace: OpTrace) -> None:
 
 
 def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
-    """By value the position of the last operation that reads it, or what is fused of it."""
+    """Returns, by value, the position of the last operation that reads it, directly or fused."""
     last = [FROM_OUTSIDE] * len(graph.sizes)
     for position in range(len(graph.ops) - 1, -1, -1):
         is_fused = position < len(trace.uses) and trace.uses[position] in FUSED
@@ -249,7 +249,7 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
     constant, frontier = graph.constant_derived, {own}
     for _ in range(_LONGEST_ACTIVATION):
         if not frontier:
-            break  # it is made of constants
+            break  # it is computed from constants
         value = max(frontier)
         producer = graph.producers[value]
         if len(frontier) == 1 and len(graph.users[value]) > 1:
@@ -262,7 +262,7 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
 
 
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
-    """Numbers the types of what is written over constants."""
+    """Numbers the types of values that are written over constants."""
     constant = graph.constant_derived
     numbers: dict[tuple[ir.Type, int], int] = {}
     for use, reads, makes in zip(trace.uses, trace.reads, trace.makes, strict=True):
@@ -274,11 +274,11 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
 
 
 _LONGEST_ACTIVATION = 16
-"""Operations between a tanh and the value that an activation function is of; a GELU has five."""
+"""The most operations between a tanh and an activation function's operand; a GELU has five."""
 
 
 def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:
-    """Pairs of a returned value and the argument whose memory it takes."""
+    """Yields pairs of a returned value and the argument whose memory it takes."""
     owner = graph.block.owner.operation
     returned = [graph.index[value] for value in graph.ops[-1].operands]
     inside = [graph.producers[value] != FROM_OUTSIDE for value in returned]
@@ -291,7 +291,7 @@ def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:
 
 
 def _donations(graph: Program, function: ir.Operation) -> Iterator[tuple[int, int]]:
-    """Donated arguments, each with the number of the result that takes its memory."""
+    """Yields donated arguments, each with the number of the result that takes its memory."""
     attributes = walk.readable_attributes(function).get("arg_attrs")
     if attributes is None:
         return
