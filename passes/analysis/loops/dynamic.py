@@ -2,9 +2,8 @@
 
 Two such loops are a pair only where the second has the trip count that the first reached. The
 second then reads each stack of the first at an index that was written. XLA clamps an index beyond
-the end
-of a stack to its last slice, in all stacks of one length alike: slices at one index are always of
-one iteration, though beyond the end it is not the one of the counter.
+the end of a stack to its last slice, in all stacks of one length alike: slices at one index are
+always of one iteration, though beyond the end it is not the one of the counter.
 """
 
 from __future__ import annotations

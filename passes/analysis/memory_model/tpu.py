@@ -166,7 +166,8 @@ def _refine_scatter(graph: Program, trace: OpTrace, position: int) -> None:
 
 
 def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
-    """Sets the sizes of values in the shapes of convolutions' results: their channels are fastest."""
+    """Sets the sizes of values in the shapes of convolutions' results: their channels are
+    fastest."""
     padded: dict[ir.Type, int] = {}
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name == "stablehlo.convolution":

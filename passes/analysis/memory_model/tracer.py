@@ -164,7 +164,8 @@ def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
 def bytes_around(
     op: ir.Operation, inside: Callable[[ir.Block], int], programs: BlockPrograms
 ) -> int:
-    """Returns `inner_bytes` of an operation with code, from the bytes alive ``inside`` its blocks."""
+    """Returns `inner_bytes` of an operation with code, from the bytes alive ``inside`` its
+    blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
     return max(most, transposing_bytes(op, programs)) + ahead_bytes(op, programs.device)
 

@@ -1,8 +1,8 @@
-"""Sharding constraints that provably move no data: of what is sharded just so already.
+"""Sharding constraints that provably move no data: their operands already have the sharding.
 
-Everywhere else a constraint may be where XLA's partitioner puts a collective. It does so on the
-result of a matrix product whose contracted axis is sharded (an all-reduce or a reduce-scatter), and
-wherever a value has another sharding (an all-gather, an all-to-all).
+At any other constraint XLA's partitioner may insert a collective. It does so on the result of a
+matrix product whose contracted axis is sharded (an all-reduce or a reduce-scatter), and wherever a
+value has another sharding (an all-gather, an all-to-all).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ..signatures import signature_of
 from ..signatures.signature import Signature
 
 Split = tuple[MeshAxis, ...] | None
-"""The axes of the mesh that split a dimension; None where the value is the same all along it, so
-that every device has what it may be asked for."""
+"""The axes of the mesh that split a dimension; None where the value is constant along it, so that
+every device has every part of it."""
 
 _MOST_LOOKED_THROUGH = 128
-"""Operations behind a constraint that are looked at; a normalization has about twelve, and one with
-a router of experts behind it seventy."""
+"""The most operations before a constraint that are examined; a normalization has about twelve, and
+one after a router of experts seventy."""
 
 
 def moves_nothing(constraint: ir.Operation) -> bool:
     """Whether a sharding constraint provably leaves all data on the device where it is.
 
-    So it is where its mesh is of one device; and where its operand is made, on each device by
-    itself, from constants, from arguments of the program of that sharding and from results of other
-    constraints to it: by elementwise operations, movements, reductions, windows and sorts along
-    axes that are not split, and matrix products whose sums are not. A product may gather an operand
-    for itself: what is contracted along an axis of the mesh that its result is split along, as
-    FSDP's weights are. It may also be split further, of which each device has its part already.
+    True where its mesh has one device; and where each device computes its part of the operand
+    locally, from constants, from arguments of the program with that sharding and from results of
+    other constraints to it: by elementwise operations, movements, reductions, windows and sorts
+    along axes that are not split, and matrix products whose sums are not. A product may gather an
+    operand: one contracted along an axis of the mesh that the result is split along, as FSDP's
+    weights are. The constraint may also split further: each device already has its part of that.
     """
     if devices_of(constraint.attributes["sharding"], constraint) == 1:
         return True
@@ -53,10 +53,10 @@ def moves_nothing(constraint: ir.Operation) -> bool:
 
 
 def moves_a_parameter(constraint: ir.Operation) -> bool:
-    """Whether a sharding constraint of a loop's body moves what no iteration changes.
+    """Whether a sharding constraint of a loop's body moves a value that no iteration changes.
 
-    Such are a layer's parameters, sliced out of their stack. It gathers at most, as there is no sum
-    in what it moves; and each device has its part of that in the backward pass too.
+    Examples are a layer's parameters, sliced out of their stack. The constraint gathers at most, as
+    its operand is no sum; and each device has its part of the operand in the backward pass too.
     """
     if constraint_placement(constraint).unreduced:
         return False
@@ -74,20 +74,20 @@ def moves_a_parameter(constraint: ir.Operation) -> bool:
 
 
 def _is_local(op: ir.Operation) -> bool:
-    """Whether each device makes its part of the result of its part of the one operand."""
+    """Whether each device computes its part of the result from its part of the one operand."""
     facts = facts_of(op.name)
     return op.name == CONSTRAINT or facts.is_fusible or facts.category is Category.MOVEMENT
 
 
 def _is_invariant(argument: ir.BlockArgument) -> bool:
-    """Whether a block is the body of a loop whose iterations hand the argument on."""
+    """Whether a block is the body of a loop whose iterations return the argument unchanged."""
     if argument.owner.owner.operation.name != "stablehlo.while":
         return False
     return bool(walk.terminator(argument.owner).operands[argument.arg_number] == argument)
 
 
 class _Search:
-    """Finds how values are split, by what they are made of."""
+    """Finds how values are split, from the values that they are computed from."""
 
     def __init__(self) -> None:
         self._left = _MOST_LOOKED_THROUGH
@@ -129,7 +129,8 @@ class _Search:
         return _result(signature, given, sums_split=op.name in _PRODUCTS)
 
     def _of_argument(self, argument: ir.BlockArgument) -> tuple[Split, ...] | None:
-        """The sharding of a function's argument; a loop's starts and goes on with the same one."""
+        """Returns the splits of a function's argument, or of a carry that keeps its initial
+        ones."""
         loop = argument.owner.owner.operation
         if loop.name != "stablehlo.while":
             placement = argument_placement(argument)
@@ -138,7 +139,7 @@ class _Search:
         start = self.splits(loop.operands[number])
         if start is None:
             return None
-        # What comes of an iteration is looked at as if what it is made from is like the start.
+        # The result of an iteration is examined as if its operands were split like the start.
         self._known[argument] = start
         body = loop.regions[1].blocks[0]
         self._known[body.arguments[number]] = start
@@ -148,8 +149,8 @@ class _Search:
 _PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
 _SUMS = _PRODUCTS | {"stablehlo.reduce"}
 _BY_ROWS = frozenset({"chlo.top_k", "stablehlo.reduce_window", "stablehlo.sort"})
-"""Done on each device by itself where no axis is split that they choose, sum or sort along, as a
-router's choice of experts and its ranks are."""
+"""Operations that each device does locally where no axis is split that they choose, sum or sort
+along, such as a router's choice of experts and its ranks."""
 
 
 def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
@@ -159,12 +160,12 @@ def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
 
 
 def _splits(placement: ValueSharding) -> tuple[Split, ...] | None:
-    """None where the sharding leaves something open, or a sum to be done."""
+    """Returns the splits of a placement; None where a dimension is open, or a sum is left."""
     return placement.axes if all(placement.closed) and not placement.unreduced else None
 
 
 def _is_part_of(wanted: Sequence[Split], found: Sequence[Split]) -> bool:
-    """Whether each device has what is wanted of what it was found to have."""
+    """Whether the part of each device by ``found`` contains its part by ``wanted``."""
     used = {axis.name for split in found for axis in split or ()}
     for here, there in zip(found, wanted, strict=True):
         if here is None:
@@ -173,7 +174,7 @@ def _is_part_of(wanted: Sequence[Split], found: Sequence[Split]) -> bool:
         if there is None or there[: len(here)] != here:
             return False
         if any(axis.name in used for axis in further):
-            return False  # what splits it further splits another dimension so far
+            return False  # the further axis splits another dimension so far
     return True
 
 
@@ -190,9 +191,9 @@ def _result(
 ) -> tuple[Split, ...] | None:
     """Returns the splits of an operation's result, whose operands are split as given.
 
-    None where it takes devices to exchange something: operands are split differently, or where the
-    operation needs all of a dimension, or sums over one. With ``sums_split`` it may sum over one
-    that is split like its result: an operand is gathered.
+    None where devices must exchange data: operands are split differently, or the operation needs
+    all of a split dimension, or sums over one. With ``sums_split`` it may sum over one that is
+    split like its result: an operand is gathered.
     """
     made = signature.results[0]
     new = signature.made - signature.read
@@ -207,7 +208,7 @@ def _result(
             factors = signature.made.intersection(axis)
             if len(factors) < len(axis):
                 summed.update(each.name for each in split)
-                # A slice, or what is put together of several, is split as they are.
+                # A slice, or a concatenation, is split like its operands.
                 if len(axes) == len(made):
                     factors |= new.intersection(made[number])
             for factor in factors:

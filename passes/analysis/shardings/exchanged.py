@@ -1,7 +1,7 @@
-"""Which values of a module are exchanged, and which operations read what comes of it.
+"""The values of a module that are exchanged, and the operations that read the results.
 
 Edits erase operations, and a new value may have the address of an erased one. So exchanges are kept
-by values that are only compared, and what edits made is looked up by what it is like.
+by values that are only compared, and a value that an edit added is looked up by its original.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SUMS = ("all-reduce", "reduce-scatter")
 """Kinds of exchanges that sum over devices."""
 
 _LONGEST_ROW = 16
-"""Constraints in a row that are looked through; JAX writes two where a user's is behind its own."""
+"""The most constraints in a row; JAX writes two where a user's constraint follows its own."""
 
 
 @dataclass(frozen=True)
 class _Uses:
-    """The numbers of exchanges that an operation of this name has to do with."""
+    """The numbers of the exchanges that an operation of this name reads or sends."""
 
     name: str
     numbers: tuple[int, ...]
@@ -35,19 +35,19 @@ class Exchanged:
     """The exchanges of a module.
 
     Attributes:
-      exchanges: in the order of the text; none of a module for one device.
+      exchanges: in the order of the text; empty for a module for one device.
     """
 
     exchanges: tuple[Exchange, ...] = ()
     _read: Mapping[ir.Value, _Uses] = field(default_factory=dict)
-    """By the first result of what reads what comes of exchanges."""
+    """The numbers of exchanges by the first result of an operation that reads their results."""
     _sent: Mapping[ir.Value, _Uses] = field(default_factory=dict)
-    """By value that is sent."""
+    """The numbers of exchanges by the value that they send."""
 
     @classmethod
     def of(cls, module: ir.Module) -> Exchanged:
-        """Those of a module; pure. None are known where Shardy's partitioner refuses it: XLA's is
-        another one."""
+        """Returns the exchanges of a module; pure. None are known where Shardy's partitioner, which
+        is not XLA's, refuses it."""
         try:
             found = exchanges_of(module)
         except ValueError:
@@ -73,9 +73,8 @@ class Exchanged:
         return self._of(self._sent, value, "" if maker is None else maker.name)
 
     def accounts_for(self, constraint: ir.Operation) -> bool:
-        """Whether `repeated_by` has all that Shardy's partitioner sends at a sharding constraint,
-        or it sends nothing there; False where the exchanges are not known, or it leaves a sum to be
-        done."""
+        """Whether `repeated_by` has every exchange of Shardy's partitioner at a sharding
+        constraint; False where the exchanges are not known, or the constraint leaves a sum."""
         is_known = bool(self.exchanges) and not constraint_placement(constraint).unreduced
         return is_known and {*self.sent(constraint.operands[0])} <= {*self.repeated_by(constraint)}
 
@@ -83,8 +82,8 @@ class Exchanged:
         """Returns the numbers of the exchanges that are made once more where an operation is
         repeated.
 
-        A sum over devices is made where its terms are, and anything else where what comes of it is
-        read. What a sharding constraint moves is the constraint's.
+        A sum over devices is repeated with its terms, any other exchange with the readers of its
+        result. The data that a sharding constraint moves belongs to the constraint.
         """
         if not self.exchanges:
             return ()
@@ -101,8 +100,8 @@ class Exchanged:
         return tuple(dict.fromkeys(found))
 
     def _sent_before(self, constraint: ir.Operation) -> set[int]:
-        """What is sent between the value that a row of constraints begins with and their readers:
-        the last one of them moves it, as on explicit axes where each operation has its own."""
+        """Returns the exchanges between the value before a row of constraints and their readers:
+        the last constraint moves it, as on explicit axes, where each operation has its own."""
         found: set[int] = set()
         op: ir.Operation | None = constraint
         for _ in range(_LONGEST_ROW):
@@ -113,7 +112,7 @@ class Exchanged:
         return found
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Exchanged:
-        """With values that edits made, by what they are like: clones exchange as the original."""
+        """Returns the exchanges with values that edits added: clones exchange as their originals."""
         read, sent = dict(self._read), dict(self._sent)
         for known, uses in ((read, self._read), (sent, self._sent)):
             for made, old in like.items():
@@ -124,7 +123,7 @@ class Exchanged:
 
     @staticmethod
     def _of(known: Mapping[ir.Value, _Uses], value: ir.Value, name: str) -> tuple[int, ...]:
-        # A stack or a slice of a reader's result, which is like it too, is another operation's.
+        # A stack or a slice of a reader's result is like it, but is another operation's.
         uses = known.get(value)
         return uses.numbers if uses is not None and uses.name == name else ()
 

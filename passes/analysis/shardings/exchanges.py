@@ -1,10 +1,10 @@
-"""Exchanges: what a sharded program's devices send each other, before XLA has seen it.
+"""Exchanges: the data that a sharded program's devices send each other, found without XLA.
 
-Shardy's own partitioner runs on a clone: it propagates shardings, puts a reshard where an operation
-wants its operand placed otherwise, and makes collectives of reshards. XLA's partitioner decides the
-same for programs whose activations are annotated, but for some products (`products`), and but for
-values that it gathers to give them another sharding (`fallbacks`). What it does beside that is not
-found here: halos of slices and pads along a split axis.
+Shardy's own partitioner runs on a clone: it propagates shardings, inserts a reshard where an
+operation needs its operand placed otherwise, and turns reshards into collectives. XLA's partitioner
+decides the same for programs whose activations are annotated, except for some products
+(`products`), and for values that it gathers to give them another sharding (`fallbacks`). Halos of
+slices and pads along a split axis, which XLA exchanges as well, are not found here.
 
 Source: the passes that Shardy exports as `sdy-insert-explicit-reshards` with `enable-full-version`,
 and `sdy-reshard-to-collectives` (https://openxla.org/shardy).
@@ -73,7 +73,7 @@ _AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
 
 
 _Moved = tuple[ValueSharding, ValueSharding]
-"""Where a value is before, and after."""
+"""The placements of a value before and after."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class Exchange:
 
     Attributes:
       kind: XLA's name of it, e.g. "all-gather".
-      axes: of the mesh along which devices exchange; empty for a permutation, and for one that the
-        program itself does in a manual computation by lists of devices.
-      devices: that take part in one group.
-      span: over how many consecutive devices one group is spread.
-      result_bytes: of what it gives, on one device.
-      runs: how often a step does it; a loop of unknown length counts once.
-      type: of what is exchanged, e.g. "8x256xbf16".
-      line: of the user's program, `file:line`; empty where nothing tells it.
-      operation: that reads the result, or that the program itself does, e.g. "dot_general".
+      axes: the axes of the mesh along which devices exchange; empty for a permutation, and for a
+        collective that the program itself contains by lists of devices.
+      devices: the number of devices in one group.
+      span: the number of consecutive devices over which one group is spread.
+      result_bytes: the bytes of the result, on one device.
+      runs: how often a step runs it; a loop of unknown length counts once.
+      type: the type of the exchanged value, e.g. "8x256xbf16".
+      line: the line of the user's program, `file:line`; empty where it is not known.
+      operation: the one that reads the result, or that the program contains, e.g. "dot_general".
     """
 
     kind: str
@@ -105,11 +105,11 @@ class Exchange:
 
     @property
     def sent_bytes(self) -> int:
-        """What each device sends in one step, by the ring that moves least."""
+        """Returns the bytes that each device sends in one step, by the ring that moves least."""
         return self.runs * sent_bytes(self.kind, self.result_bytes, self.devices)
 
     def seconds(self, speed: Speed) -> float | None:
-        """What one step takes for it, nothing beside it; None where the links are not known."""
+        """Returns the seconds of one step without overlap; None where the links are not known."""
         within = speed.link_devices is None or self.span <= speed.link_devices
         rate = speed.link_bytes_per_s if within else speed.network_bytes_per_s
         if rate is None:
@@ -123,10 +123,10 @@ class PlacedExchange:
     """An exchange of a module, with the values that are exchanged.
 
     Attributes:
-      exchange: what is sent.
-      operand: the module's value that is sent; None where Shardy made it on the way.
-      readers: the module's operations that read what comes of it.
-      resharded: of a value that is gathered only to be cut anew, its placements before and after.
+      exchange: the collective.
+      operand: the module's value that is sent; None for one that Shardy added.
+      readers: the module's operations that read the result.
+      resharded: for a value that is gathered only to be cut anew, its placements before and after.
     """
 
     exchange: Exchange
@@ -137,7 +137,7 @@ class PlacedExchange:
 
 @dataclass(frozen=True)
 class _Numbered:
-    """An exchange of any module of the same bytes: values and readers by their order there."""
+    """An exchange of any module of the same bytes: values and readers by their order in it."""
 
     exchange: Exchange
     operand: int | None
@@ -149,8 +149,7 @@ _FOUND: Remembered[tuple[_Numbered, ...]] = Remembered()
 
 
 def exchanges_of(module: ir.Module) -> tuple[PlacedExchange, ...]:
-    """Returns the exchanges of a module, in the order of its text; pure. Once a module and its
-    clones.
+    """Returns the exchanges of a module, in the order of its text; pure, and cached for its clones.
 
     A function that is called several times counts as often; calls are best inlined before, since
     propagation sees more then. Raises ValueError where Shardy's passes fail.
@@ -188,8 +187,8 @@ class _Finder:
         """Yields the exchanges as XLA's partitioner makes them.
 
         Shardy splits another axis while a reshape divides, or merges, the one that was split, by an
-        all-to-all before and one after it. XLA gathers the value, and takes of the result what it
-        needs ("involuntary full rematerialization"). Seen with jax 0.10.2 and 0.12.0.1, 2026-11-24.
+        all-to-all before and one after it. XLA gathers the value, and slices the result
+        ("involuntary full rematerialization"). Seen with jax 0.10.2 and 0.12.0.1, 2026-11-24.
         """
         found = list(self._merged())
         swapped = {each.operand: each for each in found if each.exchange.kind == "all-to-all"}
@@ -268,7 +267,7 @@ class _Finder:
         )
 
     def _resharded(self, op: ir.Operation) -> _Moved | None:
-        """From where and to where a value is moved that XLA gathers to cut it anew."""
+        """Returns the placements before and after of a value that XLA gathers to cut it anew."""
         value = op.operands[0]
         moved = self._moved.get(value) if _is_cut_anew(op) else None
         return moved if moved is not None and _placement_in(value) == moved[0] else None
@@ -366,7 +365,7 @@ def _summed_first(module: ir.Module) -> set[Hashable]:
     """
     spared: set[Hashable] = set()
     waiting: dict[ir.Value, ir.Operation] = {}
-    """By value that one addition may read, the all-reduce that can be done behind it."""
+    """By value that one addition may read, the all-reduce that can be done after it."""
     for op in walk.operations(module.operation):
         reduced: ir.Operation | None = op if op.name == "sdy.all_reduce" else None
         if op.name == "stablehlo.add":
@@ -411,7 +410,7 @@ def _run(stages: Sequence[str], module: ir.Module) -> None:
 
 
 def _stops(clone: ir.Module) -> list[ir.Operation]:
-    """Has Shardy merge no reshard with that of a constraint before it: XLA moves a value twice."""
+    """Stops Shardy from merging a reshard with that of an earlier constraint: XLA moves twice."""
     stops = []
     for op in list(walk.operations(clone.operation)):
         before = defining_op(op.operands[0]) if op.name == _RESHARD else None
@@ -510,7 +509,7 @@ def _is_constrained(value: ir.Value, originals: Sequence[ir.Operation]) -> bool:
 
 
 def _is_read_as_placed(op: ir.Operation) -> bool:
-    """Whether all that read a result read it where it is: each device by itself."""
+    """Whether all readers of a result read it as it is placed, each device locally."""
     readers = [use.owner.operation.name for use in op.results[0].uses]
     return all(
         name == "func.return" or facts_of(name).category is Category.ELEMENTWISE for name in readers
@@ -518,13 +517,13 @@ def _is_read_as_placed(op: ir.Operation) -> bool:
 
 
 def _is_cut_anew(op: ir.Operation) -> bool:
-    """Whether what is gathered is only cut."""
+    """Whether a gathered value is only cut."""
     readers = {use.owner.operation.name for use in op.results[0].uses}
     return op.name == "sdy.all_gather" and readers == {"sdy.all_slice"}
 
 
 def _split_products(module: ir.Module, propagated: ir.Module, shardings: Shardings) -> None:
-    """Has the products of a module's propagated clone split as XLA splits them."""
+    """Splits the products of a module's propagated clone as XLA splits them."""
     originals = list(walk.operations(module.operation))
     for op in list(walk.operations(propagated.operation)):
         number = number_of(op) if op.name in PRODUCTS else None
@@ -546,11 +545,11 @@ def _participants(op: ir.Operation, sizes: Mapping[str, int]) -> tuple[tuple[str
     attributes = walk.readable_attributes(op)
     text = next((str(attributes[name]) for name in _AXES if name in attributes), "")
     all_devices = math.prod(sizes.values())
-    if not text:  # a permutation says only where values are before and after
+    if not text:  # a permutation states only the placements before and after
         return (), all_devices, all_devices
     parts = {(name, part): int(part) if part else sizes[name] for name, part in _AXIS.findall(text)}
     names = tuple(dict.fromkeys(name for name, _ in parts))
-    # The first axis is the major one: a step along it passes the devices of all that follow.
+    # The first axis is the major one: a step along it spans the devices of all later axes.
     inner = list(sizes)
     spans = [math.prod(sizes[each] for each in inner[inner.index(name) :]) for name in names]
     return names, math.prod(parts.values()), max(spans)

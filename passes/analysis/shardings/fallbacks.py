@@ -1,10 +1,10 @@
-"""Fallbacks: where XLA's partitioner gathers a value on every device to give it another sharding.
+"""Fallbacks: values that XLA's partitioner gathers on every device to give them another sharding.
 
 XLA reshards by patterns. Where none leads from one sharding to the other, each device gathers the
-value and cuts its part out of it ("involuntary full rematerialization"). The patterns go by how
-many parts each dimension has, and by how many devices have a copy of each part; which axis of the
-mesh is which matters for one of them only. A stop is a sharding between the two, to which and from
-which patterns lead.
+value and cuts its part out of it ("involuntary full rematerialization"). The patterns depend on the
+number of parts of each dimension, and on the number of devices with a copy of each part; the
+identity of the mesh's axes matters for one pattern only. A stop is a sharding between the two, to
+which and from which patterns lead.
 
 Source: ReshardNoCache, TryComplexReshardHandling and GetReshardAllToAllSourceTargetDims of
 xla/service/spmd/spmd_partitioner.cc and spmd_partitioner_util.cc. Compared with what XLA compiles
@@ -26,12 +26,12 @@ Axes = tuple[tuple[MeshAxis, ...], ...]
 """By dimension the axes of the mesh that split it, the major one first."""
 
 _MOST_DEVICES = 512
-"""Of a mesh that stops are looked for on, and as many shardings."""
+"""The most devices of a mesh for which stops are searched, and the most shardings."""
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The parts of a value: how many along each dimension, and how many devices have each."""
+    """The parts of a value: their number along each dimension, and the copies of each."""
 
     counts: tuple[int, ...]
     copies: int
@@ -42,17 +42,17 @@ class _Tiles:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """With the copies as another dimension."""
+        """Returns the numbers of parts with the copies as another dimension."""
         return (*self.counts, self.copies) if self.copies > 1 else self.counts
 
     def with_count(self, dimension: int, count: int) -> _Tiles:
-        """With so many parts along a dimension, on the same devices."""
+        """Returns the tiles with ``count`` parts along a dimension, on the same devices."""
         counts = (*self.counts[:dimension], count, *self.counts[dimension + 1 :])
         return _Tiles(counts, self.copies * self.counts[dimension] // count)
 
 
 class _NoWayError(Exception):
-    """XLA has no pattern, where it may not gather all either."""
+    """XLA has no pattern, and may not gather the whole value either."""
 
 
 def gathered_dimensions(
@@ -61,12 +61,12 @@ def gathered_dimensions(
     """Returns the dimensions that XLA gathers a value along to give it another sharding, as a last
     resort.
 
-    Empty where it has a better way, and where it is not known: of parts of an axis, and of
+    Empty where it has a better way, and where that is not known: for parts of an axis, and for
     dimensions that are not split evenly.
 
     Args:
-      shape: of the value.
-      source, target: the axes that split it, and those that are to split it.
+      shape: the shape of the value.
+      source, target: the axes that split it before and after.
       sizes: the sizes of the mesh's axes.
     """
     if not (_is_even(shape, source) and _is_even(shape, target)):
@@ -129,7 +129,7 @@ def _lacking(source: Axes, target: Axes) -> float:
 
 
 def _span(axes: Sequence[MeshAxis], at: Mapping[MeshAxis, int]) -> tuple[float, float]:
-    """Where the part of a device begins and ends along a dimension."""
+    """Returns the begin and the end of a device's part along a dimension."""
     number, parts = 0, 1
     for axis in axes:
         number, parts = number * axis.size + at[axis], parts * axis.size
@@ -149,7 +149,7 @@ def _tiles(axes: Axes, sizes: Mapping[str, int]) -> _Tiles:
 
 
 def _order(axes: Axes, sizes: Mapping[str, int]) -> list[str]:
-    """Returns the axes in the order of the devices' numbers, those of copies behind."""
+    """Returns the axes in the order of the devices' numbers, those of copies last."""
     used = [axis.name for each in axes for axis in each]
     return [*used, *(name for name, size in sizes.items() if size > 1 and name not in used)]
 
@@ -166,7 +166,7 @@ def _kept(
     pattern.
 
     Args:
-      shape: of the value.
+      shape: the shape of the value.
       source, target: its parts before and after.
       alike: whether the devices are in one order before and after.
       may_gather: whether XLA may gather all as the last resort; else this raises _NoWayError.
@@ -200,7 +200,7 @@ def _kept(
 
 
 def _divides(coarse: _Tiles, fine: _Tiles) -> bool:
-    """Whether each part of one, of which there are copies, is some parts of the other."""
+    """Whether each part of ``coarse``, which has copies, consists of parts of ``fine``."""
     pairs = zip(coarse.counts, fine.counts, strict=True)
     return coarse.copies > 1 and all(many % few == 0 for few, many in pairs)
 
@@ -229,7 +229,7 @@ def _is_swapped(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def _is_shifted(copied: _Tiles, split: _Tiles) -> bool:
-    """Whether each dimension has the parts of the one behind it, the last one those of copies."""
+    """Whether each dimension has the parts of the next one, the last one those of copies."""
     if copied.copies == 1 or split.copies > 1 or copied.counts[0] != 1:
         return False
     last = [count for count in split.counts if count > 1][-1]
@@ -237,7 +237,7 @@ def _is_shifted(copied: _Tiles, split: _Tiles) -> bool:
 
 
 def _kept_by_steps(shape: tuple[int, ...], source: _Tiles, target: _Tiles) -> frozenset[int] | None:
-    """As `_kept`, by another sharding; raises _NoWayError where XLA tries none, or in vain."""
+    """Returns `_kept` by way of another sharding; raises _NoWayError where XLA finds none."""
     reshaped = _reshaped(shape, source, target)
     if reshaped is not None:
         at, before, behind = reshaped

@@ -1,7 +1,7 @@
-"""Sharding constraints that say what propagation says without them.
+"""Sharding constraints that propagation satisfies without them.
 
-All of them are left out together, and propagation, run on a clone, still satisfies each of them.
-Where it does not, the constraints that do not hold are put back, those first that lead to others,
+All of them are left out together, and propagation, run on a clone, must still satisfy each of them.
+Where it does not, the constraints that do not hold are restored, those first that lead to others,
 and propagation runs again.
 """
 
@@ -32,18 +32,18 @@ from .propagation import (
 )
 
 _MOST_ROUNDS = 8
-"""Propagations until what is left is proved, or nothing is implied; programs take one to three."""
+"""The most propagations until the rest is proved or empty; programs take one to three."""
 
 _ROUNDS_BY_CAUSE = 5
-"""Of these, rounds that take back only what no other constraint that does not hold leads to."""
+"""The rounds of these that restore only constraints to which no other failing one leads."""
 
 
 _MOST_LOOKED_THROUGH = 64
-"""Values behind a constraint that are looked at; a normalization has about twelve."""
+"""The most values before a constraint that are examined; a normalization has about twelve."""
 
 _SUMS = frozenset({Category.CONTRACTION, Category.REDUCTION})
 _LOOKED_AT = _SUMS | {Category.ELEMENTWISE, Category.MOVEMENT}
-"""Operations that sum over devices, and beside them those that each device does by itself."""
+"""Operations that sum over devices, and those that each device does locally."""
 
 
 def constraints_of(module: ir.Module) -> list[ir.Operation]:
@@ -61,13 +61,13 @@ def constraints_of(module: ir.Module) -> list[ir.Operation]:
 def implied_constraints(
     module: ir.Module, constraints: Sequence[ir.Operation]
 ) -> list[ir.Operation]:
-    """Those of a module's constraints that change nothing if they are all dropped together.
+    """Returns a module's constraints that change nothing if they are all dropped together.
 
-    Without them propagation places their operands as they say, and the results of the program as it
-    does with them; or their mesh has one device. An open dimension may be split further. Never
-    implied are constraints that leave a sum to be done, and those that name a single device; nor,
-    where another product follows, those behind a product or a reduction that devices exchange
-    their parts for. They tell `remat` what it may not repeat.
+    Without them propagation places their operands as they require, and the results of the program
+    as it does with them; or their mesh has one device. An open dimension may be split further.
+    Never implied are constraints that leave a sum, and those that name a single device; nor, where
+    another product follows, those after a product or a reduction for which devices exchange parts:
+    from these `remat` knows which values it may not recompute.
     """
     numbers = _IMPLIED.of(
         module,
@@ -78,8 +78,8 @@ def implied_constraints(
 
 
 _IMPLIED: Remembered[tuple[int, ...]] = Remembered()
-"""Of a module's constraints the numbers of those that are implied: each move of a plan, and each
-attempt, asks again of the module that it starts from."""
+"""The numbers of a module's implied constraints, cached: each move of a plan, and each attempt,
+requests them again for the module that it starts from."""
 
 
 def _numbers_of_implied(module: ir.Module, constraints: Sequence[ir.Operation]) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def _device_count(constraint: ir.Operation) -> int:
 
 
 def _is_expressly_moved(constraint: ir.Operation) -> bool:
-    """Whether it leaves a sum to be done, or follows a constraint that says otherwise."""
+    """Whether a constraint leaves a sum, or follows one with another sharding."""
     given = constraint.operands[0].owner
     if constraint_placement(constraint).unreduced:
         return True
@@ -142,7 +142,7 @@ def _is_expressly_moved(constraint: ir.Operation) -> bool:
 
 
 class _Placements:
-    """The placements that propagation gives, by value."""
+    """The placements by propagation, by value."""
 
     def __init__(
         self, module: ir.Module, propagated: Propagated, dropped: Collection[ir.Value]
@@ -152,12 +152,12 @@ class _Placements:
         self._by_value = {value: placed[number] for number, value in values if number in placed}
 
     def satisfy(self, operand: ir.Value, wanted: ValueSharding) -> bool:
-        """Whether the operand of a constraint is where the constraint wants it."""
+        """Whether the operand of a constraint is placed as the constraint requires."""
         found = self._by_value.get(self._behind(operand), ())
         return bool(found) and all(placed.is_at(wanted) for placed in found)
 
     def is_exchanged(self, value: ir.Value) -> bool:
-        """Whether a value is made, in each place by itself, of what devices sum or gather."""
+        """Whether a value is computed, locally on each device, from an exchanged value."""
         waiting, seen = [value], {value}
         while waiting and len(seen) < _MOST_LOOKED_THROUGH:
             op = defining_op(waiting.pop())
@@ -189,12 +189,12 @@ def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
     """Whether the program's results are placed as with all constraints."""
     given = returned_shardings(module)
     if not any(sharding is None or "?" in sharding for sharding in given):
-        return True  # the program says where
+        return True  # the program states the placement
     return propagated.returned == propagate(module, as_xla_reads=True).returned
 
 
 def _read_by_products(module: ir.Module) -> set[ir.Value]:
-    """Returns the values that matrix products read, and those that these are made of."""
+    """Returns the values that matrix products read, and those that these are computed from."""
     read = (
         operand
         for op in walk.operations(module.operation)
@@ -205,7 +205,7 @@ def _read_by_products(module: ir.Module) -> set[ir.Value]:
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
-    """Returns the values that a value is made of, one step back."""
+    """Returns the values that a value is computed from, one step back."""
     op = defining_op(value)
     if op is None:
         argument: ir.BlockArgument = ir.BlockArgument(value)
@@ -225,9 +225,9 @@ def _sources(value: ir.Value) -> Sequence[ir.Value]:
 
 
 def _first(module: ir.Module, wrong: Collection[ir.Value]) -> set[ir.Value]:
-    """Of constraints that do not hold, by their results, those that no other of them leads to.
+    """Returns the failing constraints, by their results, that no other failing one leads to.
 
-    A constraint on what is made of constants holds as soon as those who read it are placed right:
+    A constraint on a value computed from constants holds as soon as its readers are placed right:
     it is among the first only if all of them are of that kind.
     """
     causes: dict[bool, set[ir.Value]] = {False: set(), True: set()}
