@@ -1,10 +1,10 @@
-"""Missing sharding constraints: values for which one would have a program send less.
+"""Missing sharding constraints: values on which a constraint would make a program send less.
 
 Where activations have no constraint of their own, propagation may split them as some weight is
 split, and every layer then sums or moves activations, which are larger than the weights. XLA may
 even gather a value on every device and cut it anew ("involuntary full rematerialization"); then a
-stop between both shardings may end it (`fallbacks`). Which constraint saves most is tried: it is
-put on a clone, which Shardy partitions again.
+stop between both shardings may avoid that (`fallbacks`). The saving of a constraint is tried: it is
+added to a clone, which Shardy partitions again.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ from .propagation import values_of
 from .shardings import Shardings
 
 _MOST_VALUES = 6
-"""Values that a constraint is tried at, in one round."""
+"""The most values on which a constraint is tried, in one round."""
 
 _MOST_ROUNDS = 3
-"""Constraints that are looked for, one after the other."""
+"""The most constraints that are searched, one after the other."""
 
 _MOST_OPERATIONS = 150_000
-"""Of all modules that are tried; a GPT of 48 unrolled layers has 17,000."""
+"""The most operations of all modules that are tried; a GPT of 48 unrolled layers has 17,000."""
 
 _LEAST_SHARE = 0.1
-"""Of what a device sends, what a constraint has to save."""
+"""The share of a device's sent bytes that a constraint has to save."""
 
 _MORE_ON_A_DEVICE = 1.02
-"""How much more of all values and of the work a device may have for it: replicas send nothing."""
+"""The factor by which a device's values and work may grow: replicas send nothing."""
 
 _ALIKE_SHARE = 0.05
-"""Of what a device sends, what makes no difference between two constraints."""
+"""The share of a device's sent bytes within which two constraints count as equal."""
 
 _PRODUCT = "stablehlo.dot_general"
 
 _FARTHEST = 64
-"""Operations that are looked through for the value that others come of; a layer has a dozen."""
+"""The most operations between a value and its origin; a layer has a dozen."""
 
 _LOOKED_THROUGH = (Category.ELEMENTWISE, Category.MOVEMENT)
 
 
 @dataclass(frozen=True)
 class MissingConstraint:
-    """A sharding constraint that would have a program send less.
+    """A sharding constraint that would make a program send less.
 
     Attributes:
-      value: what it is to be put on.
-      spec: the sharding of it, as the arguments of `PartitionSpec`.
-      saved_bytes: what each device then sends less in a step, with those before it in place.
+      value: the value to constrain.
+      spec: its sharding, as the arguments of `PartitionSpec`.
+      saved_bytes: the bytes that each device sends less in a step, with earlier ones in place.
     """
 
     value: Described
@@ -78,19 +78,19 @@ class MissingConstraint:
 
     @property
     def sentence(self) -> str:
-        """What it saves, where it belongs, and below that the line to add."""
+        """Returns the saving and the place of the constraint, and below that the line to add."""
         made_by = self.value.operation.rpartition(".")[2]
         what = f"{made_by} {short_type(self.value.type)}"
         saved = size(self.saved_bytes)
         return f"{saved} less is sent with, at {self.value.source.short} ({what}),\n    {self.code}"
 
     def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
+        """Returns values that `json.dumps` takes."""
         return {"value": written(self.value), "saved_bytes": self.saved_bytes, "code": self.code}
 
     @property
     def code(self) -> str:
-        """Returns the line to add, of a value x."""
+        """Returns the line to add, for a value x."""
         axes = ", ".join(_written(each) for each in self.spec)
         return f"x = jax.lax.with_sharding_constraint(x, P({axes}))"
 
@@ -102,12 +102,12 @@ def _written(axes: str | tuple[str, ...] | None) -> str:
 
 
 _Spec = tuple[tuple[str, ...], ...]
-"""By dimension the axes that split it."""
+"""The axes that split each dimension."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A module with a constraint more, and what each device sends of it."""
+    """A module with one more constraint, and the bytes that each device sends."""
 
     module: ir.Module
     number: int
@@ -121,7 +121,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _OnDevice:
-    """What a device has of a module: the bytes of all values, the work of products."""
+    """A device's part of a module: the bytes of all values, the work of products."""
 
     bytes: float
     flops: float
@@ -145,7 +145,7 @@ class _OnDevice:
 
 
 def _devices_of_product(op: ir.Operation, shardings: Shardings) -> int:
-    """Over how many devices a product is split: by its result, and by what both operands sum."""
+    """Returns the number of devices that split a product: by its result, and by summed axes."""
     axes = ProductAxes.of(op)
     left, right, made = map(shardings.placement, (*op.operands, op.results[0]))
     if left is None or right is None or made is None:
@@ -249,7 +249,7 @@ class _Search:
                 yield value, tuple(tuple(axis.name for axis in axes) for axes in stop)
 
     def _specs(self, shape: Sequence[int]) -> Iterator[_Spec]:
-        """Splits of the first or the last dimension, along any axis or all, that come out even."""
+        """Yields the even splits of the first or the last dimension, along any axis or all."""
         names = tuple(self._sizes)
         groups = [(name,) for name in names] + ([names] if len(names) > 1 else [])
         for dimension in dict.fromkeys((0, len(shape) - 1)):
@@ -271,7 +271,7 @@ class _Search:
 
 
 def _constrain(value: ir.Value, mesh_name: str, spec: _Spec) -> None:
-    """Puts a constraint between the result of an operation and all that read it."""
+    """Inserts a constraint between the result of an operation and all its readers."""
     splits = [", ".join(f'"{name}"' for name in each) for each in spec]
     dimensions = ", ".join(f"{{{each}}}" for each in splits)
     maker = defining_op(value)
@@ -298,7 +298,7 @@ def _candidates(
 
 
 def _around(exchange: PlacedExchange) -> Iterator[ir.Value]:
-    """What is exchanged, what that is made of, and what is read beside it."""
+    """Yields the exchanged value, its operands, and the operands and results of its readers."""
     value = exchange.operand
     if value is not None:
         yield value
@@ -339,8 +339,8 @@ def _is_broadcast(maker: ir.Operation | None) -> bool:
 
 
 def _behind_constraints(value: ir.Value, axes: Axes) -> ir.Value:
-    """What the constraints make of a value that leave it where it is: of explicit axes JAX
-    constrains each result."""
+    """Returns a value after the constraints that do not move it: with explicit axes JAX constrains
+    each result."""
     for _ in range(_FARTHEST):
         readers = [use.owner.operation for use in value.uses]
         if len(readers) != 1 or readers[0].name != CONSTRAINT:
@@ -352,7 +352,7 @@ def _behind_constraints(value: ir.Value, axes: Axes) -> ir.Value:
 
 
 def _described(value: ir.Value, exchanges: Iterable[PlacedExchange]) -> Described:
-    """An argument of the program has no line: it is described by that of what moves it."""
+    """Returns the description of a value; an argument has the line of an operation that moves it."""
     described = Described.of(value)
     if described.source.line:
         return described

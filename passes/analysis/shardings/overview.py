@@ -1,4 +1,4 @@
-"""What the shardings of a program cost: what its devices send, and what each of them has whole."""
+"""The cost of a program's shardings: the bytes that devices send, and values whole on each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .exchanges import Exchange, exchanges_of
 from .shardings import Shardings
 
 LEAST_BYTES = 2**20
-"""What is less is small."""
+"""The bytes below which a value or an exchange is small."""
 
 _FAR_OFF = 2
-"""How often more XLA sends than was foreseen, where the difference is told."""
+"""The factor by which XLA sends more than predicted from which the difference is reported."""
 
 _ALIKE_SHARE = 0.1
-"""Of what XLA sends, by how much foreseen bytes may differ for their lines to be told."""
+"""The share of XLA's bytes by which predicted bytes may differ for their lines to be reported."""
 
 _SENT_COLUMNS = {
     "line": Kind.TEXT,
@@ -39,10 +39,10 @@ _SENT_COLUMNS = {
 _WHOLE_COLUMNS = {"takes": Kind.BYTES, "value": Kind.VALUE}
 
 _SAME_AS_ANOTHER = frozenset({CONSTRAINT, "stablehlo.while", BARRIER})
-"""Operations whose results are values that are listed already."""
+"""Operations whose results are already listed values."""
 
 _FILLS = frozenset({"stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
-"""Operations that XLA makes part of whoever reads the result."""
+"""Operations that XLA fuses into the readers of the result."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class LineExchanges:
 
 @dataclass(frozen=True)
 class SentByXla:
-    """What each device sends in a step by XLA's text of the compiled program.
+    """The bytes that each device sends in a step by XLA's text of the compiled program.
 
     Attributes:
       by_kind: bytes by XLA's name of a kind of collective.
-      by_line: bytes by line of the user's program; what no line is known of is under "".
+      by_line: bytes by line of the user's program; those without a known line are under "".
       gathered_line: the line of the largest all-gather; empty where none is known.
     """
 
@@ -78,15 +78,15 @@ class SentByXla:
 
 @dataclass(frozen=True)
 class Overview:
-    """What the devices of a sharded program send in a step, and what lies whole on each of them.
+    """The bytes that a sharded program's devices send in a step, and the values whole on each.
 
     Attributes:
-      lines: with what they make a device send, the most first.
+      lines: the lines with their exchanges, the most bytes first.
       whole: the arguments, and the values of a line, that no axis of a mesh splits, the largest
         first.
-      speed: of a device and its links.
-      least_bytes: what is less is not listed.
-      by_xla: what XLA's program sends; None where XLA has not been asked. It is what is told then.
+      speed: the speed of a device and its links.
+      least_bytes: the bytes below which nothing is listed.
+      by_xla: the bytes that XLA's program sends, which are then reported; None without a compile.
     """
 
     lines: tuple[LineExchanges, ...]
@@ -97,11 +97,11 @@ class Overview:
 
     @classmethod
     def of(cls, module: ir.Module, speed: Speed, *, least_bytes: int = LEAST_BYTES) -> Overview:
-        """That of a module; pure. Empty for a program of one device.
+        """Returns the overview of a module; pure. Empty for a program of one device.
 
         Args:
-          speed: of a device and its links.
-          least_bytes: what is less is not listed.
+          speed: the speed of a device and its links.
+          least_bytes: the bytes below which nothing is listed.
 
         Raises ValueError where Shardy's passes fail.
         """
@@ -118,33 +118,33 @@ class Overview:
 
     @property
     def sent_bytes(self) -> int:
-        """What each device sends in a step, as foreseen."""
+        """Returns the bytes that each device sends in a step, as predicted."""
         return sum(each.sent_bytes for each in self.lines)
 
     @property
     def told_bytes(self) -> int:
-        """The same by XLA, where XLA has been asked."""
+        """Returns the bytes that each device sends by XLA's program, else as predicted."""
         return self.sent_bytes if self.by_xla is None else self.by_xla.bytes
 
     @property
     def seconds(self) -> float | None:
-        """What that takes, nothing beside it; None where the links are not known."""
+        """Returns the seconds of the exchanges without overlap; None where links are not known."""
         return _seconds(self.speed, [each for line in self.lines for each in line.exchanges])
 
     @property
     def whole_arguments_bytes(self) -> int:
-        """Of the arguments that lie whole on every device."""
+        """Returns the bytes of the arguments that are whole on every device."""
         return sum(each.bytes * each.times for each in self.whole if not each.operation)
 
     @property
     def is_small(self) -> bool:
-        """Whether there is nothing that is worth a line of a log."""
+        """Whether nothing is large enough for a line of a log."""
         return self.told_bytes < LEAST_BYTES and self.whole_arguments_bytes < LEAST_BYTES
 
     @property
     def summary(self) -> str:
-        """E.g. "sends 1.20 GiB a step, 61 % of it at model.py:120; 3.00 GiB of arguments lie whole
-        on every device"."""
+        """Returns e.g. "sends 1.20 GiB a step, 61 % of it at model.py:120; 3.00 GiB of arguments
+        lie whole on every device"."""
         sent = f"sends {size(self.told_bytes)} a step"
         by_line = self._told_by_line()
         first = max(by_line, key=by_line.__getitem__, default="")
@@ -157,14 +157,15 @@ class Overview:
         return f"{sent}; {size(self.whole_arguments_bytes)} of arguments lie whole on every device"
 
     def _told_by_line(self) -> Mapping[str, int]:
-        """Foreseen lines are more exact: XLA joins collectives, under the line of one of them."""
+        """Returns the bytes by line, predicted ones where XLA's are close: XLA joins collectives
+        under the line of one of them."""
         told = self.told_bytes
         if self.by_xla is None or abs(told - self.sent_bytes) <= _ALIKE_SHARE * told:
             return {each.line: each.sent_bytes for each in self.lines}
         return self.by_xla.by_line
 
     def _unforeseen(self, told_line: str) -> str:
-        """What XLA sends beside what was foreseen, where that is much; empty otherwise."""
+        """Returns a text on the bytes that XLA sends beyond the prediction; empty where few."""
         if self.by_xla is None or self.told_bytes <= _FAR_OFF * self.sent_bytes:
             return ""
         foreseen = f"{size(self.sent_bytes)} were foreseen"
@@ -178,7 +179,7 @@ class Overview:
         return f" ({foreseen}: XLA gathers the whole of a value{where})"
 
     def sent_by_kind(self) -> dict[str, int]:
-        """By XLA's name of a kind, what each device sends in a step."""
+        """Returns, by XLA's name of a kind, the bytes that each device sends in a step."""
         sent: defaultdict[str, int] = defaultdict(int)
         for line in self.lines:
             for each in line.exchanges:
@@ -195,7 +196,7 @@ class Overview:
         return tuple(facts)
 
     def tables(self) -> tuple[Table, ...]:
-        """What is sent by line, several kinds of a line under it; and what lies whole."""
+        """Returns the tables of bytes by line, with a line's kinds under it; and of whole values."""
         large = [line for line in self.lines if line.sent_bytes >= self.least_bytes]
         rows = [row for line in large for row in self._rows(line)]
         sent = Table(

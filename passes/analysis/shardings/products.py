@@ -1,10 +1,10 @@
 """Matrix products split as XLA's partitioner splits them, where Shardy's would do it otherwise.
 
-Shardy looks for the placements of a product's operands that send least. XLA goes by where an axis
-of the mesh is, whatever that sends:
+Shardy searches the placements of a product's operands that send least. XLA decides by the
+dimensions that an axis of the mesh splits, whatever that sends:
 
-- Where it splits both operands along a dimension that is summed, each device multiplies what it
-  has, and the results are summed: reduce-scattered where the axis splits the result as well.
+- Where it splits both operands along a dimension that is summed, each device multiplies its parts,
+  and the results are summed: reduce-scattered where the axis splits the result as well.
 - Where it splits one operand and the result along the same dimension, the other operand is
   gathered along it.
 
@@ -28,12 +28,12 @@ PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
 def split_as_xla_does(
     product: ir.Operation, left: ValueSharding, right: ValueSharding, made: ValueSharding
 ) -> None:
-    """Puts the reshards around a product that XLA's partitioner makes, in place.
+    """Inserts the reshards of XLA's partitioner around a product, in place.
 
     Args:
       product: one of PRODUCTS, of a module that is propagated.
       left, right: the placements of its operands.
-      made: that of its result.
+      made: the placement of its result.
     """
     axes = ProductAxes.of(product)
     summed = _common(left, right, zip(axes.left.contracted, axes.right.contracted, strict=True))

@@ -34,9 +34,9 @@ class Propagated:
 
     Attributes:
       placed: the results of operations and the arguments of blocks, by their number among
-        `values_of`. Of an operation that Shardy cloned, a constant, a placement for each clone;
-        those of one that it took out are not there.
-      returned: the shardings of the program's results, as `returned_shardings` gives them.
+        `values_of`. An operation that Shardy cloned, a constant, has a placement for each clone;
+        one that Shardy removed has none.
+      returned: the shardings of the program's results, by `returned_shardings`.
     """
 
     placed: Mapping[int, tuple[ValueSharding, ...]]
@@ -68,14 +68,14 @@ _MOST_KNOWN = 16
 
 
 class Remembered(Generic[_T]):
-    """What was found of the last modules, by their bytes: passes ask again of clones, and in each
-    attempt."""
+    """A cache of the results for the last modules, by their bytes: passes request them again for
+    clones, and in each attempt."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, Hashable], _T] = {}
 
     def of(self, module: ir.Module, find: Callable[[], _T], *, asked: Hashable = None) -> _T:
-        """What `find` gives of the module, or gave of another of the same bytes, asked the same."""
+        """Returns the result of `find`, or the cached one of equal bytes and equal ``asked``."""
         key = _digest(module), asked
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -91,8 +91,8 @@ def _digest(module: ir.Module) -> bytes:
 _PROPAGATED: Remembered[Propagated] = Remembered()
 
 _SPARE: dict[bytes, ir.Module] = {}
-"""The propagated clone of the last module whose placements were read, by that one's digest: the
-exchanges of the same module are found in it, so that Shardy propagates once for both."""
+"""The propagated clone of the last module whose placements were read, by the module's digest: its
+exchanges are found in the same clone, so that Shardy propagates once for both."""
 
 
 def propagate(
@@ -103,7 +103,7 @@ def propagate(
 
     Args:
       without: the results of sharding constraints that are left out.
-      as_xla_reads: whether the module is first made what XLA makes of it (`readings`).
+      as_xla_reads: whether the module is first rewritten as XLA rewrites it (`readings`).
     """
     left_out = frozenset(
         number
@@ -127,7 +127,7 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
         for op in walk.operations(clone.operation):
             number = number_of(op)
             if number is not None and originals[number].name != CONSTRAINT:
-                # Shardy puts a reshard in the place of a constraint.
+                # Shardy replaces a constraint with a reshard.
                 for value, placement in reader.placed(originals[number], op):
                     known = placed.get(numbers[value], ())
                     placed[numbers[value]] = (*known, placement)
@@ -142,10 +142,9 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
 
 
 def propagated_clone(module: ir.Module) -> ir.Module:
-    """Returns a clone of a module after propagation, first made what XLA makes of it; the caller's
-    to edit.
+    """Returns a clone of a module, rewritten as by XLA, after propagation; the caller may edit it.
 
-    `number_of` an operation says what it was.
+    `number_of` maps its operations to the module's.
     """
     spare = _SPARE.pop(_digest(module), None)
     if spare is not None and spare.context == module.context:
@@ -173,7 +172,7 @@ def _propagated_clone(
 
 
 def _add_main(module: ir.Module) -> None:
-    """Adds an empty function `main` where there is none: Shardy ends the process without one."""
+    """Adds an empty function `main` where it is missing: without one Shardy ends the process."""
     if "main" not in walk.functions(module):
         with ir.InsertionPoint(module.body):
             added = func.FuncOp("main", ir.FunctionType.get([], []))
@@ -216,7 +215,7 @@ class _Reader:
         shardings: Iterable[ir.Attribute | None],
         op: ir.Operation,
     ) -> Iterator[tuple[ir.Value, ValueSharding]]:
-        # A callback without results has a sharding all the same: where it runs.
+        # A callback without results still has a sharding: the device that it runs on.
         for value, sharding in zip(values, shardings, strict=False):
             if sharding is None:
                 rank = value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0

@@ -1,15 +1,14 @@
-"""A module as XLA reads it before Shardy's propagation: operations through which shardings take
-another way there.
+"""A module as XLA passes it to Shardy's propagation: with rewrites that change the result.
 
 - A broadcast that only adds axes of one element is a reshape, through which Shardy propagates
   sooner.
-- What a loop carries unchanged is read from outside of it. Else a use in the loop may place it
-  otherwise than what made it.
+- A carry that a loop does not change is read from outside of it. Else a use in the loop may place
+  it otherwise than its operation.
 - A product that sums nothing is a multiplication of broadcasts.
-- Operations stand in post-order: an operand right before the first that reads it. Where two ways to
-  place a value are as good, Shardy keeps the one that it comes upon first.
+- Operations are in post-order: an operand right before its first reader. Where two placements of a
+  value are equally good, Shardy keeps the one that it finds first.
 
-Seen in XLA's dumps of what it gives Shardy, with jax 0.10.2 and 0.12.0.1, 2026-11-25.
+Source: XLA's dumps of Shardy's input, with jax 0.10.2 and 0.12.0.1, 2026-11-25.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from ...ir.products import ProductAxes
 from ...ir.values import defining_op
 
 NUMBER = "hloom.number"
-"""Discardable attribute by which an operation is found again after Shardy's passes, which clone
-constants and put operations in."""
+"""The discardable attribute that identifies an operation after Shardy's passes, which clone
+constants and insert operations."""
 
 
 def number_of(op: ir.Operation) -> int | None:
-    """Which operation of the module one of its propagated clone was, by the order of the text.
+    """Returns the number in the module's text of an operation of its propagated clone.
 
-    None of one that the module has not. Shardy clones constants: several may have one number.
+    None for one that Shardy added. Shardy clones constants: several may have one number.
     """
     given = op.attributes
     return ir.IntegerAttr(given[NUMBER]).value if NUMBER in given else None
@@ -43,11 +42,11 @@ def number_of(op: ir.Operation) -> int | None:
 
 @dataclass(frozen=True)
 class CarriedUse:
-    """Where an operation read what a loop carries, by the numbers of both.
+    """The use of a loop's carry by an operation, by the numbers of both.
 
     Attributes:
-      reader, operand: the operation, and which of its operands.
-      loop, carry: the loop, and which of its carries.
+      reader, operand: the numbers of the operation and of its operand.
+      loop, carry: the numbers of the loop and of its carry.
       region: the region whose argument was read; None for a result of the loop.
     """
 
@@ -61,7 +60,7 @@ class CarriedUse:
 def read_as_by_xla(clone: ir.Module) -> tuple[CarriedUse, ...]:
     """Rewrites a clone whose operations have numbers, in place.
 
-    Returns what `carry_again` has to put back, so that values have their places in loops.
+    Returns the uses that `carry_again` has to restore, so that values in loops have placements.
     """
     uses: list[CarriedUse] = []
     for op in list(walk.operations(clone.operation)):
@@ -77,7 +76,7 @@ def read_as_by_xla(clone: ir.Module) -> tuple[CarriedUse, ...]:
 
 
 def carry_again(clone: ir.Module, uses: Iterable[CarriedUse]) -> None:
-    """Has operations read again what loops carry, in place."""
+    """Restores the uses of loops' carries, in place."""
     by_reader: dict[int, list[CarriedUse]] = defaultdict(list)
     for use in uses:
         by_reader[use.reader].append(use)
@@ -134,7 +133,7 @@ def _as_reshape(broadcast: ir.Operation) -> None:
 
 
 def _put_in_post_order(block: ir.Block) -> None:
-    """Orders a block's operations as XLA's text has them: each right after what it reads."""
+    """Orders a block's operations as in XLA's text: each right after its operands."""
     end = walk.terminator(block)
     operations = {walk.key(view.operation): view.operation for view in block.operations}
     done: set[Hashable] = set()

@@ -1,8 +1,8 @@
-"""Where a program's results lie, held by constraints where a rewrite would move them.
+"""The placements of a program's results, held by constraints where a rewrite would change them.
 
-Results for which a caller names no sharding lie where Shardy propagates them. That is a part of
-what the program means to the caller, who has these arrays afterwards; a rewrite that gathers a
-parameter, or sums a gradient in a loop, may lead propagation another way::
+Results for which a caller names no sharding are placed by Shardy's propagation. Their placement is
+visible to the caller, who gets these arrays; a rewrite that gathers a parameter, or sums a gradient
+in a loop, may change the propagation::
 
     %g = stablehlo.while ...                     : tensor<64x128xf32>, now whole on each device
     return %g
@@ -30,7 +30,7 @@ from .propagation import propagate, returned_shardings
 
 @dataclass(frozen=True)
 class ResultPlaces:
-    """Where the results of a program lie.
+    """The placements of a program's results.
 
     Attributes:
       types: the results' types.
@@ -42,10 +42,10 @@ class ResultPlaces:
 
     @classmethod
     def of(cls, module: ir.Module) -> ResultPlaces | None:
-        """Those of a module; pure. None where no rewrite moves them: the program is for one device,
-        or says itself where each result lies. None also of a module with calls: Shardy inlines a
-        function as often as it is called, which may be exponential; what changes where results lie
-        runs behind `inline`."""
+        """Returns the placements of a module's results; pure. None where no rewrite changes them:
+        the program is for one device, or states each result's sharding. None also for a module with
+        calls: Shardy inlines a function as often as it is called, which may be exponential; passes
+        that change placements run after `inline`."""
         if not has_several_devices(module) or not _is_only_main(module):
             return None
         if any(op.name == "func.call" for op in walk.operations(module.operation)):
@@ -56,9 +56,9 @@ class ResultPlaces:
         return cls(_returned_types(module), propagate(module, as_xla_reads=True).returned)
 
     def hold(self, module: ir.Module) -> int:
-        """Constrains the results that lie elsewhere in a rewritten module; gives their number.
+        """Constrains the results that a rewritten module places otherwise; returns their number.
 
-        None of a program that returns something else.
+        None are constrained where the program returns other types.
         """
         if not _is_only_main(module) or _returned_types(module) != self.types:
             return 0

@@ -1,7 +1,7 @@
 """Sharding rules of CHLO's operations, for Shardy's propagation, which knows none of them.
 
-Without a rule it takes what such an operation gives for unsharded, and warns. XLA partitions the
-StableHLO that they stand for.
+Without a rule it assumes that the result of such an operation is unsharded, and warns. XLA
+partitions the StableHLO that they expand to.
 
 Before::
 
@@ -24,13 +24,13 @@ from ..signatures import signature_of
 from ..signatures.signature import Axis, Signature
 
 _FACTORS = "ijklmnopqrstuvwxyz"
-"""Names of factors, as Shardy wants them: beyond these they have numbers."""
+"""The names of factors in Shardy's syntax: beyond these they have numbers."""
 
 
 def add_rules(module: ir.Module) -> None:
-    """Gives the CHLO operations of a module rules, in place.
+    """Adds rules to the CHLO operations of a module, in place.
 
-    But not ragged products, of which XLA makes other operations on each platform.
+    Ragged products get none: XLA expands them to other operations on each platform.
     """
     for op in walk.operations(module.operation):
         is_asked = op.name.startswith("chlo.") and not facts_of(op.name).is_product
@@ -42,7 +42,7 @@ def add_rules(module: ir.Module) -> None:
 
 
 def rule_of(signature: Signature) -> str:
-    """Returns a signature as Shardy writes it. What is not passed through is whole on each
+    """Returns a signature in Shardy's syntax. Axes that are not passed through are whole on each
     device."""
     sizes = list(signature.sizes)
 

@@ -1,8 +1,8 @@
 """Placements of the values of a program that is sharded over several devices.
 
 Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
-how each value will be split. What `host_memory` leaves out takes no memory on a device. Memory that
-the partitioner's own collectives need, a gathered weight for one, is not counted.
+how each value will be split. Values that `host_memory` leaves out take no memory on a device.
+Memory of the partitioner's own collectives, e.g. a gathered weight, is not counted.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from .propagation import propagate, values_of
 _WHOLE = Fraction(1)
 
 _FARTHEST = 16
-"""Operations that are looked through for the share of a value that is new."""
+"""The most operations that are followed for the share of a new value."""
 
 
 class Shardings:
-    """The placement of each value; that of a program for one device where nothing is given."""
+    """The placement of each value; without arguments that of a program for one device."""
 
     def __init__(
         self,
         placements: Mapping[ir.Value, ValueSharding] | None = None,
         shares: Mapping[ir.Value, Fraction] | None = None,
     ) -> None:
-        """With shares of values whose placements are not known, too: edits made them.
+        """``shares`` are those of values without known placements, which edits added.
 
-        What is known of a value is kept apart from it: an edit may erase the value.
+        Facts of a value are stored without a reference to it: an edit may erase the value.
         """
         self._placements, self._shares = dict(placements or {}), dict(shares or {})
         self.trivial = all(share == _WHOLE for share in self._shares.values())
-        """Whether every value lies whole on each device."""
+        """Whether every value is whole on each device."""
 
     @classmethod
     def of(cls, module: ir.Module) -> Shardings:
-        """Those of a module; pure. Quick where it is for one device, or is a clone of another."""
+        """Returns the shardings of a module; pure. Fast for one device, and for a clone."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         placements: dict[ir.Value, ValueSharding] = {}
         is_split = has_several_devices(module)
@@ -55,7 +55,7 @@ class Shardings:
         shares = dict.fromkeys(values, _WHOLE)
         if is_split:
             for number, found in propagate(module, as_xla_reads=True).placed.items():
-                # The first clone of a constant stands for all.
+                # The first clone of a constant represents all.
                 placements[values[number]] = found[0]
                 shares[values[number]] = _share(values[number].type, found[0])
         return cls(placements, shares | uncounted)
@@ -65,8 +65,8 @@ class Shardings:
         return self._placements.get(value)
 
     def lie_alike(self, one: ir.Value, other: ir.Value) -> bool:
-        """Whether two values of one shape are split along the same axes of the mesh; True where
-        that is not known of one of them."""
+        """Whether two values of one shape are split along the same axes of the mesh; True where the
+        placement of one is not known."""
         here, there = self.placement(one), self.placement(other)
         return here is None or there is None or here.axes == there.axes
 
@@ -77,7 +77,7 @@ class Shardings:
         return None if placement is None else _local_shape(value.type, placement)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
-        """Over how many devices an axis of a value is split; 1 where it has no sharding."""
+        """Returns the number of devices that split an axis of a value; 1 without a sharding."""
         return (self.counts_of(value) or {}).get(axis, 1)
 
     def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
@@ -87,9 +87,9 @@ class Shardings:
         return None if placement is None else placement.counts
 
     def enters_in_place(self, computation: ir.Operation) -> bool:
-        """Whether a manual computation reads its operands where they are, so that nothing is sent.
+        """Whether a manual computation reads its operands as they are placed, without a collective.
 
-        What it does inside is another matter. Not of operands that a pass added.
+        Collectives inside do not count. False for operands that a pass added.
         """
         if self.trivial:
             return True
@@ -103,7 +103,7 @@ class Shardings:
     def share(self, value: ir.Value) -> Fraction:
         """Returns the share of a value on one device: along each axis the longest part there is.
 
-        Of a value that a pass added, the share of what it is made from; 0 of what takes no memory.
+        A value that a pass added has its operand's share; a value without memory has 0.
         """
         if self.trivial:
             return _WHOLE
@@ -117,9 +117,9 @@ class Shardings:
         return _WHOLE
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Shardings:
-        """With values that edits made, by what they are like: of the same share.
+        """Returns the shardings with values that edits added, by the values of equal share.
 
-        So are an axis that a stack has before theirs, and a slice of one element along it.
+        A stack with one more axis in front, and a slice of one element of it, have equal shares.
         """
         if self.trivial:
             return self
@@ -127,7 +127,7 @@ class Shardings:
         return Shardings(self._placements, self._shares | made)
 
     def on(self, module: ir.Module, clone: ir.Module) -> Shardings:
-        """Those of a module's clone; it may not have been changed yet."""
+        """Returns the shardings of a module's clone, which must not be edited yet."""
         if self.trivial:
             return self
         pairs = list(zip(values_of(module), values_of(clone), strict=True))
