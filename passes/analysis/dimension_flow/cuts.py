@@ -1,4 +1,4 @@
-"""Sources of cuts of whole values: back through what makes them, as far as it can be cut, too.
+"""Sources of cuts of whole values, found through the operations before them that can be cut too.
 
 A loop that reads a chunk of `broadcast(bias)` needs no cut at all, where the broadcast adds the
 axis; one that reads a chunk of `one_hot(labels)` needs a chunk of the labels.
@@ -21,11 +21,11 @@ Cut = tuple[int, AxisLayout]
 
 @dataclass(frozen=True, slots=True)
 class CutStep:
-    """A part of what an operation makes, of parts of what it reads.
+    """A part of an operation's result, computed from parts of its operands.
 
     Attributes:
-      node: the operation; None where the value is another one's under another name.
-      operands: by place the axis of an operand that is cut; the others are read whole.
+      node: the operation; None where the value is another one under another name.
+      operands: by position the axis of an operand that is cut; the others are read whole.
     """
 
     node: Node | None
@@ -33,7 +33,7 @@ class CutStep:
 
 
 class CutSources:
-    """Finds what cuts of the values of a program are made of."""
+    """Finds the sources of cuts of a program's values."""
 
     def __init__(self, program: Program, flow_of: Callable[[int], Flow]) -> None:
         self._program = program
@@ -49,11 +49,10 @@ class CutSources:
                         self._passed[argument] = start
 
     def of(self, cuts: Iterable[Cut]) -> dict[Cut, Cut]:
-        """Returns the sources, in the order in which they are found, each with the first cut behind
-        it.
+        """Returns the sources, in the order in which they are found, each with its first cut.
 
-        A source is an argument, a value that is finished, or one that a part of what it is made of
-        does not give: an iota, a table, a sorted axis.
+        A source is an argument, a value that is finished, or one of which no part follows from
+        parts of operands: an iota, a table, a sorted axis.
         """
         sources: dict[Cut, Cut] = {}
         seen: set[Cut] = set()
@@ -72,7 +71,7 @@ class CutSources:
         return sources
 
     def step(self, value: int, layout: AxisLayout) -> CutStep | None:
-        """Returns the step that gives a part of a whole value; None where no parts of others do."""
+        """Returns the step that computes a part of a whole value; None where no step does."""
         if value in self._passed:
             return CutStep(None, {0: (self._passed[value], layout)})
         node = self._program.makers.get(value)

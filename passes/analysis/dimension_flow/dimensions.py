@@ -1,7 +1,7 @@
 """All dimensions of a program, found in one pass: which axes are one dimension.
 
-A signature says which axes of an operation are the same. So are the axes of what a loop carries,
-what branches return, and what code on single devices reads and returns.
+A signature says which axes of an operation are the same. The axes of loop carries, of the results
+of branches, and of the operands and results of code on single devices are the same as well.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Dimension:
     """Axes of arguments that are one dimension.
 
     Attributes:
-      size: of how many elements it is.
+      size: the number of its elements.
       seeds: the arguments' axes, in order.
       share: the share of the FLOPs of all matrix products that are in products with this dimension.
-      devices: over how many devices it is sharded, as the major part of it.
+      devices: the number of devices that it is sharded over, as its major part.
     """
 
     size: int
@@ -41,7 +41,7 @@ class Dimension:
 
     @property
     def cut_on_each_device(self) -> tuple[Seed, ...]:
-        """Seeds of which each chunk has a part on every device; none where it is too short."""
+        """Returns seeds of which each chunk has a part on every device; none where too short."""
         if self.size % self.devices or self.size // self.devices < 2:
             return ()
         return tuple(
@@ -64,7 +64,7 @@ class Dimension:
 
 
 class ProgramDimensions:
-    """Which axes of all values are one dimension.
+    """The dimensions of all values: which axes are one dimension.
 
     Attributes:
       products: the matrix products, each with the FLOPs of all its runs.
@@ -83,7 +83,7 @@ class ProgramDimensions:
         return frozenset(leaf for atom in self.axes(value) for leaf in self._atoms.leaves(atom))
 
     def axes(self, value: int) -> tuple[int, ...]:
-        """Returns the atom of each axis of a value; none of one without a static shape."""
+        """Returns the atom of each axis of a value; none for one without a static shape."""
         found = self._axes.get(value)
         if found is None:
             shape = self._program.shapes[value] or ()
@@ -157,7 +157,7 @@ class ProgramDimensions:
     def _parts(
         self, values: Sequence[int], parts: Sequence[int], counts: Sequence[dict[int, int]]
     ) -> None:
-        """Devices are the major factor of an axis that is split over them by hand."""
+        """Unites values with their parts: devices are the major factor of an axis split by hand."""
         for value, part, by_axis in zip(values, parts, counts, strict=True):
             pairs = zip(self.axes(value), self.axes(part), strict=False)
             for axis, (one, two) in enumerate(pairs):
@@ -168,7 +168,7 @@ class ProgramDimensions:
                     self._atoms.unite(one, two)
 
     def found(self) -> tuple[Dimension, ...]:
-        """Those that arguments have, by their share of the products, then by the arguments."""
+        """Returns the dimensions of arguments, by their share of products, then by argument."""
         atoms, program = self._atoms, self._program
         shares: dict[int, float] = {}
         for node, flops in self.products:
@@ -205,7 +205,7 @@ class ProgramDimensions:
 
 
 class Atoms:
-    """Dimensions that are one and the same: a union-find whose members may be products of others.
+    """A union-find of dimensions, whose members may be products of others.
 
     Each axis starts as an *atom* of its length. Axes that are the same dimension are united. A
     reshape makes one atom a product of several, so that a class of atoms is either of one dimension
@@ -253,9 +253,9 @@ class Atoms:
             self._parents[one] = other
 
     def match(self, left: Sequence[int], right: Sequence[int]) -> None:
-        """Makes two products of atoms the same, dividing atoms where it takes that.
+        """Unites two products of atoms, dividing atoms where needed.
 
-        Where sizes share no factor the rest stays as it is: it is not known to be the same.
+        Where sizes share no factor the rest stays as it is: it is not known to be equal.
         """
         lefts = [leaf for atom in reversed(left) for leaf in reversed(list(self.leaves(atom)))]
         rights = [leaf for atom in reversed(right) for leaf in reversed(list(self.leaves(atom)))]
@@ -278,7 +278,7 @@ class Atoms:
                 return
 
     def _divided(self, atom: int, major: int) -> int:
-        """Makes an atom the product of a major one and a new one, which it returns."""
+        """Divides an atom into a major one and a new one, and returns the new one."""
         minor = self.atom(self.sizes[atom] // self.sizes[major])
         self._factors[atom] = (major, minor)
         return minor

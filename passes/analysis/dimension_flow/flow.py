@@ -1,6 +1,6 @@
-"""Flows: what a value is with respect to a dimension: whole, split along an axis, or partial.
+"""Flows: the state of a value with respect to a dimension: whole, split along an axis, or partial.
 
-Beside them what is known while they are found: the flows of all values, and what readers need.
+The module also has the state of the search: the flows of all values, and the needs of readers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ class FlowKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The state of a value, and in which phase it can be had.
+    """The state of a value, and the phase that computes it.
 
     Attributes:
-      kind: what of it a loop has.
-      phase: of what is split or partial the first loop that can make it; of what is whole the
-        number of loops that have to have ended, 0 for what does not depend on the dimension.
-      layout: of what is split, where the dimension is in it.
-      combine: of what is partial, how its terms are combined.
-      zero: whether it is whole and zero everywhere, so that it is also a sum of nothing.
-      given: whether it is there in full before any loop, although a loop has only chunks or terms
-        of it: an argument, or what light work makes of such in no more memory than they take.
+      kind: the part of it that a loop has.
+      phase: for a split or partial value the first loop that can compute it; for a whole one the
+        number of loops that have to have ended, 0 where it does not depend on the dimension.
+      layout: for a split value, the position of the dimension in it.
+      combine: for a partial value, how its terms are combined.
+      zero: whether it is whole and zero everywhere, so that it is also an empty sum.
+      given: whether it is in memory in full before any loop, although a loop has only chunks or
+        terms of it: an argument, or the result of light work on arguments that takes no more memory
+        than these.
     """
 
     kind: FlowKind
@@ -70,7 +71,7 @@ class Flow:
 
     @property
     def finished(self) -> Flow:
-        """Its flow to a reader that needs all of it."""
+        """Returns its flow for a reader that needs the whole value."""
         return whole(0 if self.given else self.phase)
 
     def __str__(self) -> str:
@@ -89,7 +90,7 @@ ZERO = Flow(FlowKind.WHOLE, zero=True)
 
 
 def whole(phase: int) -> Flow:
-    """Returns a value that is known in full after this many loops."""
+    """Returns the flow of a value that is known in full after this many loops."""
     return WHOLE if phase == 0 else Flow(FlowKind.WHOLE, phase)
 
 
@@ -106,7 +107,7 @@ class StuckError(Exception):
 
     Attributes:
       node: the operation that needs it.
-      values: what it needs whole.
+      values: the values that it needs whole.
     """
 
     def __init__(self, node: Node, values: tuple[int, ...]) -> None:
@@ -121,9 +122,9 @@ class Finish:
 
     Attributes:
       value: its number.
-      flow: what it is in the loop that makes it.
-      reader: the operation.
-      culprit: of a reader with code in it the operation in there that is the reason.
+      flow: its flow in the loop that computes it.
+      reader: the operation that reads it whole.
+      culprit: for a reader with code in it the operation inside that is the reason.
     """
 
     value: int
@@ -137,7 +138,7 @@ class Needs:
     """The needs of readers beyond the flows of values.
 
     Attributes:
-      cuts: values that are whole, and of which a loop reads a chunk, with the first reader.
+      cuts: whole values of which a loop reads a chunk, with the first reader.
       finishes: values that are read whole after their loop.
     """
 
@@ -156,7 +157,7 @@ class Needs:
 class FlowState:
     """The flows of a program's values, as far as they are known.
 
-    Only what a dimension reaches is stored; all else is invariant.
+    Only values that the dimension reaches are stored; all others are invariant.
     """
 
     def __init__(self, program: Program) -> None:

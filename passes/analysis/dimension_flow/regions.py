@@ -23,7 +23,7 @@ from .flow import WHOLE, Flow, FlowState, Needs, StuckError
 
 
 class BlockFlows(Protocol):
-    """What finds the flows in a block."""
+    """The interface of a walker that finds the flows in a block."""
 
     state: FlowState
 
@@ -34,7 +34,7 @@ class BlockFlows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegionFlows:
-    """The flows of an operation's results, as its code in a loop makes them."""
+    """The flows of an operation's results, computed from its code in a loop."""
 
     results: tuple[Flow, ...]
     needs: Needs
@@ -61,12 +61,12 @@ class CodeRegion(ABC):
             yield from block.defined()
 
     def starts(self, results: Sequence[Flow]) -> Iterator[tuple[int, AxisLayout]]:
-        """Operands that are carried as what is split."""
+        """Yields the operands that are carried as split values."""
         yield from ()
 
     def sources(self, values: Sequence[int], state: FlowState) -> frozenset[int]:
-        """Returns the values outside that these are made of, whatever an iteration does; none where
-        they depend on more than those.
+        """Returns the values outside that these always equal or follow from; none where they depend
+        on the iteration.
         """
         found: set[int] = set()
         makers = ChainMap(*(block.makers for block in self.node.blocks))
@@ -94,7 +94,7 @@ class CodeRegion(ABC):
         return value if value in self.node.reads() else None
 
     def _start(self, argument: int) -> int | None:
-        """What an argument of the code always is."""
+        """Returns the value outside that an argument of the code always is."""
         return self.node.operands[argument]
 
     def _stuck(self, *values: int) -> StuckError:
@@ -112,14 +112,14 @@ class CodeRegion(ABC):
     def _cut(
         self, wanted: Sequence[Flow], flows: Sequence[Flow], values: Sequence[int], needs: Needs
     ) -> None:
-        """Of what is whole, and carried or returned as split, a chunk is read."""
+        """Adds the cuts of whole values that are carried or returned as split ones."""
         for want, flow, value in zip(wanted, flows, values, strict=True):
             if want.layout is not None and flow.is_whole:
                 needs.cut(value, want.layout, self.node)
 
 
 class LoopRegion(CodeRegion):
-    """A while loop: its carries are what they start as and what the body returns, joined."""
+    """A while loop: a carry's flow joins those of its initial value and of the body's result."""
 
     def _start(self, argument: int) -> int | None:
         body = self.node.blocks[1]
@@ -158,7 +158,7 @@ class LoopRegion(CodeRegion):
 
 
 class ConditionalRegion(CodeRegion):
-    """Branches: which one is taken is the same for all chunks; what they return is joined."""
+    """Branches: all chunks take the same one; the flows of their results are joined."""
 
     def _results(self, walker: BlockFlows, needs: Needs) -> Sequence[Flow]:
         choice = self.node.operands[0]
@@ -177,7 +177,7 @@ class ConditionalRegion(CodeRegion):
 
 
 class CallRegion(CodeRegion):
-    """A call of a function, whose values have flows only while this one is walked."""
+    """A call of a function, whose values have flows only while this call is walked."""
 
     def defined(self) -> Iterator[int]:
         yield from ()
@@ -214,7 +214,7 @@ class ManualRegion(CodeRegion):
 
 
 def computation_counts(op: ir.Operation) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
-    """Of what a manual computation reads and makes by axis over how many devices it is split."""
+    """Returns, for operands and results of a manual computation, the devices that split each axis."""
     manual = manual_axes(op)
 
     def counts(name: str) -> list[dict[int, int]]:
@@ -252,9 +252,9 @@ def region_of(node: Node) -> CodeRegion | None:
 
 
 def joined(one: Flow, other: Flow) -> Flow | None:
-    """What holds of a value that is now this, now that; None where nothing does.
+    """Returns the flow of a value that may have either of two flows; None where none fits.
 
-    What is whole can be cut, and is also its own maximum; it is a sum only where it is zero.
+    A whole value can be cut, and is also its own maximum; it is a sum only where it is zero.
     """
     if one == other:
         return one

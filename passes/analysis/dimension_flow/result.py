@@ -1,4 +1,4 @@
-"""The flow of a dimension through a program: phases, exits, cuts; and it as text."""
+"""The flow of a dimension through a program: phases, exits, cuts, and their text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .transfer import FlowFit
 
 @dataclass(frozen=True)
 class Seed:
-    """An axis of a value, and how the dimension lies in it."""
+    """An axis of a value, and the layout of the dimension in it."""
 
     value: ir.Value
     layout: AxisLayout
@@ -32,13 +32,13 @@ class Seed:
 
 @dataclass(frozen=True)
 class PhaseEnd:
-    """Why a phase ends before all is done: a value that a later phase needs is finished.
+    """The reason for the end of a phase: a value that a later phase needs is finished.
 
     Attributes:
-      flow: what it is in the loop.
-      reader: the operation that reads the whole of it.
-      culprit: of a loop or another operation with code in it the operation in there that does.
-      waits: the first operation of the next phase that needs what is made of it.
+      flow: the value's flow in the loop.
+      reader: the operation that reads the whole value.
+      culprit: for a loop or another operation with code the operation inside that reads it.
+      waits: the first operation of the next phase that needs a result computed from it.
     """
 
     value: ir.Value
@@ -60,10 +60,10 @@ class FlowPhase:
     """A loop over the chunks.
 
     Attributes:
-      number: from 1.
-      operations: how many operations are first done in it, those inside of others counted.
+      number: counts from 1.
+      operations: the number of operations first done in it, those inside of others included.
       share: the share of the FLOPs of all matrix products that these have.
-      ends: why there is another phase, in the order of the program; empty for the last phase.
+      ends: the reasons for another phase, in the order of the program; empty for the last phase.
     """
 
     number: int
@@ -79,7 +79,7 @@ class FlowPhase:
 
 @dataclass(frozen=True)
 class RequiredCut:
-    """A value that is whole, and of which a loop reads a chunk."""
+    """A whole value of which a loop reads a chunk."""
 
     value: ir.Value
     layout: AxisLayout
@@ -91,14 +91,14 @@ class RequiredCut:
 
 @dataclass(frozen=True)
 class FlowExit:
-    """A value that a loop makes in chunks or terms, and that is needed in full after it.
+    """A value that a loop computes in chunks or terms, and that is needed in full after it.
 
     Attributes:
-      flow: what it is in the loop.
+      flow: its flow in the loop.
       readers: the operations that need it.
       returned: whether the program returns it.
-      smallest: of what is partial the smallest value that it is made of by linear work alone, which
-        can as well be finished instead, and the rest done once; mostly the value itself.
+      smallest: for a partial value the smallest value that it follows from by linear work alone,
+        which can be finished instead, and the rest done once; mostly the value itself.
     """
 
     value: ir.Value
@@ -118,14 +118,14 @@ class FlowExit:
 def linear_chain(
     number: int, of: Callable[[int], Flow], maker: Callable[[int], Node | None]
 ) -> Iterator[int]:
-    """Yields a partial value, what it is made of by linear work alone, what that is made of, ...
+    """Yields a partial value, its operand by linear work alone, the operand of that, ...
 
     An operation that combines several partial values ends the chain.
 
     Args:
       number: the value, by number.
       of: the flow of a value.
-      maker: the operation that makes a value; None of an argument.
+      maker: the operation that computes a value; None for an argument.
     """
     flow = of(number)
     while True:
@@ -143,7 +143,7 @@ def linear_chain(
 
 @dataclass(frozen=True)
 class PhaseCrossing:
-    """A value that is made in one phase, chunk by chunk, and whose chunks later ones read."""
+    """A value that one phase computes chunk by chunk, and whose chunks later phases read."""
 
     value: ir.Value
     flow: Flow
@@ -159,20 +159,20 @@ class DimensionFlow:
     """The flow of one dimension through a program.
 
     Attributes:
-      seeds: where the dimension was given.
+      seeds: the axes that define the dimension.
       flows: by number the values that the dimension reaches; all others are invariant.
-      fits: by number the operations that the dimension reaches: which operands they read whole,
-        and of which whole ones they read a chunk.
+      fits: by number the operations that the dimension reaches: the operands that they read whole,
+        and the whole ones of which they read a chunk.
       phases: the loops.
       cuts: whole values that are cut, each for the loop that reads it.
-      sources: the values that have to be cut for that, where what can be made from a part is.
-      exits: values that loops make and that are finished; what is given can be made before.
-      crossings: values that later phases need chunks of again.
+      sources: the values that have to be cut for that, where results of parts are computed.
+      exits: values that loops compute and that are finished; given ones can be computed before.
+      crossings: values of which later phases need chunks again.
       share: the share of the FLOPs of all matrix products that are in loops.
-      culprits: by number operations with code in them that read values whole, and the operation in
-        there that does.
-      sharded: over how many devices axes are sharded that are cut in one piece, so that chunks
-        would move between devices; 1 where none would. Seeds in so many parts avoid that.
+      culprits: by number operations with code in them that read values whole, and the operation
+        inside that does.
+      sharded: the number of devices that shard an axis which is cut in one piece, so that chunks
+        would move between devices; 1 where none would. Seeds in that many parts avoid it.
     """
 
     program: Program
@@ -189,7 +189,7 @@ class DimensionFlow:
 
     @property
     def size(self) -> int:
-        """Of how many elements the dimension is."""
+        """Returns the number of elements of the dimension."""
         return self.seeds[0].layout.size
 
     @property
@@ -197,7 +197,7 @@ class DimensionFlow:
         return sum(phase.share for phase in self.phases)
 
     def of(self, value: int) -> Flow:
-        """What a value of the program is, by its number."""
+        """Returns the flow of a value of the program, by its number."""
         return self.flows.get(value, WHOLE)
 
     def lines(self) -> Iterator[str]:
@@ -220,14 +220,14 @@ def _listed(word: str, things: Sequence[object]) -> Iterator[str]:
 
 
 def site(op: ir.Operation) -> str:
-    """Returns an operation for people: its name, and where it is in the user's program."""
+    """Returns a description of an operation: its name, and its line in the user's program."""
     name = op.name.partition(".")[2]
     places = [place for place in (operation_name(op.location), source_line(op.location)) if place]
     return f"{name} ({', '.join(places)})" if places else name
 
 
 def made_at(value: ir.Value) -> str:
-    """Returns a value for people: its type, and what makes it."""
+    """Returns a description of a value: its type, and the operation that computes it."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return f"argument {ir.BlockArgument(value).arg_number}, {value.type}"

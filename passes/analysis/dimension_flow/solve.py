@@ -30,13 +30,13 @@ def dimension_flow(
 ) -> DimensionFlow:
     """Returns the flow of the dimension that is in all seeds.
 
-    Seeds are values of the program's own block. Raises ValueError where they are not, where there
-    are none, or where a seed's layout is not that of its axis, or has another size; and
-    TooManyPhasesError, early, where there are more phases than asked for.
+    Seeds are values of the program's own block. Raises ValueError where they are not, where none is
+    given, or where a seed's layout is not that of its axis, or has another size; and
+    TooManyPhasesError, early, where more than ``most_phases`` are needed.
 
     Args:
-      seeds: where the dimension is.
-      most_phases: where more are of no use.
+      seeds: the axes that define the dimension.
+      most_phases: the most phases that the caller can use.
     """
     found = _checked(program, seeds)
     walker = FlowWalker(program, most_phases)
@@ -71,14 +71,14 @@ def _checked(program: Program, seeds: Sequence[Seed]) -> dict[int, Seed]:
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """The finish that something waits for."""
+    """The finish that an operation waits for."""
 
     finish: Finish
     reader: Node
 
 
 class _Reader:
-    """Reads phases, exits and crossings off the flows."""
+    """Derives phases, exits and crossings from the flows."""
 
     def __init__(self, program: Program, walker: FlowWalker, seeds: tuple[Seed, ...]) -> None:
         self._program = program
@@ -164,7 +164,7 @@ class _Reader:
         )
 
     def _reason(self, node: Node, phase: int, reasons: dict[int, _Reason]) -> _Reason | None:
-        """Why an operation waits for the end of a phase."""
+        """Returns the reason why an operation waits for the end of a phase."""
         for finish in self._finishes.get(node.number, ()):
             if finish.flow.finished.phase == phase:
                 return _Reason(finish, node)
@@ -219,11 +219,11 @@ class _Reader:
         )
 
     def _sharded(self) -> int:
-        """Axes of arguments and of constraints count."""
+        """Returns `DimensionFlow.sharded`, from the axes of arguments and of constraints."""
         counts = []
         for value in self._program.root.arguments:
             layout, read = self._of(value).layout, self._program.values[value]
-            # What a part reads may be the result of an operation outside of it, which has none.
+            # A part may read the result of an operation outside of it, which has no placement.
             placement = None if layout is None else argument_placement(read)
             if layout is not None and placement is not None:
                 counts.append((layout, placement.counts))

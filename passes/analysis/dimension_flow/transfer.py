@@ -13,7 +13,7 @@ Flows = Sequence[Flow]
 
 @dataclass(frozen=True, slots=True)
 class FlowFit:
-    """The flows that an operation gives, and what it needs for that.
+    """The flows of an operation's results, and the needs that they imply.
 
     Attributes:
       finished: operands that it reads whole although they are split or partial.
@@ -32,8 +32,9 @@ def transfer(
 ) -> FlowFit:
     """Returns the fit that needs the fewest loops; of these the one that finishes fewest operands.
 
-    At worst all operands are finished, and the results are whole. ``rounds`` where nothing can be
-    finished: there the terms of a sum are rounded as the sum is, as in a loop written by hand.
+    At worst all operands are finished, and the results are whole. ``rounds`` is set where nothing
+    can be finished: there the terms of a sum are rounded like the sum, as in a loop written by
+    hand.
     """
     if signature is not None:
         found: FlowFit | None = None
@@ -54,15 +55,15 @@ def transfer(
 
 
 def finish(flows: Flows, results: int) -> FlowFit:
-    """All operands are read whole."""
+    """Returns the fit in which all operands are read whole."""
     phase = max((flow.finished.phase for flow in flows), default=0)
     read = tuple(number for number, flow in enumerate(flows) if not flow.is_whole)
     return FlowFit((whole(phase),) * results, read)
 
 
 def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
-    """Operands to finish: none; what is partial and given; what is partial; and of what is split
-    all but one dimension.
+    """Yields operands to finish: none; partial given ones; partial ones; and of the split ones all
+    but one dimension.
 
     Operands are cut together that are split at the same place.
     """
@@ -138,7 +139,8 @@ def _is_term(flow: Flow, reduction: FactorReduction) -> bool:
 
 
 def _linear_fit(signature: Signature, flows: Flows, rounds: bool) -> FlowFit | None:
-    """Of partial operands, in a loop that makes them anyway: a later one would do so again."""
+    """Returns the fit of partial operands, in the loop that computes them: a later loop would
+    recompute them."""
     partials = [flow for flow in flows if flow.is_partial]
     if not partials:
         return None

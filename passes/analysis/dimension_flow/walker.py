@@ -1,4 +1,4 @@
-"""Walks a program in order, and gives each value its flow."""
+"""The walk of a program in order, which computes the flow of each value."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultS
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.INDEXED, Category.MOVEMENT, Category.REDUCTION})
 
 _MOST_FINISHED = 16
-"""Values that are finished for a loop over all of it to run; each takes a walk through the loop."""
+"""The most values that are finished before a loop; each takes a walk through the loop."""
 
 
 class TooManyPhasesError(Exception):
-    """A dimension takes more phases than anyone wants to know of."""
+    """A dimension takes more phases than the caller can use."""
 
 
 class FlowWalker:
     """Finds the flows of a program for the seeds that are in its state.
 
-    Inside code that runs in a loop over chunks, nothing can be finished: there all is in one phase,
-    and an operation that needs more raises StuckError.
+    Inside code that runs in a loop over chunks, nothing can be finished: all is in one phase, and
+    an operation that needs more raises StuckError.
     """
 
     def __init__(self, program: Program, most_phases: int | None = None) -> None:
-        """With ``most_phases`` it stops at more, and raises TooManyPhasesError."""
+        """Beyond ``most_phases`` the walk stops, and raises TooManyPhasesError."""
         self._most_phases = most_phases
         self.program = program
         self.state = FlowState(program)
@@ -98,7 +98,7 @@ class FlowWalker:
             self._apply(node, self._fit(node, flows, inside), needs, inside)
 
     def _fit(self, node: Node, flows: tuple[Flow, ...], inside: bool) -> FlowFit:
-        """In a loop's further rounds mostly the one of the round before."""
+        """Returns the fit of a node: in later rounds of a loop mostly that of the round before."""
         if self._fitted.get(node.number) == flows:
             return self.fits[node.number]
         count = len(node.results)
@@ -134,7 +134,7 @@ class FlowWalker:
         self.state.put(value, flow)
 
     def _region(self, node: Node, region: CodeRegion, needs: Needs, inside: bool) -> None:
-        """Tries to run the code in a loop over chunks; what it needs whole is finished before."""
+        """Tries to run the code in a loop over chunks; values that it needs whole are finished."""
         read = dict.fromkeys(node.reads())
         before = {value: self.state.of(value) for value in read}
         finished: dict[int, None] = {}
@@ -203,7 +203,7 @@ class FlowWalker:
                 self.state.put(value, before[value])
 
     def _forget(self, node: Node) -> None:
-        """Drops what was found inside of an operation that is not cut after all."""
+        """Drops the flows found inside of an operation that is not cut after all."""
         for block in node.blocks:
             self.state.forget(block.defined())
             for inner in block.inside():
@@ -212,8 +212,8 @@ class FlowWalker:
 
 
 def _local(flow: Flow) -> Flow:
-    """Returns a flow as code in a loop sees it: what is whole is whole before, all else is in the
-    loop."""
+    """Returns a flow as seen from code in a loop: whole values are whole before the loop, all
+    others are in it."""
     if flow.is_whole:
         return ZERO if flow.zero else WHOLE
     return replace(flow, phase=1, given=False) if flow.given else flow.in_phase(1)
