@@ -1,7 +1,6 @@
-"""Which operations are of a backward pass or of rematerialization, by their names.
+"""Operations of a backward pass or of rematerialization, recognised by their names.
 
-Names say what is worth a word to people, and where work for a share may be spared; what a rewrite
-rests on is the flow of data.
+Names decide only on messages, and on analyses that may be skipped; rewrites rely on data flow.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ _TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
 
 
 def has_remat_name(op: ir.Operation) -> bool:
-    """Whether rematerialization put the operation in, or rebuilt it."""
+    """Whether rematerialization added the operation, or rebuilt it."""
     return REMAT_SCOPE in operation_name(op.location)
 
 
 def is_backward(op: ir.Operation) -> bool:
-    """Whether JAX made the operation by transposing, or hloom by rematerializing, a forward one.
+    """Whether the operation is the transpose of a forward one by JAX, or its recomputation by
+    hloom.
 
     JAX's name stacks are a hint, not a promise.
     """
@@ -31,9 +31,9 @@ def is_backward(op: ir.Operation) -> bool:
 
 
 def may_have_gradient(module: ir.Module) -> bool:
-    """Whether JAX's names tell of a backward pass, or the module has no names to tell.
+    """Whether JAX's names indicate a backward pass, or the module has no names.
 
-    For what is said to people: a share that a program without one misses is worth no warning.
+    For messages only: a program without a backward pass that misses a share needs no warning.
     """
     named = False
     for op in walk.operations(module.operation):
@@ -44,7 +44,7 @@ def may_have_gradient(module: ir.Module) -> bool:
 
 
 def is_rematerialized(block: ir.Block) -> bool:
-    """Whether rematerialization has been over the block, or the loops in it, already."""
+    """Whether rematerialization has already changed the block, or the loops in it."""
     return any(
         has_remat_name(op)
         for view in block.operations

@@ -1,4 +1,4 @@
-"""An axis of an operand followed through an operation that can be done a part of it at a time."""
+"""Following an axis through an operation that can be done on one part of it at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AxisCut:
     Attributes:
       operands: by operand the axis that is the dimension; None where it has none.
       result: the axis of the result; None where the operation reduces the dimension.
-      reduction: how it is reduced, where it is.
+      reduction: the kind of the reduction, if any.
     """
 
     operands: tuple[int | None, ...]
@@ -53,7 +53,7 @@ def cut_operand(op: ir.Operation, number: int, axis: int) -> AxisCut | None:
 
 
 def cut_result(op: ir.Operation, axis: int) -> AxisCut | None:
-    """The same of an axis of the result."""
+    """Returns the dimension that an axis of the result is; None as in `cut_operand`."""
     signature = signature_of(op)
     if signature is None or len(op.results) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Budgeted vertex cut: what to keep within a limit so that recomputing the rest is cheapest."""
+"""Budgeted vertex cut: the vertices to keep within a limit so that the rest is cheapest to make."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .mincut import minimum_vertex_cut
 from .reach import reached
 
 _MOST_VERTICES = 400
-"""Vertices up to which the program is solved as it is: a fraction of a second."""
+"""The most vertices for which the program is solved exactly, in a fraction of a second."""
 
 _MOST_NODES = 20_000
-"""Where HiGHS stops; a number of nodes, so that the answer is the same on every machine."""
+"""The node limit of HiGHS; no time limit, so that the answer is the same on every machine."""
 
 _TOLERANCE = 1e-6
-"""Of a sum of shares that HiGHS keeps within a limit, the absolute error that it allows."""
+"""The absolute error of HiGHS in a sum of shares that it keeps within a limit."""
 
 _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
@@ -28,15 +28,15 @@ _STEPS = 40
 class FlowNetwork:
     """A directed graph to be cut, with weights and prices at its vertices.
 
-    Every sink has to be kept or made; what is made is made from its predecessors, each kept or made
-    in turn.
+    Every sink has to be kept or made; a vertex is made from its predecessors, each kept or made in
+    turn.
 
     Attributes:
-      weights: by vertex, what keeping it takes, at least 0.
+      weights: by vertex, the weight of keeping it, at least 0.
       edges: pairs (from, to) of vertices.
       sources: vertices that cannot be made.
-      sinks: vertices that are wanted.
-      prices: what making a vertex costs, at least 0; where it is missing making it is free.
+      sinks: vertices that are needed.
+      prices: the price of making a vertex, at least 0; where it is missing making it is free.
     """
 
     weights: Sequence[int]
@@ -59,7 +59,7 @@ class FlowNetwork:
 
     @functools.cached_property
     def _from(self) -> dict[int, list[int]]:
-        """By vertex, what it is made from."""
+        """Returns, by vertex, the vertices that it is made from."""
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
             from_.setdefault(end, []).append(start)
@@ -98,9 +98,9 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
 def _solve(
     network: FlowNetwork, limit: int, needed: list[int], *, is_lowered: bool = False
 ) -> frozenset[int] | None:
-    """Returns the exact answer; None where there is none, or not in time.
+    """Returns the exact answer; None where none exists, or HiGHS stops before it.
 
-    Where HiGHS exceeds the limit by its tolerance, it is asked again for one lower by that.
+    Where HiGHS exceeds the limit by its tolerance, it runs again with a limit lower by that.
 
     Two variables for each vertex: whether it is kept, and whether it is made.
     """
@@ -125,8 +125,8 @@ def _solve(
     structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
     never_kept = _never_kept(network, needed)
     never_kept.update(vertex for vertex in needed if weights[vertex] > limit)
-    # Shares of the whole. Where what is kept is a whole number only up to the tolerance, the sum is
-    # off by no more than that; by more, HiGHS repairs the answer, and prints that it does.
+    # Shares of the whole. Where kept flags are integers only up to the tolerance, the sum is off by
+    # no more than that; with more, HiGHS repairs the answer, and prints that it does.
     whole = sum(weights[vertex] for vertex in needed if vertex not in never_kept) or 1
     weight = [0.0 if v in never_kept else weights[v] / whole for v in needed] + [0.0] * count
     # Shares of the largest: HiGHS has an absolute tolerance.
@@ -155,8 +155,8 @@ def _solve(
 
 
 def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
-    """Vertices that need not be kept: all that is made of each weighs no more than it does, and
-    where that is kept neither it nor what is made of it has to be made."""
+    """Returns vertices that need not be kept: the successors of each weigh no more than it does,
+    and where these are kept neither it nor they have to be made."""
     sinks, weights = frozenset(network.sinks), network.weights
     made_of: dict[int, int] = dict.fromkeys(needed, 0)
     for start, end in set(network.edges):
@@ -166,9 +166,9 @@ def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
 
 
 def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int]:
-    """Returns the lightest set for which nothing is paid that is not paid for ``kept``.
+    """Returns the lightest set whose price has no part that ``kept`` does not pay.
 
-    What has room beside what saves something, HiGHS keeps at random.
+    HiGHS keeps useless vertices at random where the limit has room for them.
     """
     paid = network.made(kept)
     unpaid = [vertex for vertex, price in network.prices.items() if price and vertex not in paid]

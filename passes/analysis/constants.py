@@ -16,14 +16,14 @@ from .reach import settled
 from .shardings.constraints import moves_nothing
 
 LONGEST_CHAIN = 32
-"""Operations at most that make what counts as a constant."""
+"""The most operations that compute a value which counts as a constant."""
 
 _COMPLEX_ZERO = "dense<(0.000000e+00,0.000000e+00)>"
-"""In a constant's text."""
+"""The text of a complex zero in a constant."""
 
 
 class ConstantValues:
-    """Which values of a module are constants, iotas, splats, and light work on these alone."""
+    """The values of a module that are constants, iotas, splats, or light work on these alone."""
 
     def __init__(self) -> None:
         self._chains: dict[ir.Value, tuple[ir.Operation, ...] | None] = {}
@@ -38,13 +38,13 @@ class ConstantValues:
         return settled(self._chains, value, self._needs, self._joined)
 
     def _needs(self, value: ir.Value) -> tuple[ir.Value, ...]:
-        """What has to be known first of what a value is made of."""
+        """Returns the operands of a value whose chains have to be known first."""
         sources = _sources(value) or ()
         is_decided = any(self._chains.get(source, ()) is None for source in sources)
         return () if is_decided else sources
 
     def _joined(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
-        """Returns the chain of a value, from those of what it is made of."""
+        """Returns the chain of a value, from those of its operands."""
         sources = _sources(value)
         if sources is None:
             return None
@@ -62,11 +62,11 @@ class ConstantValues:
 
 @dataclass(frozen=True)
 class LightChain:
-    """Light work that makes a value of few others.
+    """Light work that computes a value from few others.
 
     Attributes:
-      ops: in an order to clone them.
-      leaves: what they read that none of them makes; none for a constant.
+      ops: the operations, in an order to clone them.
+      leaves: the values that they read from others; none for a constant.
     """
 
     ops: tuple[ir.Operation, ...]
@@ -118,7 +118,7 @@ def before_barriers(value: ir.Value) -> ir.Value:
 
 
 def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
-    """What a value is made of by light work, or equals; None where it is no such value."""
+    """Returns the operands of a value by light work, or its equal; None for other values."""
     same = equal_value(value)
     if same is not None:
         return (same,)
@@ -129,8 +129,8 @@ def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
 
 
 def _is_light(op: ir.Operation) -> bool:
-    """Whether it costs nothing in the kernel of each of its readers, nor sends anything: on
-    explicit axes a constraint stands behind each operation that makes a mask."""
+    """Whether an operation costs nothing in the kernel of each reader, and sends nothing: with
+    explicit axes a constraint follows each operation that computes a mask."""
     return facts_of(op.name).light or (op.name == CONSTRAINT and moves_nothing(op))
 
 

@@ -1,8 +1,8 @@
-"""What an operation costs: floating-point operations, bytes moved, and seconds on a device.
+"""The cost of an operation: floating-point operations, bytes moved, and seconds on a device.
 
-Seconds are a roofline, the longer of work and traffic. A compiler does elementwise operations
-inside of what reads their results, so their traffic is only what they read of memory and what they
-write for a reader that wants it there; between each other they cost their work alone.
+Seconds are a roofline, the longer of work and traffic. A compiler fuses elementwise operations into
+the readers of their results, so their traffic is only that of operands in memory and of results
+that a reader needs in memory; between each other they cost their work alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Cost:
 
 
 _SMALL_BYTES = 4096
-"""Where results are smaller, no reader is looked for: a constant may have thousands."""
+"""The bytes of results below which readers are not examined: a constant may have thousands."""
 
 
 def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
@@ -53,7 +53,7 @@ def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
 
 
 def _in_all(op: ir.Operation, own: Callable[[ir.Operation], float]) -> float:
-    """What an operation takes, or what those take that its regions run."""
+    """Returns the figure of an operation, or the sum of those that its regions run."""
     if not facts_of(op.name).holds_code:
         return own(op)
     by_region = [sum(_in_all(inner, own) for inner in _operations(r)) for r in op.regions]
@@ -82,9 +82,9 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
 def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
     """Returns the seconds that recomputing the operation beside its reader adds to a step.
 
-    What a compiler does inside of the reader reads its operands instead of its result, so only
-    what it reads in excess of that counts, and what it writes for a reader that wants it written.
-    Everything else takes its `seconds`.
+    Work that a compiler fuses into the reader reads its operands instead of its result, so only
+    the excess counts, and writes for a reader that needs the result in memory. All other operations
+    take their `seconds`.
     """
     sizes = sizes or TensorSizes()
     if not facts_of(op.name).is_fusible:
@@ -95,7 +95,7 @@ def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = N
 
 
 def _exchanged_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
-    """What a device is sent where a sharding constraint gathers its operand."""
+    """Returns the bytes that a device receives where a sharding constraint gathers its operand."""
     return max(0, sizes.of(op.results[0]).bytes - sizes.of(op.operands[0]).bytes)
 
 
@@ -104,7 +104,7 @@ def _operations(region: ir.Region) -> list[ir.Operation]:
 
 
 def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
-    """What the operation takes, from what each of its regions takes once."""
+    """Returns the figure of the operation, from those of one run of each of its regions."""
     category = facts_of(op.name).category
     if category is Category.CONDITIONAL:
         return max(by_region, default=0.0)
@@ -120,7 +120,7 @@ def _work_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
     work = work_of(op) if op.name == CUSTOM_CALL else None
     if work is None:
         return operation_flops(op, sizes) / _rate(op, speed, sizes)
-    # Beside what it multiplies a kernel reads sums and scales, which are wider.
+    # Beside its factors a kernel reads sums and scales, which are wider.
     floats = [value for value in op.operands if isinstance(element_of(value), ir.FloatType)]
     matrix_flops_per_s = speed.matrix_rate(min((sizes.of(v).bits for v in floats), default=32))
     share_s = max(work.flops / matrix_flops_per_s, work.vector_flops / speed.vector_flops_per_s)
@@ -191,14 +191,14 @@ def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
 
 
 def _fused_operands(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Operands that are fused into a reduction are never in memory."""
+    """Returns the traffic of a reduction: operands that are fused into it are never in memory."""
     return _made_bytes(op, sizes) + sum(
         sizes.of(value).bytes for value in op.operands if _is_in_memory(value, sizes)
     )
 
 
 def _is_in_memory(value: ir.Value, sizes: TensorSizes) -> bool:
-    """Whether the value lies in memory, rather than being made while it is read."""
+    """Whether the value is in memory, rather than fused into its readers."""
     op = defining_op(value)
     while op is not None and op.name == CONSTRAINT and not _exchanged_bytes(op, sizes):
         op = defining_op(op.operands[0])
@@ -217,8 +217,8 @@ def _written_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
 
 
 def _reads_memory(value: ir.Value) -> bool:
-    """Whether something that reads a value needs it in memory: on explicit axes all that reads it
-    stands behind a sharding constraint."""
+    """Whether a reader of a value needs it in memory: with explicit axes all readers follow a
+    sharding constraint."""
     waiting = [value]
     while waiting:
         for use in waiting.pop().uses:
@@ -231,12 +231,12 @@ def _reads_memory(value: ir.Value) -> bool:
 
 
 def _gathered(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Reads as much as it writes, and the indices."""
+    """Returns the traffic of a gather: it reads as much as it writes, and the indices."""
     return 2 * _made_bytes(op, sizes) + sizes.of(op.operands[1]).bytes
 
 
 def _scattered(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Writes the result, then reads, adds to and writes the elements that have updates."""
+    """Returns the traffic of a scatter: the result, then the updated elements read and written."""
     updates = (len(op.operands) - 1) // 2
     operands = list(op.operands)
     touched = sum(sizes.of(value).bytes for value in operands[updates + 1 :])
@@ -244,7 +244,7 @@ def _scattered(op: ir.Operation, sizes: TensorSizes) -> int:
 
 
 def _updated(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Done in place: the slice is read and written."""
+    """Returns the traffic of an update in place: the slice is read and written."""
     return 2 * sizes.of(op.operands[1]).bytes
 
 

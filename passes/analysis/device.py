@@ -1,7 +1,7 @@
-"""A program on one device: what each value takes there, and what of the work is done there.
+"""A program on one device: the size of each value, and the device's share of the work.
 
-How values are split over devices and how the target's compiler lays them out stand side by side
-here; what asks for the size of a value asks a `DeviceView`, mostly through a `Program`.
+This module combines the shardings of values and the layouts of the target's compiler; analyses get
+the size of a value from a `DeviceView`, mostly through a `Program`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MOVED_BY = {
     "stablehlo.broadcast_in_dim": "broadcast_dimensions",
     "stablehlo.transpose": "permutation",
 }
-"""What says how an operation moves elements, beside its types; of a reshape nothing does."""
+"""The attributes that define how an operation moves elements; a reshape has none."""
 
 
 @dataclass(frozen=True)
 class LocalSizes(TensorSizes):
-    """Sizes of what one device has of values, without padding: what work and traffic depend on."""
+    """The sizes of one device's parts of values, without padding: those of work and traffic."""
 
     shardings: Shardings = field(default_factory=Shardings)
 
     def of(self, value: ir.Value) -> TensorSize:
         whole = super().of(value)
-        # What is in a host's memory takes none here, and is read all the same.
+        # A value in a host's memory takes none on the device, but is still read.
         if self.shardings.trivial or not (share := self.shardings.share(value)):
             return whole
         elements, size_bytes = (math.ceil(size * share) for size in (whole.elements, whole.bytes))
@@ -44,8 +44,8 @@ class LocalSizes(TensorSizes):
     def product_share(self, op: ir.Operation) -> float:
         """Returns the share of a product's work that one device does.
 
-        What is summed is split where all operands are: else one of them is gathered before. An axis
-        of the mesh that splits the sum splits the result only once it is made, and counts once.
+        A summed axis is split where all operands are: else one of them is gathered before. An axis
+        of the mesh that splits the sum splits the result only afterwards, and counts once.
         """
         if self.shardings.trivial:
             return 1.0
@@ -70,13 +70,13 @@ class LocalSizes(TensorSizes):
 
 
 class DeviceView:
-    """The sizes of values on one device; of all that they hold where nothing is sharded.
+    """The sizes of values on one device; those of whole values where nothing is sharded.
 
     Attributes:
-      sizes: without padding, for the cost of operations.
-      shardings: how the values are split over devices.
-      rules: how the target's compiler lays values out in memory, and what it fuses.
-      exchanged: what the devices send each other.
+      sizes: the sizes without padding, for the cost of operations.
+      shardings: the placements of the values.
+      rules: the layout and fusion rules of the target's compiler.
+      exchanged: the exchanges between devices.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DeviceView:
 
     @classmethod
     def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> DeviceView:
-        """That of a module; pure. Quick where it is for one device."""
+        """Returns the view of a module; pure. Fast for a module for one device."""
         shardings = Shardings.of(module)
         return cls(shardings, rules, None if shardings.trivial else Exchanged.of(module))
 
@@ -106,13 +106,13 @@ class DeviceView:
         if self.shardings.trivial or not size:
             return size
         share, counts = self.shardings.share(value), self.shardings.counts_of(value)
-        # Along which axes a value is split that a pass added is not known.
+        # The split axes of a value that a pass added are not known.
         part = self.rules.part_bytes(type_, counts) if share and counts is not None else None
         return math.ceil(size * share) if part is None else part
 
     def kept_axes(self, op: ir.Operation) -> Mapping[int, int] | None:
-        """Which axis of its result each axis of a moved operand becomes; None where no signature
-        says. Many operations of a module move alike."""
+        """Returns the result axis of each axis of a moved operand; None without a signature.
+        Cached: many operations of a module move alike."""
         name = op.name
         attribute = op.attributes[_MOVED_BY[name]] if name in _MOVED_BY else None
         key = name, op.operands[0].type, op.results[0].type, attribute
@@ -122,25 +122,25 @@ class DeviceView:
         return self._kept_axes[key]
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...]:
-        """Returns the shape of what one device has of the value; () where it is no array."""
+        """Returns the shape of one device's part of the value; () where it is no array."""
         if not isinstance(value.type, ir.RankedTensorType):
             return ()
         whole = tuple(value.type.shape)
         return whole if self.shardings.trivial else self.shardings.local_shape(value) or whole
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> DeviceView:
-        """With values that edits made, as `Shardings.with_made` has them."""
+        """Returns the view with values that edits added, as in `Shardings.with_made`."""
         if self.shardings.trivial:
             return self
         shardings, exchanged = self.shardings.with_made(like), self.exchanged.with_made(like)
         return DeviceView(shardings, self.rules, exchanged)
 
     def on(self, module: ir.Module, clone: ir.Module) -> DeviceView:
-        """The same of a module's clone; it may not have been changed yet."""
+        """Returns the view of a module's clone, which must not be edited yet."""
         if self.shardings.trivial:
             return self
         return DeviceView(self.shardings.on(module, clone), self.rules, Exchanged.of(clone))
 
     def exchange_seconds(self, speed: Speed) -> float:
-        """What the exchanges of a step take; those over links of unknown speed count as nothing."""
+        """Returns the seconds of a step's exchanges; links of unknown speed count as 0."""
         return sum(each.seconds(speed) or 0.0 for each in self.exchanged.exchanges)

@@ -1,9 +1,9 @@
-"""Groups of devices that exchange inside a manual computation, and the values that all of a group
-have the same of.
+"""Groups of devices that exchange inside a manual computation, and the values that are equal on all
+devices of a group.
 
-`shard_map` writes a collective for the devices of a group. What a device computes of its own
-operands alone is the same on all of the group only where the operands are: a constant, an argument
-that no axis of the group splits, what all of the group have gathered or summed.
+`shard_map` writes a collective for the devices of a group. A result of local work is equal on all
+of the group only where the operands are: a constant, an argument that no axis of the group splits,
+a value that all of the group have gathered or summed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .purity import is_pure
 from .reach import settled
 
 _GIVES_ALL_THE_SAME = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce"})
-"""Collectives whose result every device of a group has."""
+"""Collectives whose result is equal on every device of a group."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class DeviceGroups:
 
     @classmethod
     def of(cls, collective: ir.Operation, partitions: int) -> DeviceGroups:
-        """Those of a collective inside a manual computation over all axes of the mesh.
+        """Returns the groups of a collective inside a manual computation over all axes of the mesh.
 
-        Raises NotPossibleError where it is none, or its groups cannot be read for sure.
+        Raises NotPossibleError for other operations, or where the groups cannot be read for sure.
         """
         if not mesh.is_manual(collective, partitions):
             raise NotPossibleError("not all axes of the mesh are manual around it")
@@ -80,10 +80,10 @@ class DeviceGroups:
 
 
 class SameInGroups:
-    """Finds the values that all devices of a group have the same of.
+    """Finds the values that are equal on all devices of a group.
 
-    What is not known to be the same is not: a kernel, randomness with a state of the device's own,
-    a branch.
+    A value that is not known to be equal counts as different: the result of a kernel, of randomness
+    with a state of the device's own, of a branch.
     """
 
     def __init__(self, groups: DeviceGroups) -> None:
@@ -91,11 +91,11 @@ class SameInGroups:
         self._known: dict[ir.Value, bool] = {}
 
     def has(self, value: ir.Value) -> bool:
-        """Whether all devices of a group have the same value."""
+        """Whether a value is equal on all devices of a group."""
         return settled(self._known, value, self._needs, self._decide)
 
     def _needs(self, value: ir.Value) -> Iterator[ir.Value]:
-        """Yields the values that decide."""
+        """Yields the values that decide whether a value is equal."""
         op = _owner(value)
         if facts_of(op.name).category is Category.LOOP:
             yield from op.operands
@@ -105,7 +105,7 @@ class SameInGroups:
             yield op.operands[ir.BlockArgument(value).arg_number]
 
     def _decide(self, value: ir.Value) -> bool:
-        """What holds of a value, by what is known of those that decide."""
+        """Returns whether a value is equal, from the answers for the values that decide."""
         op = _owner(value)
         if facts_of(op.name).category is Category.LOOP:
             return self._is_kept_the_same(op, _number(value))
@@ -147,7 +147,7 @@ class SameInGroups:
     def _is_kept_the_same(self, loop: ir.Operation, number: int) -> bool:
         """Whether a value that a loop carries is the same in every iteration and at its end.
 
-        It is as long as all that it is made of is: those that are not fall out, until none does.
+        True as long as all carries that it follows from are: others are removed, until none is.
         """
         same = {index for index, start in enumerate(loop.operands) if self._known[start]}
         condition, body = (region.blocks[0] for region in loop.regions)

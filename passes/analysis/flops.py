@@ -1,7 +1,7 @@
 """The floating-point operations of single StableHLO and CHLO operations.
 
-The row of an operation in `ir/ops` has its FLOPs for each element; what has none there is counted
-here.
+The row of an operation in `ir/ops` has its FLOPs for each element; operations without such a figure
+are counted here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .kernels import work_of
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     """Returns the FLOPs of one execution; a multiply-add counts as two.
 
-    Of a loop or a conditional only what the operation does itself, which is nothing. Operations on
-    values without a static size count as nothing.
+    A loop or a conditional counts without its regions, i.e. 0. Operations on values without a
+    static size count as 0.
     """
     flops = facts_of(op.name).flops
     if flops == 0 or not len(op.results):
@@ -38,11 +38,11 @@ def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
 Counter = Callable[[ir.Operation, TensorSizes], float]
 
 COUNTERS: dict[str, Counter] = {}
-"""By operation the function that counts its FLOPs."""
+"""The function that counts the FLOPs of each operation."""
 
 
 def _counts(*names: str) -> Callable[[Counter], Counter]:
-    """Makes a function the counter of the operations of these names."""
+    """Registers a function as the counter of the operations of these names."""
 
     def declared(counter: Counter) -> Counter:
         COUNTERS.update(dict.fromkeys(names, counter))
@@ -52,7 +52,7 @@ def _counts(*names: str) -> Callable[[Counter], Counter]:
 
 
 def _body(op: ir.Operation) -> int:
-    """Operations in the combiner of a reduction, a sort or a scatter, without its terminator."""
+    """Counts the operations in the combiner of a reduction, a sort or a scatter."""
     return len(list(op.regions[0].blocks[0].operations)) - 1
 
 
@@ -74,7 +74,7 @@ def _reduce_window(op: ir.Operation, sizes: TensorSizes) -> float:
 
 @_counts("stablehlo.select_and_scatter")
 def _select_and_scatter(op: ir.Operation, sizes: TensorSizes) -> float:
-    """A comparison for each element of the window, then the addition."""
+    """Counts a comparison for each element of the window, then the addition."""
     return sizes.of(op.operands[1]).elements * (_window(op) + 1)
 
 
@@ -123,7 +123,7 @@ def _map(op: ir.Operation, sizes: TensorSizes) -> float:
 
 @_counts("chlo.ragged_dot", "stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 def _product(op: ir.Operation, sizes: TensorSizes) -> float:
-    """A pair of real numbers takes two FLOPs, one of complex numbers four times as many."""
+    """Counts two FLOPs for a pair of real numbers, four times as many for complex ones."""
     left, out = ir.ShapedType(op.operands[0].type), ir.ShapedType(op.results[0].type)
     if not left.has_static_shape or not out.has_static_shape:
         return 0.0
@@ -134,15 +134,15 @@ def _product(op: ir.Operation, sizes: TensorSizes) -> float:
 
 @_counts("stablehlo.custom_call")
 def _kernel(op: ir.Operation, sizes: TensorSizes) -> float:
-    """Of a kernel that is not known nothing."""
+    """Returns the FLOPs of a kernel; 0 for an unknown one."""
     work = work_of(op)
     return 0.0 if work is None else (work.flops + work.vector_flops) * sizes.product_share(op)
 
 
 def _dot(op: ir.Operation) -> float:
-    """Of a ragged product what is needed: each row is multiplied for one group.
+    """Counts the pairs of a product; in a ragged one each row is multiplied for one group only.
 
-    XLA's own does every group's work.
+    XLA's own ragged product does every group's work.
     """
     axes, left = ProductAxes.of(op), shape_of(op.operands[0])
     contracted = math.prod(left[axis] for axis in axes.left.contracted)
@@ -151,7 +151,7 @@ def _dot(op: ir.Operation) -> float:
 
 
 def _convolution(op: ir.Operation) -> float:
-    """Only pairs of an input and a kernel element that are there; padding and holes cost nothing.
+    """Counts the existing pairs of input and kernel elements; padding and holes cost nothing.
 
     Feature groups are in the kernel's input features, which are those of one group. Batch groups
     share out the batch: an output feature sees the part of its group.

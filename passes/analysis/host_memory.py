@@ -1,7 +1,7 @@
 """Stacks in the host's memory, and the slices of them that a loop loads an iteration ahead.
 
-XLA starts such a load at the beginning of the loop's body and awaits it at the end, whatever is in
-between: the slice has memory all the time, beside the one that the iteration works on.
+XLA starts such a load at the beginning of the loop's body and awaits it at the end: the slice takes
+memory during the whole iteration, beside the one that the iteration works on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..ir.values import defining_op
 
 
 def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:
-    """Values that take no memory of the device in their block: what lies on the host, and what is
-    loaded ahead, which counts for as long as the loop runs."""
+    """Yields values that take no device memory in their block: those on the host, and those loaded
+    ahead, which count for as long as the loop runs."""
     for op in walk.operations(module.operation):
         if op.name == "stablehlo.while":
             for number in _stored_on_host(op):

@@ -214,7 +214,8 @@ class ManualRegion(CodeRegion):
 
 
 def computation_counts(op: ir.Operation) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
-    """Returns, for operands and results of a manual computation, the devices that split each axis."""
+    """Returns, for operands and results of a manual computation, the devices that split each
+    axis."""
     manual = manual_axes(op)
 
     def counts(name: str) -> list[dict[int, int]]:
