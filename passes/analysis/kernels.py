@@ -1,8 +1,8 @@
-"""What is known of the kernels behind custom calls: whether they are pure, and what they do.
+"""The kernels of custom calls: whether they are pure, and their work.
 
-A call may be computed again where its target is known to be pure, here or by
-`hloom.declare_kernel`, and the call itself says nothing else: no effect, no token, no operand that
-it overwrites, no other device that it meets. Its work is its own estimate where it carries one.
+A call may be recomputed where its target is known to be pure, here or by `hloom.declare_kernel`,
+and the call itself states nothing else: no effect, no token, no operand that it overwrites, no
+other device that it accesses. Its work is its own estimate where it carries one.
 
 Source: `jax/_src/tpu_custom_call.py`, `jax/_src/pallas`, `jax/experimental/mosaic/gpu/core.py`,
 `jax/_src/cudnn/fused_attention_stablehlo.py` (0.10.2 and 0.12), and the registrations of
@@ -32,12 +32,12 @@ FlopsOfShapes = Callable[[Shapes, Shapes], float]
 
 
 class KernelError(ValueError):
-    """A declared kernel's work that cannot be told: the text says whose, what, and the remedy."""
+    """A declared kernel's work cannot be computed: the text has target, error, and remedy."""
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What one run of a kernel does.
+    """The work of one run of a kernel.
 
     Attributes:
       flops: FLOPs of matrix units; a multiply-add counts as two.
@@ -52,7 +52,7 @@ class KernelWork:
 
 @dataclass(frozen=True)
 class DeclaredKernel:
-    """What `declare` was told of a target; its attributes are the arguments."""
+    """The declaration of a target; its attributes are the arguments of `declare`."""
 
     pure: bool
     flops: float | FlopsOfShapes | None
@@ -69,22 +69,22 @@ def declare(
     flops: float | FlopsOfShapes | None = None,
     bytes: float | None = None,
 ) -> None:
-    """Declares what the kernels of a custom call's target are, in this process from now on.
+    """Declares the kernels of a custom call's target, in this process from now on.
 
-    A program calls it as `hloom.declare_kernel("my_attention", pure=True, flops=4e9)`, and compiles
-    nothing that calls the target before. A plan then may compute a pure kernel again where that
-    pays, at the price of its work. The declaration wins over what hloom knows of a target, but not
-    over what a call says: one with an effect, a token or an operand that it overwrites, or that
-    meets other devices, is never computed again.
+    A program calls `hloom.declare_kernel("my_attention", pure=True, flops=4e9)` before it compiles
+    anything that calls the target. A plan then may recompute a pure kernel where that pays, at the
+    price of its work. The declaration overrides hloom's own facts of a target, but not those of a
+    call: one with an effect, a token or an operand that it overwrites, or that accesses other
+    devices, is never recomputed.
 
     Args:
-      target: the custom call's target, e.g. what `jax.ffi.ffi_call` was given.
+      target: the custom call's target, e.g. the name passed to `jax.ffi.ffi_call`.
       pure: whether equal operands give equal results, and a run does nothing else. A kernel that
         draws random numbers from a state of its own is not pure.
       flops: FLOPs of one call, a multiply-add as two: a number, or a function of the shapes of its
         operands and of its results, as the call has them, e.g.
-        ``lambda operands, results: 4 * math.prod(operands[0]) * operands[1][1]``. None: what
-        attention, or a product, of such operands takes at most.
+        ``lambda operands, results: 4 * math.prod(operands[0]) * operands[1][1]``. None: the most
+        that attention, or a product, of such operands takes.
       bytes: bytes that one call reads and writes. None: its operands and results.
 
     Raises TypeError or ValueError where an argument is none of these, and ValueError where the
@@ -117,7 +117,7 @@ def declared(target: str, **kernel: Any) -> Iterator[None]:
 
 
 def declarations() -> str | None:
-    """What is declared in this process, as text; None where a function of shapes is among it."""
+    """Returns the declarations of this process, as text; None where one has a function of shapes."""
     if any(callable(kernel.flops) for kernel in _declared.values()):
         return None
     return "".join(f"{target}: {kernel}\n" for target, kernel in sorted(_declared.items()))
@@ -153,9 +153,9 @@ def is_pure_kernel(call: ir.Operation) -> bool:
 
 
 def work_of(call: ir.Operation) -> KernelWork | None:
-    """What one run of a custom call's kernel does; None of a target that is not known.
+    """Returns the work of one run of a custom call's kernel; None for an unknown target.
 
-    Raises KernelError where a declaration's function of shapes does not tell.
+    Raises KernelError where a declaration's function of shapes returns no number.
     """
     target = target_of(call)
     if target is None:
@@ -186,7 +186,7 @@ def _declared_flops(call: ir.Operation, flops: float | FlopsOfShapes) -> float:
 
 
 def at_most(call: ir.Operation) -> KernelWork:
-    """Returns a bound for kernels that do not say what they do: that of the work in their place.
+    """Returns a bound for kernels that do not state their work.
 
     Attention without a mask takes 4 FLOPs for each element of its queries and each position of its
     keys, a product of matrices 2 for each element and the axis it sums: no more than 4 for each
@@ -207,14 +207,14 @@ def _shapes(values: Sequence[ir.Value]) -> Shapes:
     )
 
 
-# What a call says.
+# Facts that a call states.
 
 
 def _has_effect(call: ir.Operation) -> bool:
-    """Whether the call says that it does more, or takes or makes what is no tensor.
+    """Whether the call states an effect, or has an operand or a result that is no tensor.
 
-    A call that overwrites an operand is among them: the operand may be wanted again, and the copy
-    that XLA would make then is in no plan.
+    True also for a call that overwrites an operand: the operand may be needed again, and no plan
+    counts the copy that XLA would make then.
     """
     attributes = walk.readable_attributes(call)
     effect, inner = attributes.get("has_side_effect"), attributes.get("called_computations")
@@ -259,14 +259,14 @@ def _count(part: dict[str, Any], name: str) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(config: bytes) -> object:
-    """Cached: kernels of TPUs carry their code in it, and each is asked for many times."""
+    """Returns the parsed configuration; cached, since it contains the code of a TPU's kernel."""
     try:
         return json.loads(config)
     except ValueError:
         return None
 
 
-# What is known of targets.
+# Facts of targets.
 
 
 def _always(call: ir.Operation) -> bool:
@@ -285,7 +285,7 @@ class _Kernel:
       targets: the names of the targets, a pattern.
       pure: whether a call, without effects and without peers, is pure.
       meets_peers: whether a call accesses other devices.
-      work: what a run does.
+      work: the work of a run.
     """
 
     targets: re.Pattern[str]
@@ -318,7 +318,7 @@ def _estimate(call: ir.Operation) -> dict[str, Any]:
 
 
 def _estimated(call: ir.Operation) -> KernelWork:
-    """What a Pallas kernel says that it does."""
+    """Returns the work that a Pallas kernel states."""
     estimate = _estimate(call)
     if not estimate:
         return at_most(call)
@@ -341,7 +341,7 @@ _MOSAIC_FLAGS = ("use_custom_barrier", "uses_xla_collective_metadata")
 
 
 def _mosaic_meets_peers(call: ir.Operation) -> bool:
-    """What a kernel calls of NVSHMEM is in its code alone."""
+    """Whether a kernel calls NVSHMEM, which only its code shows."""
     config = _typed(call)
     code, flags = config.get("module"), [config.get(name) for name in _MOSAIC_FLAGS]
     if not isinstance(code, ir.StringAttr) or not _MOSAIC_PEERS.isdisjoint(config):
@@ -360,11 +360,11 @@ def _attention_without_dropout(call: ir.Operation) -> bool:
 
 
 _BACKWARD_PRODUCTS = 2.5
-"""Products of attention's gradient for each of attention's own: five for two."""
+"""The number of products in attention's gradient for each of attention's own: five for two."""
 
 
 def _attention(call: ir.Operation) -> KernelWork:
-    """Scores of queries and keys, then their product with the values; half of both where causal."""
+    """Returns the work of the scores, then of their product with the values; half where causal."""
     config = _json(call, _CUDNN)
     lengths = _json(call, _CUDNN, "intermediate_tensor_shape").get("dimensions")
     shapes = _shapes(call.operands)
@@ -392,7 +392,7 @@ _STREAMED_FLOPS = 16
 
 
 def _streamed(call: ir.Operation) -> KernelWork:
-    """Returns a few passes over the elements: norms, activations, softmaxes, conversions."""
+    """Returns the work of a few passes over the elements: norms, activations, conversions."""
     shapes = _shapes(call.operands) + _shapes(call.results)
     return KernelWork(vector_flops=float(_STREAMED_FLOPS * max(map(math.prod, shapes), default=0)))
 
@@ -413,4 +413,4 @@ _KERNELS = (
         work=_streamed,
     ),
 )
-"""By target. A target that is not here, and that nobody declares, is never computed again."""
+"""The kernels by target. A target that is neither here nor declared is never recomputed."""

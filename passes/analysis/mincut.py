@@ -1,4 +1,4 @@
-"""Minimum vertex cut: which values to keep so that all that is needed can be computed from them."""
+"""Minimum vertex cut: the values to keep so that all needed values can be computed from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Solved = dict[object, frozenset[int]]
-"""Solved cuts by what they are the cuts of: layers are alike, and have equal problems."""
+"""Solved cuts by their problems: equal layers have equal problems."""
 
 _CAPACITY_LIMIT = 2**30
 """scipy's maximum_flow takes 32-bit capacities; finite ones are scaled to sum below this."""
@@ -26,16 +26,16 @@ def minimum_vertex_cut(
     """Returns the set of vertices of least total weight that every path from a source to a sink
     crosses.
 
-    A vertex with a price can be had for it as well: it may be on the sinks' side of the cut,
-    reached through what it is made of, where price and weights together are least.
+    A vertex with a price may also be recomputed: it may be on the sinks' side of the cut, reached
+    through its predecessors, where price and weights together are least.
 
     Args:
         weights: weight of each vertex (bytes), at least 0.
         edges: pairs (from, to) of vertices.
         sources: vertices where paths begin; a source may itself be in the cut.
         sinks: vertices where paths end; likewise.
-        prices: what it costs, in the unit of the weights, to make a vertex from its predecessors,
-            at least 0; where it is missing making it is free. A source cannot be made.
+        prices: the cost, in the unit of the weights, of making a vertex from its predecessors, at
+            least 0; where it is missing making it is free. A source cannot be made.
 
     Of several minimum cuts it returns the one nearest the sinks, so that where nothing is gained
     nothing is recomputed. Weights are rounded up to the unit that lets their sum fit 30 bits, so a
@@ -65,7 +65,7 @@ def minimum_vertex_cut(
 
 
 def rounding(weights: Collection[int], prices: Mapping[int, int]) -> int:
-    """By how much `minimum_vertex_cut` may exceed the minimum."""
+    """Returns the amount by which `minimum_vertex_cut` may exceed the minimum."""
     unit = _unit(weights, prices)
     return unit * (len(weights) + len(prices)) if unit > 1 else 0
 
@@ -75,13 +75,13 @@ def _unit(weights: Collection[int], prices: Mapping[int, int]) -> int:
 
 
 class CutNetwork:
-    """A network of which minimum cuts of arcs are asked again and again."""
+    """A network of which many minimum cuts of arcs are computed."""
 
     def __init__(self, count: int, arcs: Sequence[tuple[int, int, int | None]]) -> None:
-        """The network of so many vertices and (from, to, capacity) arcs.
+        """``count`` is the number of vertices; arcs are (from, to, capacity).
 
-        A capacity of None is that of an arc that no cut has. Others are rounded up as the weights
-        of `minimum_vertex_cut` are.
+        An arc of capacity None is in no cut. Other capacities are rounded up like the weights of
+        `minimum_vertex_cut`.
         """
         self._count = count
         limited = [capacity for _, _, capacity in arcs if capacity is not None]
@@ -126,14 +126,14 @@ def _reaching(
 ) -> NDArray[np.bool_]:
     """Returns the vertices from which the sink, the last one, is reached when the flow is greatest.
 
-    The cut behind them is the one nearest the sink.
+    The cut before them is the one nearest the sink.
     """
-    # They take long to import, and most of those who import the passes cut nothing.
+    # They take long to import, and most programs that import the passes cut nothing.
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     size = sink + 1
-    # Every arc is there in both directions, so that a flow has the structure of its network: making
+    # Every arc exists in both directions, so that a flow has the structure of its network: making
     # sparse matrices of another structure takes most of the time where networks are small.
     there, back = tails * size + heads, heads * size + tails
     arcs, places = np.unique(np.concatenate([there, back]), return_inverse=True)

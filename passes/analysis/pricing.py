@@ -36,14 +36,14 @@ class Pricing:
     """Prices of recomputation: seconds on one device times a rate in bytes per second.
 
     A second of cheap work counts by a share. Cheap work mostly runs inside kernels that run in any
-    case, so that its roofline is an upper bound; and a matrix product is not to be recomputed to
+    case, so that its roofline is an upper bound; and a matrix product should not be recomputed to
     avoid a few passes over memory.
 
-    What devices exchange again where an operation is repeated is part of its price, and counts in
-    full: an operation with an exchange is expensive.
+    Exchanges that are repeated with an operation are part of its price, and count in full: an
+    operation with an exchange is expensive.
 
-    ``sizes`` are those of values on a device, ``exchanged`` what the devices exchange. The seconds
-    of operations are cached, and pricings made by ``at`` share the cache.
+    ``sizes`` are those of values on a device, ``exchanged`` the exchanges of the devices. The
+    seconds of operations are cached, and pricings made by ``at`` share the cache.
     """
 
     speed: Speed
@@ -62,7 +62,7 @@ class Pricing:
         return self.of_work(*self.work(op))
 
     def of_work(self, cheap: bool, seconds: float) -> int:
-        """The same of an operation of which this is known, as `work` gives it at any rates."""
+        """Returns the price in bytes of an operation from its `work`, which is equal at any rates."""
         rate = self.rates.cheap if cheap else self.rates.expensive
         # An infinite rate is tested for by itself: the seconds may be 0.
         if math.isinf(rate):
@@ -74,7 +74,7 @@ class Pricing:
         return self.work(op)[1]
 
     def work(self, op: ir.Operation) -> tuple[bool, float]:
-        """Whether an operation is cheap, and its weighted seconds."""
+        """Returns whether an operation is cheap, and its weighted seconds."""
         found = self._known.get(op)
         if found is None:
             cheap = is_cheap(op) and not self.exchanged.repeated_by(op)
@@ -94,7 +94,7 @@ class Pricing:
         return found
 
     def _exchange_seconds(self, op: ir.Operation) -> float:
-        """Returns the seconds of what devices exchange where the operation is repeated once."""
+        """Returns the seconds of the exchanges that are repeated with the operation."""
         if not self.exchanged.exchanges:
             return 0.0
         found = (self.exchanged.exchanges[each] for each in self.exchanged.repeated_by(op))

@@ -1,8 +1,8 @@
 """A block as arrays, read from the IR once for analyses that walk it many times.
 
-`Program` is the only form in which analyses hold a block: its operations and values by number, what
-makes and what reads each value, and the bytes of each on one device. The code inside of its
-operations is read where it is asked for, as a tree of nodes with the same numbers.
+`Program` is the only form in which analyses hold a block: its operations and values by number, the
+producer and the readers of each value, and the bytes of each on one device. The code inside of its
+operations is read on demand, as a tree of nodes with the same numbers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _CALL = "func.call"
 _Found = TypeVar("_Found")
 
 FROM_OUTSIDE = -1
-"""Producer of block arguments and of values that are defined outside the block."""
+"""The producer of block arguments and of values that are defined outside the block."""
 
 _SMALL_REDUCTION = 16
-"""A reduction that reads this many times what it writes is worth its place in memory: a sixteenth
-of a value costs less than another pass over the whole of it."""
+"""A reduction's result is worth keeping where it is this many times smaller than its operands: a
+sixteenth of a value costs less than another pass over the whole value."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,16 +49,15 @@ class Node:
     """An operation, its values by number.
 
     Attributes:
-      operands: what it reads itself; of an operation with a combiner that reads values from
-        outside, also these.
-      results: what it makes.
+      operands: the values that it reads itself; for an operation with a combiner that reads values
+        from outside, also these.
+      results: the values that it makes.
       blocks: the code in its regions.
-      captures: what this code reads from outside.
-      effects: whether it, or something in it, does more than to make results.
+      captures: the values that this code reads from outside.
+      effects: whether it, or an operation inside, does more than compute results.
       flops: the FLOPs of the matrix products in it on one device, in all iterations of loops of a
         constant trip count.
-      number: its position in the program's block; of one in code inside of that a number after
-        those.
+      number: its position in the program's block; for one in code inside, a number after those.
     """
 
     op: ir.Operation
@@ -74,7 +73,7 @@ class Node:
 
     @property
     def is_call(self) -> bool:
-        """Whether its blocks are a function, which others may call too."""
+        """Whether its blocks are a function, which other operations may call too."""
         return self.name == _CALL
 
     def reads(self) -> Iterator[int]:
@@ -84,7 +83,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Code:
-    """A block of code: its arguments, its operations but the terminator, and what that returns."""
+    """A block of code: arguments, operations without the terminator, and returned values."""
 
     block: ir.Block
     arguments: tuple[int, ...]
@@ -94,7 +93,7 @@ class Code:
 
     @property
     def makers(self) -> dict[int, Node]:
-        """By value the operation of this block, not of code inside of it, that makes it."""
+        """Returns, by value, the operation of this block, not of code inside, that makes it."""
         if self._makers is None:
             self._makers = {value: node for node in self.nodes for value in node.results}
         return self._makers
@@ -124,7 +123,7 @@ class Program:
     the producer FROM_OUTSIDE.
 
     Attributes:
-      device: what gives sizes on one device.
+      device: the view that has the sizes on one device.
       ops: the operations in the order of the text, the terminator included.
       names: their names.
       kinds: whether each may be recomputed; OPAQUE where a size is not known.
@@ -132,10 +131,10 @@ class Program:
       results: by operation the values that it makes.
       values: by number; those of code inside of operations, once `root` was read, after all others.
       sizes: bytes on one device of each of the block's values; None where it has no static size.
-      producers: by value of the block the position of what makes it, or FROM_OUTSIDE.
-      users: by value of the block the positions of what reads it, in order.
+      producers: by value of the block the position of its operation, or FROM_OUTSIDE.
+      users: by value of the block the positions of its readers, in order.
       index: the numbers of values.
-      zeros: with `root`, what is zero everywhere, as far as constants and movements tell.
+      zeros: with `root`, the values that are zero everywhere by constants and movements.
     """
 
     def __init__(self, block: ir.Block, device: DeviceView | None = None) -> None:
@@ -156,10 +155,10 @@ class Program:
         """Functions that are called; None for one that calls itself, or has no single block."""
         self._functions: dict[str, ir.Operation] | None = None
         self.module: ir.Module | None = None
-        """What holds the values: none outlives its module."""
+        """The owner of the values: none outlives its module."""
         self._signatures: dict[int, Signature | None] = {}
         self._found: dict[Callable[[Program], Any], Any] = {}
-        """By function of `once` what it found, which may not hold the program."""
+        """The results of `once` by function, which must not reference the program."""
         self._count = 0
         sizeless: set[int] = set()
         for argument in block.arguments:
@@ -169,7 +168,7 @@ class Program:
 
     @classmethod
     def of(cls, module: ir.Module, device: DeviceView | None = None) -> Program:
-        """Returns the function that a run of the module starts in. Raises `walk.NoEntryError`."""
+        """Returns the program of the module's entry function. Raises `walk.NoEntryError`."""
         program = cls(walk.entry_function(module).regions[0].blocks[0], device)
         program.module = module
         return program
@@ -220,7 +219,7 @@ class Program:
         return Program(block, self.device)
 
     def once(self, find: Callable[[Program], _Found]) -> _Found:
-        """What a function finds of the program, found once."""
+        """Returns the result of a function of the program, which is computed once."""
         if find not in self._found:
             self._found[find] = find(self)
         found: _Found = self._found[find]
@@ -233,7 +232,7 @@ class Program:
         return self.device.bytes_of(self.values[value]) or 0
 
     def maker(self, value: int) -> int | None:
-        """Returns the position of what makes a value in this block; None of others."""
+        """Returns the position of the operation that makes a value of this block; None for others."""
         position = self.producers[value] if value < len(self.producers) else FROM_OUTSIDE
         return None if position == FROM_OUTSIDE else position
 
@@ -244,10 +243,10 @@ class Program:
 
     @functools.cached_property
     def constant_derived(self) -> list[bool]:
-        """For each value, whether it is computed from constants and iotas alone, by light work.
+        """Returns for each value whether it follows from constants and iotas alone, by light work.
 
-        What takes more than `LONGEST_CHAIN` operations is no constant: numbers that are drawn by a
-        key that is one take hundreds, and are kept or made again like other values.
+        A value that takes more than `LONGEST_CHAIN` operations is no constant: numbers drawn by a
+        constant key take hundreds, and are kept or recomputed like other values.
         """
         chains: list[frozenset[int] | None] = [None] * len(self.sizes)
         for position, kind in enumerate(self.kinds):
@@ -276,7 +275,7 @@ class Program:
         return producer != FROM_OUTSIDE and self.kinds[producer] is not OpKind.OPAQUE
 
     def is_small_reduction(self, value: int) -> bool:
-        """Whether the value is a reduction's result, much smaller than what the reduction reads."""
+        """Whether the value is a reduction's result, much smaller than the reduction's operands."""
         producer = self.producers[value]
         if producer == FROM_OUTSIDE or self.kinds[producer] is not OpKind.REDUCTION:
             return False
@@ -287,13 +286,13 @@ class Program:
 
     @functools.cached_property
     def root(self) -> Code:
-        """The block with all code in it."""
+        """Returns the block with all code in it."""
         self._count = len(self.ops)
         return self._code(self.block, self.ops)
 
     @functools.cached_property
     def shapes(self) -> list[Shape | None]:
-        """Returns the shapes of all values, by number; None of what has no static one."""
+        """Returns the shapes of all values, by number; None for those without a static one."""
         assert self.root is not None  # which numbers the values of the code
         known: dict[ir.Type, Shape | None] = {}
         found = []
@@ -311,11 +310,11 @@ class Program:
 
     @functools.cached_property
     def makers(self) -> dict[int, Node]:
-        """By value the operation that makes it, however deep; of an argument there is none."""
+        """Returns, by value, the operation that makes it, however deep; arguments have none."""
         return {value: node for node in self.root.inside() for value in node.results}
 
     def signature_of(self, node: Node) -> Signature | None:
-        """Which axes of its values are the same dimension; None where it reads operands whole."""
+        """Returns the signature of an operation; None where it reads operands whole."""
         if node.number not in self._signatures:
             self._signatures[node.number] = self._signature(node)
         return self._signatures[node.number]
@@ -331,11 +330,11 @@ class Program:
         )
 
     def part(self, nodes: Collection[Node]) -> Program:
-        """Some operations of the program's own block, as the code of a program by themselves.
+        """Returns some operations of the program's own block as a program by themselves.
 
-        Values and operations keep their numbers, and the arrays are those of the block. What these
-        operations read of others are the arguments of the part; what others read of theirs, or the
-        program returns, are its results.
+        Values and operations keep their numbers, and the arrays are those of the block. The
+        arguments of the part are the values that these operations read from others; its results are
+        those that others read, or the program returns.
         """
         root, chosen = self.root, {node.number for node in nodes}
         inside = [node for node in root.nodes if node.number in chosen]
@@ -438,7 +437,7 @@ class Program:
 
 
 class BlockPrograms(dict[ir.Block, Program]):
-    """The programs of blocks on one device, each read when it is first asked for.
+    """The programs of blocks on one device, each read on first use.
 
     None of the blocks may be edited meanwhile.
     """
@@ -471,11 +470,11 @@ KEEPS_ZEROS = frozenset(
         "stablehlo.transpose",
     }
 )
-"""Operations that make zeros of zeros alone."""
+"""Operations that return zeros for operands of zeros."""
 
 
 def _captures(blocks: tuple[Code, ...]) -> tuple[int, ...]:
-    """What code reads from outside of it, in the order of reading."""
+    """Returns the values that code reads from outside of it, in the order of reading."""
     made = {value for block in blocks for value in block.defined()}
     read: dict[int, None] = {}
     for block in blocks:
@@ -495,7 +494,7 @@ def trips_of(op: ir.Operation) -> int:
 
 
 def has_effects(op: ir.Operation) -> bool:
-    """Whether an operation by itself does more than to make results, so that it has to run once."""
+    """Whether an operation by itself does more than compute results, so that it has to run once."""
     category = facts_of(op.name).category
     if category is Category.HOST_TRANSFER or op.name == "stablehlo.rng":
         return True

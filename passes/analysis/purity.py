@@ -18,7 +18,7 @@ from .shardings.constraints import moves_a_parameter, moves_nothing
 
 
 def kind_of(op: ir.Operation) -> OpKind:
-    """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
+    """Returns whether an operation may be recomputed; one not known to be pure is OPAQUE."""
     name = op.name
     kind = facts_of(name).kind
     if kind is OpKind.CHEAP or kind is OpKind.CONSTANT:
@@ -73,7 +73,7 @@ def erase_dead(block: ir.Block) -> set[Hashable]:
 def erase_unread(
     ops: Iterable[ir.Operation], may_erase: Callable[[ir.Operation], bool] = may_go
 ) -> None:
-    """Erases those of some operations, and of what they read, that nothing reads any more."""
+    """Erases the unread ones of some operations, and of the operations that these read."""
     waiting = {walk.key(op): op for op in ops}
     while waiting:
         _, op = waiting.popitem()
@@ -85,7 +85,7 @@ def erase_unread(
 
 
 def _all_inside(op: ir.Operation, holds: Callable[[ir.Operation], bool]) -> bool:
-    """Whether something holds for everything in the operation's regions."""
+    """Whether ``holds`` is true for all operations in the operation's regions."""
     return all(
         holds(inner) or facts_of(inner.name).ends_block
         for region in op.regions
@@ -109,7 +109,7 @@ def is_table(op: ir.Operation) -> bool:
 
 
 def _is_plain_reduction(op: ir.Operation) -> bool:
-    """A reduction whose body is cheap itself and uses nothing from outside."""
+    """Whether an operation is a reduction with a cheap body that reads nothing from outside."""
     block = op.regions[0].blocks[0]
     inside: set[ir.Value] = set(block.arguments)
     *body, terminator = [view.operation for view in block.operations]

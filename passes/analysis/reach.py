@@ -1,4 +1,4 @@
-"""Walks over what depends on what, without recursion: programs are deeper than Python's stack."""
+"""Walks over dependencies without recursion: programs are deeper than Python's stack."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def settled(
     needs: Callable[[_Each], Iterable[_Each]],
     settle: Callable[[_Each], _Known],
 ) -> _Known:
-    """What is known of something: settled once what it needs is settled, all of it kept.
+    """Returns the result for an item, computed after those for its needs; all results are kept.
 
     Args:
-      known: by what it is of; grows.
-      wanted: what is asked about.
-      needs: what has to be known before something can be settled; in no circle.
-      settle: what holds of something, by what is known then.
+      known: the results by item; grows.
+      wanted: the item.
+      needs: returns the items whose results an item needs; acyclic.
+      settle: computes the result for an item, once those of its needs are in ``known``.
     """
     waiting = [wanted]
     while waiting:

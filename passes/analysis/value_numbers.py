@@ -1,6 +1,6 @@
 """Value numbering: values with equal numbers are equal to the bit, whenever they are computed.
 
-Equal operations of equal operands are equal. Optimization barriers are looked through, and so is a
+Equal operations of equal operands are equal. Optimization barriers are ignored, and so is a
 ``reduce_precision`` to the precision that its operand has. Results of operations that are not known
 to be pure, such as custom calls and collectives, equal nothing else; random bits are equal where
 their key and counter are. Source: global value numbering (Alpern, Wegman and Zadeck, 1988).
@@ -23,7 +23,7 @@ from .reach import settled
 
 
 def has_no_effect(op: ir.Operation) -> bool:
-    """Whether the operation does nothing but to compute its results, in the same way each time.
+    """Whether the operation only computes its results, in the same way each time.
 
     Barriers in its regions count as nothing.
     """
@@ -39,16 +39,16 @@ def has_no_effect(op: ir.Operation) -> bool:
 
 
 _Made = tuple[ir.Operation | None, ir.Value | None, bool, tuple[ir.Value, ...]]
-"""What makes a value, the value that it hands on, whether the first counts for its number, and what
-has to have a number before."""
+"""The operation of a value, the value that it passes on, whether the operation counts for the
+number, and the values that need a number before."""
 
 
 class ValueNumbers:
-    """Numbers values when they are asked for.
+    """Numbers values on demand.
 
-    What is known to be equal for another reason is told by `equate`, before anything is asked for
-    that is made of it. ``through_constraints`` is for values that may lie elsewhere: a sharding
-    constraint hands on what it is given.
+    `equate` states values that are equal for another reason, before a result computed from them is
+    numbered. With ``through_constraints`` a sharding constraint's result equals its operand, for
+    readers that ignore placements.
     """
 
     def __init__(self, *, through_barriers: bool = True, through_constraints: bool = False) -> None:
@@ -56,12 +56,12 @@ class ValueNumbers:
         self._through_constraints = through_constraints
         self._of: dict[ir.Value, int] = {}
         self._made: dict[ir.Value, _Made] = {}
-        """Of values that are still to be numbered."""
+        """The facts of values that are not numbered yet."""
         self._by_key: dict[Hashable, int] = {}
         self._count = 0
 
     def copy(self) -> ValueNumbers:
-        """The same numbers, to equate more values that are not equal otherwise."""
+        """Returns a copy, in which more values can be equated that are not equal here."""
         copied = ValueNumbers(
             through_barriers=self._through_barriers, through_constraints=self._through_constraints
         )
@@ -77,7 +77,7 @@ class ValueNumbers:
         return settled(self._of, value, self._sources, self._number)
 
     def equate(self, value: ir.Value, other: ir.Value) -> None:
-        """Gives a value that has no number yet that of another one."""
+        """Sets the number of a value without one to that of another value."""
         self._of.setdefault(value, self.of(other))
 
     def _new(self) -> int:
@@ -114,7 +114,7 @@ class ValueNumbers:
         return found
 
     def _sources(self, value: ir.Value) -> tuple[ir.Value, ...]:
-        """What has to have a number before a value."""
+        """Returns the values that need a number before a value."""
         return self._made_of(value)[-1]
 
     def _number(self, value: ir.Value) -> int:
