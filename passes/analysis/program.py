@@ -232,7 +232,8 @@ class Program:
         return self.device.bytes_of(self.values[value]) or 0
 
     def maker(self, value: int) -> int | None:
-        """Returns the position of the operation that makes a value of this block; None for others."""
+        """Returns the position of the operation that makes a value of this block; None for
+        others."""
         position = self.producers[value] if value < len(self.producers) else FROM_OUTSIDE
         return None if position == FROM_OUTSIDE else position
 

@@ -1,16 +1,16 @@
 """Signatures: which axes of an operation's operands and results are the same dimension.
 
-One function for each operation, its *rule*, says it once (`rules`). It is all that a new operation
-needs to be known to these readers:
+One function for each operation, its *rule*, defines it once (`rules`). A new operation needs
+nothing else to be known to these readers:
 
-- `dimension_flow`: what can be computed a part at a time;
-- `memory_model/layouts`: in which order of axes a value lies in memory;
-- `shardings/constraints`: which sharding constraints move no data;
-- `shardings/propagation`: the rules of CHLO's operations, which Shardy knows none of.
+- `dimension_flow`: which values can be computed in chunks;
+- `memory_model/layouts`: the order of axes of a value in memory;
+- `shardings/constraints`: the sharding constraints that move no data;
+- `shardings/propagation`: the rules of CHLO's operations, which Shardy does not have.
 
-An elementwise operation needs no rule: every axis is passed through. A rule says no more than what
-its definition asks for: the operation on chunks gives the chunk of its result, or a term of it. The
-tests hold it to that, in the interpreter.
+An elementwise operation needs no rule: every axis is passed through. By a rule's definition the
+operation on chunks returns the chunk of its result, or a term of it. The tests check that, in the
+interpreter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .signature import Signature
 
 
 def static_shape(type_: ir.Type) -> Shape | None:
-    """Returns the static shape of a type; None of one without."""
+    """Returns the static shape of a type; None for a type without one."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return None
     return tuple(type_.shape)
@@ -45,7 +45,7 @@ def signature_of(op: ir.Operation) -> Signature | None:
 def signature_at(
     op: ir.Operation, operands: Sequence[Shape | None], results: Sequence[Shape | None]
 ) -> Signature | None:
-    """The same of an operation whose shapes are known."""
+    """Returns the signature of an operation from the shapes of its operands and results."""
     rule = RULES.get(op.name)
     if rule is None and facts_of(op.name).category is Category.ELEMENTWISE:
         rule = elementwise

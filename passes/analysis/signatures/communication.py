@@ -1,4 +1,4 @@
-"""Rules of collectives inside a manual computation, and of custom calls that tell how they split.
+"""Rules of collectives inside a manual computation, and of custom calls with a sharding rule.
 
 A collective does the same on each chunk as on the whole, as long as no axis that it exchanges is
 cut inside a part of it. Sums over devices, gathers and permutations are linear.
@@ -25,7 +25,7 @@ def all_reduce(site: OpSite) -> Signature | None:
 
 @signature("stablehlo.all_gather")
 def all_gather(site: OpSite) -> Signature | None:
-    """The devices' parts are the major factor of the axis."""
+    """Returns the signature of an all-gather: devices are the major factor of the axis."""
     if len(site.operands) != 1:
         return None
     build = SignatureBuilder()
@@ -68,7 +68,7 @@ def all_to_all(site: OpSite) -> Signature | None:
 
 
 def _each(site: OpSite, *groups: LinearGroup) -> Signature | None:
-    """Each operand is exchanged by itself; linear where there is one."""
+    """Returns the signature where each operand is exchanged by itself; linear for a single one."""
     if site.operands != site.results:
         return None
     build = SignatureBuilder()
@@ -82,15 +82,14 @@ def _combined(site: OpSite) -> list[LinearGroup]:
 
 
 SHARDING_RULE = "sdy.sharding_rule"
-"""The attribute by which a custom call tells how its results depend on parts of its operands."""
+"""The attribute in which a custom call states how results depend on parts of operands."""
 
 
 @signature("stablehlo.custom_call")
 def custom_call(site: OpSite) -> Signature | None:
-    """Factors of its sharding rule that Shardy may split it along without any exchange.
+    """Returns the factors of a call's sharding rule that Shardy may split without any exchange.
 
-    Only where the factor is the whole of each axis that it is in: attributes that hold the sizes of
-    others are not known.
+    Only where a factor is the whole of each of its axes: other attributes may contain sizes.
     """
     attribute = walk.readable_attributes(site.op).get(SHARDING_RULE)
     if attribute is None or not sdy.OpShardingRuleAttr.isinstance(attribute):

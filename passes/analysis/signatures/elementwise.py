@@ -1,4 +1,4 @@
-"""Rules of elementwise operations: every axis is passed through. Here are those that are linear."""
+"""Rules of elementwise operations: every axis is passed through; some operations are linear."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def elementwise(site: OpSite) -> Signature | None:
     "chlo.conj",
 )
 def linear(site: OpSite) -> Signature | None:
-    """Linear in all operands together: sums, differences, real and imaginary parts."""
+    """Returns a signature linear in all operands together: sums, differences, complex parts."""
     return _elementwise(site, linear_in(*range(len(site.operands))))
 
 
@@ -34,7 +34,7 @@ def multiply(site: OpSite) -> Signature | None:
 
 @signature("stablehlo.divide")
 def divide(site: OpSite) -> Signature | None:
-    """A quotient of integers is rounded, so that it is not linear."""
+    """Returns the signature of a quotient, not linear for integers, which it rounds."""
     if isinstance(site.made_element(), ir.IntegerType):
         return _elementwise(site)
     return _elementwise(site, linear_in(0))
@@ -47,10 +47,10 @@ def select(site: OpSite) -> Signature | None:
 
 @signature("stablehlo.convert")
 def convert(site: OpSite) -> Signature | None:
-    """Rounding keeps order, so a maximum stays one; a sum only but for the rounding of its terms.
+    """Returns the signature of a conversion: rounding keeps maxima, and sums up to rounded terms.
 
-    That is said of types that have the range of the wider one alone, as bfloat16 has float32's: a
-    term of a sum may be larger than the sum.
+    Sums only between types of one range, as bfloat16's and float32's: a term of a sum may be larger
+    than the sum.
     """
     before, after = site.element(0), site.made_element()
     if isinstance(before, ir.FloatType) and isinstance(after, ir.ComplexType):
@@ -75,7 +75,7 @@ def extremum(site: OpSite) -> Signature | None:
 
 @signature("stablehlo.bitcast_convert")
 def bitcast(site: OpSite) -> Signature | None:
-    """Between widths the last axis is that of an element's parts."""
+    """Returns the signature of a bitcast: between widths the last axis is an element's parts."""
     build = SignatureBuilder()
     [before], [after] = site.operands, site.results
     shared = min(len(before), len(after))
@@ -86,7 +86,8 @@ def bitcast(site: OpSite) -> Signature | None:
 
 
 def _elementwise(site: OpSite, *groups: LinearGroup) -> Signature | None:
-    """Operands are of the results' shape, or of one element, as a clamp's bounds may be."""
+    """Returns the signature for operands of the results' shape, or scalars like a clamp's
+    bounds."""
     build = SignatureBuilder()
     shape = site.results[0]
     axes = build.axes(shape)

@@ -1,7 +1,7 @@
 """Rules of operations that move elements: to places known before the program runs, by an offset, or
 to addresses that are data.
 
-Each is linear in what it moves, and commutes with a maximum.
+Each is linear in its moved operand, and commutes with a maximum.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def reverse(site: OpSite) -> Signature:
 
 @signature("stablehlo.slice", "stablehlo.dynamic_slice")
 def slice_(site: OpSite) -> Signature:
-    """A slice as long as the axis starts at 0, whatever its index says."""
+    """Returns the signature of a slice, which along an axis of full length starts at 0."""
     before, after = site.operands[0], site.results[0]
     return _some_axes(site, [size == left for size, left in zip(before, after, strict=True)])
 
 
 def _some_axes(site: OpSite, passed: Sequence[bool]) -> Signature:
-    """Of the first operand some axes are passed through; others are of no rank."""
+    """Returns the signature where some axes of the first operand pass; others are scalars."""
     build = SignatureBuilder()
     read = build.axes(site.operands[0])
     made = [
@@ -66,7 +66,8 @@ def _some_axes(site: OpSite, passed: Sequence[bool]) -> Signature:
 
 @signature("stablehlo.pad")
 def pad(site: OpSite) -> Signature:
-    """A term of a sum is padded with zeros, or with a term of the padding."""
+    """Returns the signature of a pad: a term of a sum is padded with zeros, or a term of
+    padding."""
     build = SignatureBuilder()
     before, after = site.operands[0], site.results[0]
     edges = ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -94,7 +95,7 @@ def concatenate(site: OpSite) -> Signature:
 
 @signature("stablehlo.dynamic_update_slice")
 def dynamic_update_slice(site: OpSite) -> Signature:
-    """Along an axis that it is as long as, an update starts at 0, whatever its index says."""
+    """Returns the signature of an update, which along an axis of full length starts at 0."""
     build = SignatureBuilder()
     whole, part, *indices = site.operands
     read, update, made = build.axes(whole), build.axes(part), build.axes(whole)
@@ -108,7 +109,7 @@ def dynamic_update_slice(site: OpSite) -> Signature:
 
 @signature("stablehlo.reshape")
 def reshape(site: OpSite) -> Signature:
-    """The factors are the finest that both shapes are products of, from the major side."""
+    """Returns the signature of a reshape, by the finest common factors from the major side."""
     build = SignatureBuilder()
     [before], [after] = site.operands, site.results
     read, made = common_factors(build, before, after)
@@ -153,7 +154,7 @@ def _skip(
     at: int,
     to: int,
 ) -> tuple[int, int]:
-    """Past axes that share nothing, to where both shapes have as many elements behind them."""
+    """Skips axes that share nothing, to where both shapes have equally many elements left."""
     before, after = left[at], right[to]
     ends = [at, to]
     while before != after:
@@ -173,7 +174,7 @@ def _skip(
 
 @signature("stablehlo.gather")
 def gather(site: OpSite) -> Signature:
-    """Rows of indices are passed through, and axes of the operand that a slice has all of."""
+    """Returns the signature of a gather: index rows and whole axes of slices are passed through."""
     numbers = stablehlo.GatherDimensionNumbers(site.op.attributes["dimension_numbers"])
     build = SignatureBuilder()
     operand, indices = site.operands
@@ -196,7 +197,7 @@ def gather(site: OpSite) -> Signature:
 
 @signature("stablehlo.scatter")
 def scatter(site: OpSite) -> Signature:
-    """Like a gather; rows of indices that the result does not have are terms of it."""
+    """Returns the signature of a scatter: a gather's, with index rows as terms of the result."""
     numbers = stablehlo.ScatterDimensionNumbers(site.op.attributes["scatter_dimension_numbers"])
     build = SignatureBuilder()
     count = len(site.results)
@@ -236,7 +237,7 @@ def scatter(site: OpSite) -> Signature:
 
 
 def _linear(site: OpSite) -> list[LinearGroup]:
-    """In its operand and its updates together, where it adds or writes each element once."""
+    """Returns the linear group of operand and updates, if each element is added or written once."""
     combine = combine_of(site)
     if combine is not None:
         return [linear_in(0, 2, kinds=frozenset({combine}))]
@@ -247,6 +248,6 @@ def _linear(site: OpSite) -> list[LinearGroup]:
 
 
 def _interleaved(rank: int, places: list[int], placed: list[Axis], rest: list[Axis]) -> list[Axis]:
-    """Axes at their places, and the others, in order, at those that are left."""
+    """Returns axes at their places, and the others, in order, at the remaining ones."""
     by_place, others = dict(zip(places, placed, strict=True)), iter(rest)
     return [by_place[number] if number in by_place else next(others) for number in range(rank)]

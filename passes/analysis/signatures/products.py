@@ -27,14 +27,14 @@ def dot(site: OpSite) -> Signature:
 
 
 def _sums(axes: Iterable[Axis]) -> Mapping[int, FactorReduction]:
-    """Sums over the factors of axes."""
+    """Returns the sums over the factors of axes."""
     terms = FactorReduction(Combine.SUM)
     return {factor: terms for axis in axes for factor in axis}
 
 
 @signature("chlo.ragged_dot")
 def ragged_dot(site: OpSite) -> Signature | None:
-    """Rows that are in groups by their place in an axis keep it whole."""
+    """Returns the signature of a ragged product: an axis that groups rows by place is whole."""
     if len(site.operands[2]) != 1:
         return None
     build, axes = SignatureBuilder(), ProductAxes.of(site.op)
@@ -58,10 +58,11 @@ def ragged_dot(site: OpSite) -> Signature | None:
 
 @signature("stablehlo.convolution")
 def convolution(site: OpSite) -> Signature:
-    """Images, output features and groups are passed through; input features are summed over.
+    """Returns the signature of a convolution: images, output features and groups are passed
+    through; input features are summed.
 
-    Groups are the major factor of the axes that they divide. Along a spatial axis that the window
-    has one element of, pixels are passed through.
+    Groups are the major factor of the axes that they divide. Along a spatial axis with a window of
+    one element, pixels are passed through.
     """
     numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
     build = SignatureBuilder()
@@ -98,7 +99,7 @@ def convolution(site: OpSite) -> Signature:
 
 
 def _pointwise(site: OpSite, windows: Sequence[int]) -> list[bool]:
-    """Of each spatial axis whether each output has one pixel, the one in its place."""
+    """Returns, for each spatial axis, whether each output reads only the pixel in its place."""
     rank = len(windows)
     strides = site.integers("window_strides", [1] * rank)
     dilations = site.integers("lhs_dilation", [1] * rank)

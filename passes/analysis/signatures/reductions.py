@@ -10,7 +10,7 @@ from .signature import SUMS, Axis, Combine, FactorReduction, Signature
 
 @signature("stablehlo.reduce")
 def reduce(site: OpSite) -> Signature:
-    """Several values at once, as for an argmax, are not reduced a part at a time."""
+    """Returns the signature of a reduction; several values, as in an argmax, are not cut."""
     build = SignatureBuilder()
     count = len(site.results)
     reduced = set(site.integers("dimensions"))
@@ -28,7 +28,7 @@ def reduce(site: OpSite) -> Signature:
 
 @signature("stablehlo.reduce_window")
 def reduce_window(site: OpSite) -> Signature:
-    """Axes of windows of one element, one for each, are passed through."""
+    """Returns the signature of a windowed reduction: axes with windows of one element pass."""
     build = SignatureBuilder()
     count = len(site.results)
     read = build.axes(site.operands[0])
@@ -45,7 +45,7 @@ def reduce_window(site: OpSite) -> Signature:
 
 @signature("stablehlo.select_and_scatter")
 def select_and_scatter(site: OpSite) -> Signature:
-    """Which element is selected depends on the operand alone."""
+    """Returns the signature of a select-and-scatter: only the operand decides the selection."""
     build = SignatureBuilder()
     operand, source, _ = site.operands
     single = _single_windows(site, len(operand))
@@ -58,7 +58,7 @@ def select_and_scatter(site: OpSite) -> Signature:
 
 
 def _single_windows(site: OpSite, rank: int) -> list[bool]:
-    """Of each axis whether its windows are of one element, and there is one for each element."""
+    """Returns, for each axis, whether its windows have one element, one for each element."""
     ones = [1] * rank
     names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
     numbers = zip(*(site.integers(name, ones) for name in names), strict=True)
@@ -101,7 +101,7 @@ def fft(site: OpSite) -> Signature:
 
 
 def _last_axes(site: OpSite, count: int, *, linear: bool = False) -> Signature:
-    """All axes but the last ones are passed through."""
+    """Returns the signature in which all axes but the last ones are passed through."""
     build = SignatureBuilder()
     [before], [after] = site.operands, site.results
     batch = build.axes(before[: len(before) - count])
@@ -112,7 +112,7 @@ def _last_axes(site: OpSite, count: int, *, linear: bool = False) -> Signature:
 
 @signature("stablehlo.triangular_solve")
 def triangular_solve(site: OpSite) -> Signature:
-    """Each right-hand side is solved for by itself; the solution is linear in it."""
+    """Returns the signature of a solve: right-hand sides are separate, the solution is linear."""
     build = SignatureBuilder()
     matrix, right = site.operands
     batch = build.axes(right[:-2])

@@ -30,11 +30,11 @@ class OpSite:
     results: tuple[Shape, ...]
 
     def integers(self, name: str, missing: Sequence[int] = ()) -> list[int]:
-        """Returns an attribute of integers, or what stands for it where it is missing."""
+        """Returns an attribute of integers, or ``missing`` without it."""
         return walk.integers(self.op, name, missing)
 
     def integer(self, name: str, missing: int = 0) -> int:
-        """Returns an attribute of one integer, or what stands for it where it is missing."""
+        """Returns an attribute of one integer, or ``missing`` without it."""
         attributes = self.op.attributes
         return ir.IntegerAttr(attributes[name]).value if name in attributes else missing
 
@@ -48,14 +48,14 @@ class OpSite:
 
 
 Rule = Callable[[OpSite], Signature | None]
-"""Gives the signature of an operation; None where nothing is known of how it splits."""
+"""Returns the signature of an operation; None where its splitting is not known."""
 
 RULES: dict[str, Rule] = {}
 """The rule of each operation that has one."""
 
 
 def signature(*names: str) -> Callable[[Rule], Rule]:
-    """Makes a function the rule of the operations of these names, e.g. "stablehlo.transpose"."""
+    """Registers a function as the rule of these operations, e.g. "stablehlo.transpose"."""
 
     def declared(rule: Rule) -> Rule:
         for name in names:
@@ -114,7 +114,7 @@ _OF_BOOLEANS = {"stablehlo.or": Combine.MAX, "stablehlo.and": Combine.MIN}
 
 
 def combine_of(site: OpSite, region: int = 0) -> Combine | None:
-    """Returns the operation that a combiner of two scalars is; None where it is more than one."""
+    """Returns the kind of a combiner of two scalars; None where it has several operations."""
     block = site.op.regions[region].blocks[0]
     body = [view.operation for view in block.operations]
     if len(body) != 2 or len(block.arguments) != 2:

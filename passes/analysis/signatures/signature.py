@@ -78,9 +78,9 @@ class LinearGroup:
 
     Attributes:
       operands: their numbers.
-      kinds: of which partial values this holds. A movement of elements commutes with a maximum as
-        with a sum.
-      rounded: of which others it holds but for the rounding of each term.
+      kinds: the kinds of partial values for which this holds. A movement of elements commutes with
+        a maximum as with a sum.
+      rounded: the other kinds for which it holds up to the rounding of each term.
     """
 
     operands: frozenset[int]
@@ -100,14 +100,14 @@ class FactorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """See the module.
+    """The factors of an operation's operands and results, as the module's docstring defines them.
 
     Attributes:
       operands: the factors of each operand's axes.
       results: the factors of each result's axes.
       sizes: the size of each factor, by number.
       reductions: how factors are reduced.
-      linear: in which operands the operation is linear.
+      linear: the groups of operands in which the operation is linear.
     """
 
     operands: tuple[tuple[Axis, ...], ...]
@@ -127,7 +127,7 @@ class Signature:
         return frozenset(factor for axes in self.results for axis in axes for factor in axis)
 
     def kept_axes(self) -> dict[int, int]:
-        """Returns the axes of the first operand that are axes of the first result: by number."""
+        """Returns, by number, the axes of the first operand that are axes of the first result."""
         made = {axis: number for number, axis in enumerate(self.results[0])}
         axes = enumerate(self.operands[0])
         return {number: made[axis] for number, axis in axes if axis and axis in made}
