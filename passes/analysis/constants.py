@@ -33,7 +33,7 @@ class ConstantValues:
         constant.
 
         An invariant argument of a loop's body equals the operand it starts as. A value that takes
-        more than 32 operations counts as no constant, whichever value is asked about first.
+        more than 32 operations counts as no constant, whichever value is requested first.
         """
         return settled(self._chains, value, self._needs, self._joined)
 

@@ -85,8 +85,8 @@ class ValueNumbers:
         return self._count
 
     def same(self, value: ir.Value) -> ir.Value | None:
-        """Returns the value that a barrier, or what else changes no bit, hands on; None of
-        others."""
+        """Returns the operand of a barrier, or of another operation that changes no bit; None for
+        other values."""
         op = defining_op(value)
         return None if op is None else self._same(value, op)
 

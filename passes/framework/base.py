@@ -21,10 +21,10 @@ class Plan(Protocol):
 
     @property
     def empty(self) -> bool:
-        """Nothing to do: `apply` would leave every byte of the module as it is."""
+        """Whether the plan does nothing: `apply` would leave every byte of the module as it is."""
 
     def summary(self) -> str:
-        """One line for people."""
+        """Returns one line for people."""
 
     def to_json(self) -> dict[str, object]:
         """Returns the decisions as values that `json.dumps` takes; the same in every process."""
@@ -82,8 +82,7 @@ class DivisiblePlan(Plan, Protocol):
         """
 
     def restricted_to(self, ids: Collection[str]) -> Plan:
-        """Returns the plan with these decisions alone, for the same module, which nobody has edited
-        yet."""
+        """Returns the plan with these decisions alone, for the same module, not edited yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +92,7 @@ class PlanBase(ABC):
     @property
     @abstractmethod
     def empty(self) -> bool:
-        """Nothing to do: `apply` would leave every byte of the module as it is."""
+        """Whether the plan does nothing: `apply` would leave every byte of the module as it is."""
 
     def facts(self) -> tuple[Fact, ...]:
         """Returns the figures of the plan, the most important first."""
@@ -127,7 +126,7 @@ class Decided(Protocol):
 
     @property
     def description(self) -> str:
-        """One line for people, with names and source lines."""
+        """Returns one line for people, with names and source lines."""
 
 
 _Decided = TypeVar("_Decided", bound=Decided)
@@ -167,7 +166,7 @@ class ListPlan(PlanBase, Generic[_Decided]):
 
 
 OTHERS = "*"
-"""Key of `Pass.not_on` that stands for every platform not named there."""
+"""The key of `Pass.not_on` for every platform that is not named."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +202,7 @@ class Pass(ABC):
     name: ClassVar[str]
     """The name in specs; the class is the same in CamelCase and the file in snake_case."""
     summary: ClassVar[str]
-    """What the pass does, one sentence."""
+    """A description of the pass, one sentence."""
     example: ClassVar[str]
     """A spec that shows the pass in use."""
     requires: ClassVar[tuple[type[Pass], ...]] = ()
@@ -221,8 +220,8 @@ class Pass(ABC):
     not_on: ClassVar[Mapping[str, str]] = {}
     """Why the pass does nothing on a platform, by the platform's name in JAX: in half a sentence.
 
-    `OTHERS` stands for platforms that are not named; one with an empty reason is none of them. On
-    such a platform a pipeline does not ask the pass for a plan.
+    `OTHERS` is the key for platforms that are not named; one with an empty reason is named. On such
+    a platform a pipeline does not call `plan`.
     """
 
     def __post_init__(self) -> None:

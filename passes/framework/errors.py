@@ -61,7 +61,7 @@ class NotPossibleError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`" Did you mean 'remat'?"` where one known word is close, else the empty string.
+    """Returns `" Did you mean 'remat'?"` where one known word is close, else the empty string.
 
     Words that begin with `word` come before others, and several of them are all named.
     """

@@ -108,10 +108,10 @@ class Observer(Protocol):
     """Watches a run, as IR printing and dumps do. It must not edit the module."""
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Called before the step with this index, which counts from 0, plans."""
+        """Observes the module before the step with this index, which counts from 0, plans."""
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        """Called after the step, its result verified.
+        """Observes the module after the step and the check of its result.
 
         The plan states what it stated before it was applied; the operations that it names may be
         erased by now.
@@ -143,8 +143,7 @@ class Pipeline:
         return print_spec(self.passes)
 
     def steps(self) -> tuple[Pass, ...]:
-        """Returns the passes with what they require put in before them, each of those at most
-        once."""
+        """Returns the passes, each after those that it requires, which are added at most once."""
         steps: list[Pass] = []
         for step in self.passes:
             _require(step, steps)

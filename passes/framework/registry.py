@@ -23,7 +23,7 @@ GROUP = "hloom.passes"
 """The entry-point group in which distributions register passes."""
 
 DEFAULT = "fit"
-"""What the spec "default" stands for: the recommended passes."""
+"""The passes of the spec "default": the recommended ones."""
 
 _OWN = {
     "accumulate": "hloom.passes.accumulate:Accumulate",
@@ -89,7 +89,7 @@ def all_passes() -> tuple[type[Pass], ...]:
 
 
 def problems() -> tuple[str, ...]:
-    """One line for each registration of another distribution that cannot be used."""
+    """Returns one line for each registration of another distribution that cannot be used."""
     unusable = (str(found) for name in names() if isinstance(found := _try(name), PassLoadError))
     return (*_misnamed(), *unusable)
 

@@ -243,8 +243,7 @@ def is_collective(op: ir.Operation) -> bool:
 
 
 def ragged_groups(call: ir.Operation) -> Groups:
-    """Returns the groups of a ragged all-to-all. Raises CollectiveError where it does not tell
-    them."""
+    """Returns the groups of a ragged all-to-all. Raises CollectiveError where it names none."""
     config = walk.readable_attributes(call).get("backend_config")
     if isinstance(config, ir.DictAttr) and "replica_groups" in config:
         groups = replica_groups(call, config["replica_groups"])

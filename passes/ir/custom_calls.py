@@ -109,7 +109,7 @@ def placement_of(op: ir.Operation) -> str | None:
 
 
 def is_stored_on_host(update: ir.Operation) -> bool:
-    """Whether a `dynamic_update_slice` stores a value placed on the host: its operand is there.
+    """Whether a `dynamic_update_slice` stores to a stack on the host: its update is placed there.
 
     Reshapes and broadcasts between placement and update are ignored.
     """

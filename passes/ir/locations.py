@@ -29,8 +29,7 @@ def operation_name(location: ir.Location) -> str:
 
 
 def source_of(location: ir.Location) -> SourceLine:
-    """Returns the line of the user's own program that a location tells of, and the library's behind
-    it."""
+    """Returns the line of the user's own program in a location, and the library's line, if any."""
     return SourceLine.of(_frames(location))
 
 

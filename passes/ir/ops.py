@@ -30,7 +30,7 @@ def names() -> frozenset[str]:
 
 
 def buffer_use_of(name: str, results: int) -> BufferUse:
-    """How the operands and this number of results of an operation use memory."""
+    """Returns how the operands and this number of results of an operation use memory."""
     use = facts_of(name).use
     # What XLA fuses has one result.
     fused = BufferUse.FUSED, BufferUse.ELEMENTWISE

@@ -88,8 +88,7 @@ def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTe
 
 
 def product_behind(value: ir.Value) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
-    """Returns the product that a value has the elements of, and what lies between, the first one
-    first."""
+    """Returns the product whose elements a value has, and the operations in between, in order."""
     between: list[ir.Operation] = []
     while (op := defining_op(value)) is not None:
         if facts_of(op.name).widens:

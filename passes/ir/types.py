@@ -59,7 +59,7 @@ def holds(wide: ir.Type, narrow: ir.FloatType) -> bool:
 
 
 def element_bits(element: ir.Type) -> int | None:
-    """Bits that one element of a tensor takes in device memory; None where the type has no size.
+    """Returns the bits of one element of a tensor in device memory; None for a type without size.
 
     A boolean takes a byte. Elements of 2 and 4 bits are packed; a width that is no power of two
     (f6E2M3FN, tf32) takes the next one. Quantized elements and tokens have none.

@@ -116,8 +116,7 @@ def _of_carry(
     stack_bytes: int,
     bytes_of: Callable[[ir.Value], int | None],
 ) -> list[int]:
-    """Returns the stacks that are made of what the loop carries; none where they take more than
-    that."""
+    """Returns the stacks that follow from the loop's carries; none where they take much more."""
     own = {loop.counter, *loop.invariant, *(stack.number for stack in loop.stacks)}
     carried = [number for number in range(len(loop.op.results)) if number not in own]
     carry_bytes = sum(bytes_of(loop.op.results[number]) or 0 for number in carried)

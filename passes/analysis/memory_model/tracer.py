@@ -244,8 +244,8 @@ def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
 
 
 def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
-    """Returns the one value that all of an operation's operand is made of, by what is fused, and
-    that others read too; the operand itself where there is none such."""
+    """Returns the one value that an operation's operand follows from by fused work, and that others
+    read too; the operand itself where no such value exists."""
     own = graph.operands[position][0]
     constant, frontier = graph.constant_derived, {own}
     for _ in range(_LONGEST_ACTIVATION):

@@ -442,12 +442,12 @@ def _replace(
 
 
 def _gather_as_xla_does(module: ir.Module, clone: ir.Module) -> dict[ir.Value, _Moved | None]:
-    """Has the values of a module's clone gathered and cut anew for which XLA has no better way.
+    """Gathers and cuts anew the values of a module's clone that XLA has no pattern to reshard.
 
-    Gives them, with where they are moved; None where that is more than one place.
+    Returns the values with their placements before and after; None for several placements.
 
-    Only where it moves a value as it is told: for a sharding constraint of the module, elementwise
-    operations and results. Other operations may want an operand placed otherwise than Shardy's do.
+    It covers only reshards that XLA makes as well: for a sharding constraint of the module,
+    elementwise operations and results. For other operations XLA may choose other placements.
     """
     originals = list(walk.operations(module.operation))
     moved: dict[ir.Value, _Moved | None] = {}

@@ -233,9 +233,8 @@ class _Search:
         return min(alike, key=_simplicity, default=None)
 
     def _stops(self, exchanges: Iterable[PlacedExchange]) -> Iterator[tuple[ir.Value, _Spec]]:
-        """Yields the values that XLA gathers to cut them anew, the largest first, with a sharding
-        that it finds a way through. They are split along as many axes there as before or behind
-        it."""
+        """Yields the values that XLA gathers to cut them anew, the largest first, with a stop that
+        has as many axes as the placement before or after it."""
         gathered = [each for each in exchanges if each.resharded is not None]
         for each in sorted(gathered, key=lambda each: -each.exchange.sent_bytes)[:_MOST_VALUES]:
             value = each.operand

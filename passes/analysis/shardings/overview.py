@@ -215,7 +215,7 @@ class Overview:
         return tuple(each for each in (sent, whole) if each.rows)
 
     def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
+        """Returns values that `json.dumps` takes."""
         return {
             "summary": self.summary,
             "sent_bytes": self.told_bytes,

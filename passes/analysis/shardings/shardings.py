@@ -151,8 +151,7 @@ def _share(type_: ir.Type, placement: ValueSharding) -> Fraction:
 
 
 def _made_like(value: ir.Value) -> ir.Value | None:
-    """Returns a value that this one is split like: an operand of its shape, what a loop puts in
-    it."""
+    """Returns a value with the same split: an operand of the same shape, or a loop's operand."""
     op = defining_op(value)
     if op is None:
         argument: ir.BlockArgument = ir.BlockArgument(value)
