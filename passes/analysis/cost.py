@@ -38,10 +38,10 @@ _SMALL_BYTES = 4096
 
 
 def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
-    """Returns the cost of an operation, what its regions run included.
+    """Returns the cost of an operation, with that of the code in its regions.
 
-    A loop counts its trip count times, or once where that is dynamic; of a conditional the branch
-    of most cost counts. ``sizes`` saves time where many operations are looked up.
+    A loop counts its trip count times, or once where that is dynamic; a conditional counts as its
+    most expensive branch. ``sizes`` saves time where many operations are looked up.
     """
     known = sizes or TensorSizes()
     return Cost(all_flops(op, known), _in_all(op, lambda op: _traffic_bytes(op, known)))

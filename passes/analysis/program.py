@@ -118,7 +118,7 @@ class Code:
 class Program:
     """The operations and values of one block, by position and by number.
 
-    An operation that holds regions reads what its regions read: a loop, a branch or a reduction is
+    An operation with regions reads the values that these read: a loop, a branch or a reduction is
     one vertex. Values from outside the block that its operations read are among the values, with
     the producer FROM_OUTSIDE.
 

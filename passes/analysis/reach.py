@@ -10,8 +10,7 @@ _Known = TypeVar("_Known")
 
 
 def reached(start: Iterable[_Each], nexts: Callable[[_Each], Iterable[_Each]]) -> set[_Each]:
-    """Returns all that one comes to from what is given, which is among it, by what is next of
-    each."""
+    """Returns the items that are reachable from the start, included, by the successors of each."""
     found: set[_Each] = set()
     waiting = list(start)
     while waiting:

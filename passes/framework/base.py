@@ -195,7 +195,7 @@ class NothingPlan:
 class Pass(ABC):
     """One pass over a StableHLO module; its fields, declared with `option`, are its options.
 
-    `str(p)` is the spec that gives the pass back; options at their default are left out.
+    `str(p)` is a spec that parses to an equal pass; options at their default are left out.
     Raises SpecError when made with a value that an option does not allow.
     """
 

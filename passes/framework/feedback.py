@@ -126,8 +126,8 @@ def temp_limit(
     leaves more than the compiler allows, once it has refused an attempt.
 
     Args:
-      budget: what is to hold.
-      attempts: what was measured, oldest first.
+      budget: the bound to hold.
+      attempts: the measured attempts, oldest first.
       target: the device that it runs on.
       around_bytes: arguments and results by the model, where nothing was measured yet.
     """

@@ -85,7 +85,7 @@ class _Group:
         return None
 
     def _key(self, op: ir.Operation) -> Hashable | None:
-        """Returns the key that an operation has in the group; None of one without results outside
+        """Returns the key that an operation has in the group; None for one without results outside
         of it."""
         if len(op.results):
             return walk.key(op)

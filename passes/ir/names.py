@@ -86,8 +86,7 @@ class SourceLine:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns a name stack of JAX as what leads to an operation, with its "/", and the
-    operation."""
+    """Splits a name stack of JAX into the path to an operation, with its "/", and the operation."""
     depth = 0
     for position in range(len(name) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(name[position], 0)

@@ -1,8 +1,8 @@
 """The table of operations: exactly one row for each of StableHLO, CHLO, sdy and func.
 
-A new operation goes into the group that it is like; a new column is a field of
-`op_facts.OpFacts`, set for a group or for single rows. tests/passes/ir/test_ops.py wants a row for
-every operation that jaxlib registers, and no other.
+A new operation goes into the group of similar ones; a new column is a field of `op_facts.OpFacts`,
+set for a group or for single rows. tests/passes/ir/test_ops.py requires a row for every operation
+that jaxlib registers, and no other.
 """
 
 from __future__ import annotations

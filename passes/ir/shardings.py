@@ -159,7 +159,7 @@ def without_axes(
 
 
 def argument_placement(value: ir.Value) -> ValueSharding | None:
-    """Returns the placement of a function's argument; None of other values, and without a
+    """Returns the placement of a function's argument; None for other values, and without a
     sharding."""
     if not isinstance(value.owner, ir.Block):
         return None

@@ -20,8 +20,7 @@ def is_read(made: ir.Operation | ir.Value) -> bool:
 
 
 def shape_of(value: ir.Value | ir.Type) -> list[int]:
-    """Returns the sizes of a tensor, or of a tensor type, in a new list; empty for what is no
-    tensor."""
+    """Returns the sizes of a tensor, or of a tensor type, in a new list; empty for other types."""
     type_ = value.type if isinstance(value, ir.Value) else value
     return list(type_.shape) if isinstance(type_, ir.RankedTensorType) else []
 

@@ -239,8 +239,7 @@ class _Reader:
                 yield position, each
 
     def _kernel_of(self, position: int) -> int:
-        """Returns the operation whose kernel a reader is part of: itself, or what alone reads
-        on."""
+        """Returns the operation whose kernel contains a reader: itself, or its only later reader."""
         trace = self._trace
         while trace.uses[position] in INLINED:
             value = trace.makes[position][0]

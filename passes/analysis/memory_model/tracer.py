@@ -93,8 +93,7 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
 
 
 def kernels_of(graph: Program) -> Kernels:
-    """Returns the kernels of a block, for which it makes no difference what runs inside
-    operations."""
+    """Returns the kernels of a block, which do not depend on the code inside operations."""
     return graph.once(_kernels)
 
 

@@ -347,8 +347,7 @@ class _Finder:
         return runs
 
     def _line(self, op: ir.Operation, readers: Sequence[int]) -> str:
-        """Returns the user's line of an exchange: its own, that of what it sends, or that of a
-        reader."""
+        """Returns the user's line of an exchange: its own, that of its operand, or a reader's."""
         maker = defining_op(op.operands[0])
         near = [op, *([] if maker is None else [maker])]
         near += [self._originals[number] for number in readers]
@@ -478,7 +477,7 @@ def _gather_as_xla_does(module: ir.Module, clone: ir.Module) -> dict[ir.Value, _
 
 
 def _placement_in(value: ir.Value) -> ValueSharding | None:
-    """Returns the placement of a value of a propagated module; None of those of loops' and others'
+    """Returns the placement of a value of a propagated module; None for those of loops' and others'
     blocks, and without a sharding."""
     op = defining_op(value)
     if op is None:

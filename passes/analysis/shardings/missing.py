@@ -162,9 +162,10 @@ def _devices_of_product(op: ir.Operation, shardings: Shardings) -> int:
 
 
 def _simplicity(trial: _Trial) -> tuple[int, int, float, int]:
-    """Returns an order of trials that save alike: few axes, and the first dimension, the batch as a
-    rule, come first: of those XLA makes what Shardy says. Then less on a device, and earlier in the
-    text.
+    """Returns the sort key of trials with equal savings.
+
+    Few axes, and the first dimension, mostly the batch, come first: XLA partitions these as Shardy
+    does. Then fewer bytes on a device, and an earlier position in the text.
     """
     dimension = next(place for place, axes in enumerate(trial.spec) if axes)
     return sum(map(len, trial.spec)), dimension, trial.on_device.bytes, trial.number
@@ -310,8 +311,8 @@ def _around(exchange: PlacedExchange) -> Iterator[ir.Value]:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """Returns the value that one comes of by arithmetic and movements, all of the same number of
-    elements: of what a layer reads, the embeddings, or what a loop's body has first."""
+    """Returns the value from which one follows by arithmetic and movements of equally many
+    elements: for a layer's operands the embeddings, or the first value of a loop's body."""
     for _ in range(_FARTHEST):
         maker = defining_op(value)
         if maker is None or facts_of(maker.name).category not in _LOOKED_THROUGH:

@@ -61,7 +61,7 @@ class Shardings:
         return cls(placements, shares | uncounted)
 
     def placement(self, value: ir.Value) -> ValueSharding | None:
-        """Returns the placement of a value; None of one that a pass added."""
+        """Returns the placement of a value; None for one that a pass added."""
         return self._placements.get(value)
 
     def lie_alike(self, one: ir.Value, other: ir.Value) -> bool:
@@ -81,7 +81,7 @@ class Shardings:
         return (self.counts_of(value) or {}).get(axis, 1)
 
     def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
-        """Returns the parts along each axis of a value that is split; None of one that a pass
+        """Returns the parts along each axis of a value that is split; None for one that a pass
         added."""
         placement = self.placement(value)
         return None if placement is None else placement.counts
