@@ -239,7 +239,7 @@ class _Reader:
                 yield position, each
 
     def _kernel_of(self, position: int) -> int:
-        """Returns the operation whose kernel contains a reader: itself, or its only later reader."""
+        """Returns the operation whose kernel contains a reader: itself, or its only reader."""
         trace = self._trace
         while trace.uses[position] in INLINED:
             value = trace.makes[position][0]

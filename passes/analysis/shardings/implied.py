@@ -47,10 +47,10 @@ _LOOKED_AT = _SUMS | {Category.ELEMENTWISE, Category.MOVEMENT}
 
 
 def constraints_of(module: ir.Module) -> list[ir.Operation]:
-    """Returns the sharding constraints of a program, in textual order; none of functions that it
-    calls.
+    """Returns the sharding constraints of a program, in textual order, without those of functions
+    that it calls.
 
-    None without a ``main``, the only function that Shardy takes for the program: without one it
+    Empty without a ``main``, the only function that Shardy reads as the program: without one Shardy
     ends the process.
     """
     main = walk.functions(module).get("main")
