@@ -266,7 +266,7 @@ def are_cuts(cuts: Any) -> bool:
 
 
 _OTHER_WORDS = {"remat": "recompute"}
-"""Names of passes that users write for a choice, by name."""
+"""The choices that users mean by the names of passes."""
 
 
 def parse_words(text: str, choices: tuple[str, ...]) -> Words:

@@ -80,7 +80,7 @@ def symbol(op: ir.Operation, otherwise: str = "") -> str:
 
 
 def values_take(module: ir.Module, size_bytes: int) -> bool:
-    """Whether all values of a module together take that many bytes; one without a static size does.
+    """Whether a module's values together take ``size_bytes``; one without a static size does.
 
     The peak of a run is far less. The walk stops as soon as the answer is known.
     """

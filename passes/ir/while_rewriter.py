@@ -79,7 +79,7 @@ class WhileRewriter:
         self.terminator = walk.terminator(self.body)
         self.operands = list(op.operands)
         self.returned: dict[int, ir.Value] = {}
-        """Carries whose next value differs from the operand of the present terminator."""
+        """By carry, its next value, where the present terminator does not return only that."""
         self.dropped: set[int] = set()
         self._positions: dict[int, int] = {}
         self.updates: list[ir.Operation] = []

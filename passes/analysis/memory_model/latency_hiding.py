@@ -27,8 +27,9 @@ from .fusion import REDUCTIONS, Kernels
 
 _LATENCY = 3_300_000
 """The time from a kernel's placement until its operands can be placed without a pause: a
-microsecond of an H100. After a shorter kernel other kernels precede the chain; without this delay a
-U-Net split by the batch was predicted 11 % too low, and is within 2 %."""
+microsecond of an H100. Once a shorter kernel is placed, kernels of other chains are placed before
+its operands; without this delay a U-Net split by the batch was predicted 11 % too low, and is
+within 2 %."""
 
 _PAIRED_BYTES, _NEAR = 2**16, 64
 """Kernels of fewer bytes are no pairs, nor such that are more kernels apart in the program."""
