@@ -1,14 +1,16 @@
-"""The planner of memory: recomputation and other moves that hold a budget in the least added time.
+"""The planner of memory finds recomputation and other moves that hold a budget in the least added
+time.
 
 In the order in which a module passes through it:
 
-- ``candidates``: what is asked for; a window length and a price of recomputation each, and the
-  moves before it;
-- ``moves``: the other passes that are tried, and what they made of a module;
+- ``candidates``: the planner's settings; its candidates, each a window length and a price of
+recomputation,
+and the moves before it;
+- ``moves``: the other passes that are tried, and the modules that they produce;
 - ``block_plans``, ``loop_effects``: a candidate's clones in straight-line blocks, and what its
   rewritten loops change around them;
-- ``model``: a candidate's memory and added time; ``variants``: those of what moves make;
-- ``comparison``: which of two estimates is better, and what XLA's figures tell of another;
+- ``model``: a candidate's memory and added time; ``variants``: those of the modules after moves;
+- ``comparison``: which of two estimates is better, and how XLA's figures of one correct another;
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
   those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, for
   which ``uniform`` has the plans that loops are split by;
@@ -16,10 +18,10 @@ In the order in which a module passes through it:
 - ``other_means``: moves that are off unless named, and a lower ``min_bytes``, which would help
   where a budget was missed;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
-- ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
-- ``frontier``: what other budgets give.
+- ``plan``: the plan of the chosen candidate; ``record``: what an attempt remembers;
+- ``frontier``: the predicted results of other budgets.
 
-`PlannedPass` is what `remat` and `fit` are.
+`PlannedPass` is the base of `remat` and `fit`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ COMPILES_DOC = (
 )
 
 _AS_MUCH = 1.1
-"""Of a plan that takes at most so many times the least memory it is not told why it is used."""
+"""Plans that take at most so many times the least memory do not state why that is not used."""
 
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
@@ -71,7 +73,7 @@ class PlannedPass(BudgetedPass[RematRecord]):
     @property
     @abstractmethod
     def settings(self) -> PlannerSettings | None:
-        """What the planner is asked for; None without a budget."""
+        """Returns the planner's settings; None without a budget."""
 
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
@@ -142,14 +144,14 @@ class PlannedPass(BudgetedPass[RematRecord]):
     def _obstacle(
         self, attempts: Sequence[Attempt[RematRecord]], best: int
     ) -> RematObstacle | None:
-        """Why not more is recomputed, where that is more than the floor itself."""
+        """Returns why not more is recomputed, where the plan takes more than the floor."""
         is_unmodified = attempts[best].record.is_unmodified
         if is_unmodified and least_bytes(attempts) < attempts[best].temp_bytes:
             return RematObstacle.IN_VAIN
         return attempts[0].record.obstacle or self._unexplained(attempts, best)
 
     def _dear(self, attempts: Sequence[Attempt[RematRecord]], best: int, limit_bytes: int) -> str:
-        """That the least memory is not used, for the time that it takes; empty where it is used."""
+        """Says that the least memory is not used, because of its time; empty where it is used."""
         used = attempts[best]
         least = min(
             (each for each in attempts if not each.is_refused),
@@ -164,7 +166,7 @@ class PlannedPass(BudgetedPass[RematRecord]):
             if not saves_enough(least.temp_bytes, used.temp_bytes, limit_bytes):
                 return ""
         else:
-            # As the budget counts, so does what was reached.
+            # The memory that was reached, counted as the budget counts.
             is_share = self.bound is not None and self.bound.percent is not None
             bytes_ = used.temp_bytes if is_share else used.step_bytes
             share = 100 * used.record.cost / step_s

@@ -1,4 +1,5 @@
-"""What each candidate saves and recomputes in the straight-line blocks of a module, cached."""
+"""Computes what each candidate saves and recomputes in the straight-line blocks of a module,
+cached."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from .candidates import EXPENSIVE_PRICES, PARTS, STEPS, Candidate, PriceGrid
 from .machine.plan import EvictedPlans
 
 _Split = tuple[int, bool, bool, bool]
-"""What the windows of a candidate depend on."""
+"""The settings that a candidate's windows depend on."""
 
 _Kept = tuple[frozenset[int], ...]
-"""What is saved, by window."""
+"""The saved values, by window."""
 
 
 class BlockPlans:
-    """The blocks' schedules for each candidate; candidates that keep the same values share them."""
+    """The blocks' schedules for each candidate; candidates that save the same values share them."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class BlockPlans:
         price_grid: PriceGrid,
         solved: Solved,
     ) -> None:
-        """``solved`` has the cuts that are known, to which new ones are added."""
+        """``solved`` has the known cuts, to which new ones are added."""
         self.forwards, self.price_grid, self.solved = forwards, price_grid, solved
         self._windows: dict[tuple[ForwardValues, _Split], list[Window]] = {}
         self._keeps: dict[tuple[ForwardValues, Candidate], _Kept] = {}
@@ -40,21 +41,23 @@ class BlockPlans:
 
     @property
     def longest(self) -> int:
-        """Operations behind the highest border of a block; 0 where nothing may be recomputed."""
+        """Returns the number of operations after the highest border of a block; 0 where nothing may
+        be recomputed."""
         return max(
             (len(one.graph.ops) - one.borders.highest for one in self.forwards.values()), default=0
         )
 
     @functools.cached_property
     def evicted(self) -> EvictedPlans | None:
-        """The plans by evictions, where there is one block of which something may run again."""
+        """Returns the plans by evictions, if there is one block of which something may run
+        again."""
         if len(self.forwards) != 1:
             return None
         plans = EvictedPlans(*self.forwards.values())
         return plans if plans.machine.problem.again else None
 
     def kept_bytes(self, candidate: Candidate) -> dict[ir.Block, int]:
-        """By block, the bytes of saved values, without results of its loops."""
+        """Returns, by block, the bytes of saved values, without the results of its loops."""
         return {
             forward.graph.block: forward.weigh(
                 self._kept(forward, windows, candidate)[0] - forward.of_loops
@@ -63,7 +66,7 @@ class BlockPlans:
         }
 
     def schedules(self, candidate: Candidate) -> dict[ir.Block, CloneSchedule]:
-        """By block, the schedule of its clones."""
+        """Returns, by block, the schedule of its clones."""
         if candidate.evicted_to:
             assert self.evicted is not None
             schedule = self.evicted.at(self.evicted.peak_bytes * candidate.evicted_to // PARTS)
@@ -74,7 +77,7 @@ class BlockPlans:
         }
 
     def _windowed(self, candidate: Candidate) -> Iterator[tuple[ForwardValues, list[Window]]]:
-        """The blocks that a candidate rewrites, with their windows."""
+        """Yields the blocks that a candidate rewrites, with their windows."""
         for forward in self.forwards.values() if candidate.window_length else ():
             key = forward, _split_of(candidate)
             if key not in self._windows:

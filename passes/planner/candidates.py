@@ -1,4 +1,5 @@
-"""What the planner is asked for, the candidates that it tries, and what each price is worth."""
+"""The planner's settings, the candidates that it tries, and the recomputation rate at each
+price."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ STEPS = 32
 """Steps from one grid price to the next."""
 
 PARTS = 4096
-"""Peaks of the abstract machine are multiples of this part of the one as it is."""
+"""Peaks of the abstract machine are multiples of this part of the unmodified block's."""
 
 TOP = PRICES * STEPS
 """The price at which nothing is recomputed."""
@@ -34,14 +35,15 @@ TOP = PRICES * STEPS
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """What the planner is asked for.
+    """The settings of the planner.
 
     Attributes:
-      budget: what is to hold.
-      compiles: attempts at most.
-      moves: what may be done to the program, by the names in `moves.MOVES`.
+      budget: the budget to hold.
+      compiles: the most attempts.
+      moves: the allowed moves, by their names in `moves.MOVES`.
       min_bytes: values smaller than this, and stacks in whole, are not recomputed.
-      behind: the spec of passes behind that change what a step takes, with which it is priced.
+      behind: the spec of later passes that change the memory and time of a step, with which
+        candidates are priced.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -60,19 +62,19 @@ class Candidate:
     """What the planner chooses: how long windows are, and the price of a second of recomputation.
 
     Attributes:
-      window_length: operations of the backward pass in a window; 0 leaves straight lines as they
-        are.
-      price: from 0, where memory is all that counts, to ``PRICES * STEPS``; between two grid
-        prices, values produced late in the forward pass, whose live ranges are short, have the
-        upper one.
+      window_length: operations of the backward pass in a window; 0 leaves straight-line blocks
+        unchanged.
+      price: from 0, where only memory counts, to ``PRICES * STEPS``; between two grid prices,
+        values produced late in the forward pass, whose live ranges are short, have the upper one.
       cheap_prefix: the number of windows, of those that run first, that recompute cheap work only.
-        What they would recompute is mostly in memory at that time in any case.
+        Most of what they would recompute is in memory at that time in any case.
       segmented: a window recomputes no more than the part of the code that mirrors it.
-      nested: there are windows behind each border of a block, not only behind the highest one.
-      evicted_to: of a plan by evictions, which has windows and saved values of its own, the peak of
-        the abstract machine that it holds, in parts of the one as it is, `PARTS` being all; 0 for a
-        plan by window length and price.
-      moves: the passes that `fit` runs before, as a spec; the others are of what these make.
+      nested: there are windows after each border of a block, not only after the highest one.
+      evicted_to: for a plan by evictions, which has windows and saved values of its own, the peak
+        of the abstract machine that it holds, in parts of the unmodified one, `PARTS` being all; 0
+        for a plan by window length and price.
+      moves: the passes that `fit` runs before, as a spec; the other fields are for the module after
+        them.
     """
 
     window_length: _Length
@@ -85,7 +87,7 @@ class Candidate:
 
     @classmethod
     def of_moves(cls, moves: str) -> Candidate:
-        """What these passes alone make of a program: nothing is recomputed."""
+        """Returns the candidate that makes these moves and recomputes nothing."""
         return cls(0, TOP, moves=moves)
 
     @property
@@ -99,7 +101,7 @@ class Candidate:
 
     @property
     def step(self) -> int:
-        """Steps above the grid price."""
+        """Returns the steps above the grid price."""
         return self.price % STEPS
 
 
@@ -110,6 +112,7 @@ class PriceGrid:
     middle_rate: float
 
     def rates(self, price_index: int) -> Rates:
-        """One rate for all work; from EXPENSIVE_PRICES on an infinite one for expensive work."""
+        """Returns one rate for all work; from EXPENSIVE_PRICES on an infinite one for expensive
+        work."""
         rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _PRICES_PER_DOUBLING)
         return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

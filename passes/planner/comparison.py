@@ -1,4 +1,5 @@
-"""Which of several estimates is better, and what XLA's figures of some tell of another."""
+"""Decides which of several estimates is better, and corrects estimates by XLA's figures for
+others."""
 
 from __future__ import annotations
 
@@ -12,21 +13,22 @@ from .candidates import Candidate
 from .record import Estimate, Measurement
 
 INDISTINCT = 1.01
-"""Added times that differ by less than this factor are the same."""
+"""Added times that differ by less than this factor count as equal."""
 
 NO_TIME = 0.0001
-"""The share of a step's time that no memory is worth: plans that differ by less take as long."""
+"""Plans whose times differ by less than this share of a step's count as equally fast."""
 
 
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """The estimate of least added time; of several, one without segments and with long windows."""
+    """Returns the estimate of least added time; of equal ones, one without segments and with long
+    windows."""
     return min(estimates, key=cost, default=None)
 
 
 def leanest(estimates: Iterable[Estimate], same_seconds: float) -> Estimate | None:
-    """The estimate of least memory among those with the windows and moves of the cheapest one that
-    take at most so much longer. What fills a budget to its last bytes, and saves next to no time,
-    is not worth them: they are room for what the model does not know."""
+    """Returns the estimate of least memory among those with the windows and moves of the cheapest
+    one that take at most ``same_seconds`` longer. A plan that fills a budget to its last bytes and
+    saves next to no time is not worth it: those bytes are room for errors of the model."""
     found = list(estimates)
     best = cheapest(found)
     if best is None or best.candidate is None or not same_seconds:
@@ -43,9 +45,10 @@ def leanest(estimates: Iterable[Estimate], same_seconds: float) -> Estimate | No
 
 
 def better(one: Estimate, other: Estimate) -> Estimate:
-    """The cheaper of two estimates at grid prices.
+    """Returns the cheaper of two estimates at grid prices.
 
-    With segments, whose lengths make little difference there, that with more room for the steps.
+    With segments, whose lengths make little difference, the one that leaves more room for the
+    steps.
     """
     first, second = sorted([one, other], key=cost)
     if second.seconds <= first.seconds * INDISTINCT and is_segmented(first):
@@ -65,12 +68,13 @@ def cost(estimate: Estimate) -> tuple[float, bool, int, int]:
 
 
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
-    """The expected temporary memory of an estimate, corrected by XLA's figures for others.
+    """Returns the expected temporary memory of an estimate, corrected by XLA's figures for others.
 
-    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
-    less of those with other moves, and of moves alone where it was measured with something
-    recomputed behind them, which XLA may undo: there the nearest ones of each moves are taken
-    together, as if one more had the ratio of the program as it is, 1 where that is not known.
+    The ratio between XLA's figure and the model's is similar for similar candidates. It says less
+    about candidates with other moves, and about moves alone where it was measured with
+    recomputation after them, which XLA may undo: for these the nearest candidates of each set of
+    moves are averaged, with one more of the ratio of the unmodified program, 1 where that is
+    unknown.
     """
     if not tried:
         return estimate.temp_bytes
@@ -100,9 +104,10 @@ def _distance(one: Estimate, other: Estimate) -> float:
 
 
 def same_moves(one: Estimate, other: Estimate) -> bool:
-    """True also of the program as it is, which tells as much of all of them.
+    """Whether two candidates have the same moves, or one is the unmodified program, which says as
+    much about all.
 
-    Options make no difference: a loop that is split one iteration later is much the same.
+    Options are ignored: a loop that is split one iteration later is much the same.
     """
     if one.candidate is None or other.candidate is None:
         return True
@@ -110,7 +115,7 @@ def same_moves(one: Estimate, other: Estimate) -> bool:
 
 
 def _recomputes_less(one: Estimate, other: Estimate) -> bool:
-    """Whether one has moves alone, and another recomputes something."""
+    """Whether the first has moves alone, and the second recomputes something."""
     mine, others = one.candidate, other.candidate
     return bool(mine and not mine.recomputes and others and others.recomputes)
 

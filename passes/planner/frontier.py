@@ -1,6 +1,6 @@
-"""The frontier of a program: the memory that a budget gives it, and the time that this adds.
+"""Computes the frontier of a program: its memory and its added time for each budget.
 
-Each point is what `fit` comes to for a budget, if XLA's figures are those that are predicted.
+Each point is the result of `fit` for a budget, if XLA's figures are the predicted ones.
 Nothing is compiled.
 """
 
@@ -32,8 +32,8 @@ from .search import Search
 from .variants import Variants, moves_of
 
 _KNEE = 0.05
-"""A knee lies below the straight line between its neighbours by at least this share of the whole
-frontier's height."""
+"""A knee is below the straight line between its neighbours by at least this share of the frontier's
+height."""
 
 _CLOSE = 0.02
 """Points closer to each other than this share of the frontier's width are one."""
@@ -41,31 +41,31 @@ _CLOSE = 0.02
 _LEAST = Budget(percent=0.0, least=True)
 
 _MOST_WORK = 3_000_000
-"""Operations that may be simulated for budgets that nobody asked for, over all candidates: at 6 to
-8 microseconds each about 20 seconds, for programs of any length."""
+"""The most operations that are simulated for budgets that the user did not request, over all
+candidates: at 6 to 8 microseconds each about 20 seconds, for programs of any length."""
 
 _ROUND = 256
 """Budgets are multiples of a power of two that is at least this part of the frontier's width."""
 
 _PLANS = 5
-"""Plans at most for a budget, until one is predicted to hold."""
+"""The most plans for a budget, until one is predicted to hold."""
 
 _CAUTION = 0.97
-"""A plan aims at this share of its budget at least."""
+"""A plan aims at no less than this share of its budget."""
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """What the program is predicted to take of one device under a budget.
+    """The predicted memory and time of a program on one device under a budget.
 
     Attributes:
-      budget: the budget; None for the program as it is.
+      budget: the budget; None for the unmodified program.
       limit_bytes: the temporary memory that the budget leaves; None where nothing is bounded.
       temp_bytes: temporary memory.
       step_bytes: arguments, results and temporary memory.
-      added_seconds: what the recomputation takes, by rooflines; of cheap work one sixteenth, since
-        most of it runs inside of kernels that run anyway.
-      added_flops: the floating-point operations that are done once more.
+      added_seconds: the time of the recomputation, by rooflines; one sixteenth of the time of cheap
+        work, since most of it runs inside of kernels that run anyway.
+      added_flops: the floating-point operations that are recomputed.
       estimate: the candidate, and its memory by the model alone.
     """
 
@@ -102,57 +102,59 @@ class FrontierAnalysis:
 
     @cached_property
     def variants(self) -> Variants:
-        """What moves make of the program, each with its estimates, cached over all budgets."""
+        """Returns the variants of the program after moves, each with its estimates, cached over all
+        budgets."""
         settings = PlannerSettings(_LEAST, _PLANS, tuple(self.moves), self.min_bytes)
         return Variants(self.module, self.target, settings)
 
     @cached_property
     def _tried(self) -> list[Attempt[RematRecord]]:
-        """The attempts, without those that are not of this program: a dump may have any."""
+        """Returns the attempts that are of this program: a dump may hold any."""
         found = ((each, each.record.estimate) for each in self.attempts)
         return [each for each, one in found if one is None or self.variants.have(one.candidate)]
 
     @property
     def model(self) -> Model:
-        """The estimates of the program without moves."""
+        """Returns the estimates of the program without moves."""
         return self.variants.base.model
 
     @cached_property
     def around_bytes(self) -> int:
-        """What the step takes beside temporary memory."""
+        """Returns the bytes of a step besides temporary memory."""
         if self.attempts:
             return self.attempts[0].step_bytes - self.attempts[0].temp_bytes
         return self.model.unmodified().around_bytes
 
     @cached_property
     def obstacle(self) -> RematObstacle | None:
-        """Why the program, or its straight-line part, cannot be rewritten."""
+        """Returns why the program, or its straight-line part, cannot be rewritten."""
         return self.model.obstacle
 
     @property
     def step_seconds(self) -> float:
-        """The time of the step by rooflines, weighted as the added time is."""
+        """Returns the time of the step by rooflines, weighted as the added time is."""
         return self.variants.base.step_seconds
 
     @cached_property
     def unmodified(self) -> FrontierPoint:
-        """The program as it is."""
+        """Returns the point of the unmodified program."""
         return self._point(None, None, self.model.estimate(None))
 
     @cached_property
     def floor(self) -> FrontierPoint:
-        """The least memory that is known to be reached at a price worth it."""
+        """Returns the point of least memory at a price that is worth it."""
         return self._point(_LEAST, None, least(affordable(self._lowest, self.step_seconds)))
 
     @cached_property
     def _lowest(self) -> list[Estimate]:
-        """The estimates among which the least memory is found, the program as it is first."""
+        """Returns the estimates among which the least memory is found, the unmodified program
+        first."""
         return Search(self.variants, self.moves).lowest()
 
     def at(self, budget: Budget) -> FrontierPoint | None:
-        """What a budget gives; None where nothing is known that it bounds.
+        """Returns the point of a budget; None where the memory that it bounds is unknown.
 
-        Where the budget is below the floor it is the floor.
+        For a budget below the floor it is the floor.
         """
         limit_bytes = self._limit_bytes(budget)
         if limit_bytes is None:
@@ -160,9 +162,10 @@ class FrontierAnalysis:
         return self.floor if budget.least else self._within(budget, limit_bytes)
 
     def along(self, count: int) -> list[FrontierPoint]:
-        """At most ``count`` points from the program as it is down to the floor, evenly by memory.
+        """Returns at most ``count`` points from the unmodified program to the floor, evenly by
+        memory.
 
-        The first is the program as it is, also where moves take less memory in no more time.
+        The first is the unmodified program, even where moves take less memory in no more time.
         Each budget is one that its point holds. A plan for it may add less time still, since it
         tries more of the candidates around it. Very long programs have few points.
         """
@@ -180,10 +183,10 @@ class FrontierAnalysis:
         return [self._with_budget(point, unit_bytes) for point in points]
 
     def _swept(self, count: int) -> list[Estimate]:
-        """Estimates of candidates at prices that close the largest gaps in memory.
+        """Returns estimates of candidates at prices that close the largest gaps in memory.
 
-        They are of the program as it is, without its checkpoints where that gains time, and of the
-        variant with the least memory.
+        They are of the unmodified program, without its checkpoints where that gains time, and of
+        the variant with the least memory.
         """
         undone = [UNDO] if any(moves_of(one) == UNDO for one in self._lowest) else []
         moves = dict.fromkeys(["", *undone, moves_of(self.floor.estimate)])
@@ -222,7 +225,7 @@ class FrontierAnalysis:
         return list(column.values())
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
-        """The point with a round budget that leaves a bit more than it takes."""
+        """Returns the point with a round budget slightly above its memory."""
         if point.estimate.candidate is None or point.budget is not None:
             return point
         step_bytes = int(point.temp_bytes / _CAUTION) + self.around_bytes
@@ -230,9 +233,10 @@ class FrontierAnalysis:
         return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
-        """The best of the plans that the closed loop makes until one is predicted to hold."""
+        """Returns the best of the plans that the closed loop makes until one is predicted to
+        hold."""
         attempts = list(self._tried)
-        # What was measured corrects the model, and is none of the attempts for this budget.
+        # Measurements correct the model, and are no attempts for this budget.
         made = _PLANS
         settings = PlannerSettings(budget, len(attempts) + made)
         for _ in range(made):
@@ -250,11 +254,11 @@ class FrontierAnalysis:
 
     @cached_property
     def _has_scans(self) -> bool:
-        """Whether XLA's order may be another than the model's: `scheduled` tells why."""
+        """Whether XLA's order may differ from the model's; `scheduled` gives the reason."""
         return bool(self.model.pairs)
 
     def _expected_bytes(self, estimate: Estimate) -> int:
-        """The temporary memory of an estimate, corrected by the figures of the attempts."""
+        """Returns the temporary memory of an estimate, corrected by the figures of the attempts."""
         tried = [
             Measurement(self._scheduled(one.estimate), one.real_bytes)
             for one in measured(self._tried)
@@ -262,7 +266,7 @@ class FrontierAnalysis:
         return int(corrected_bytes(self._scheduled(estimate), tried))
 
     def _scheduled(self, estimate: Estimate) -> Estimate:
-        """The estimate with the memory in the order that XLA chooses."""
+        """Returns the estimate with the memory in the order that XLA chooses."""
         if not self._has_scans:
             return estimate
         if estimate.candidate not in self._scheduled_bytes:
@@ -271,7 +275,7 @@ class FrontierAnalysis:
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 
     def rewritten(self, estimate: Estimate) -> ir.Module:
-        """What the plan of an estimate makes of the program, its moves included."""
+        """Returns the program after the plan of an estimate, its moves included."""
         variant = self.variants.made_by(estimate.candidate)
         module = clone_module(variant.of.module)
         plans = variant.model.on(module, variant.plan(estimate))
@@ -309,7 +313,8 @@ _T = TypeVar("_T")
 
 
 def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
-    """Those than which none takes less memory in as little time; most memory first."""
+    """Returns the items for which no other takes less memory in as little time; most memory
+    first."""
     kept: list[_T] = []
     for one in sorted(found, key=lambda one: (measure(one)[1], measure(one)[0])):
         if not kept or measure(one)[0] < measure(kept[-1])[0]:
@@ -322,7 +327,7 @@ def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
 
 
 def _is_on_grid(estimate: Estimate) -> bool:
-    """Whether it is of a candidate by window length and price."""
+    """Whether an estimate is of a candidate by window length and price."""
     candidate = estimate.candidate
     return candidate is not None and candidate.recomputes and not candidate.evicted_to
 
@@ -336,7 +341,8 @@ def _of_point(point: FrontierPoint) -> tuple[int, float]:
 
 
 def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
-    """At most ``count`` of them, most memory first, without those that are close to another."""
+    """Returns at most ``count`` estimates, most memory first, without those that are close to
+    another."""
     width = estimates[0].temp_bytes - estimates[-1].temp_bytes
     kept = [estimates[0]]
     for one in estimates[1:]:
@@ -349,7 +355,7 @@ def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
 
 
 def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
-    """What is to be found between two prices: bytes, and ever less in smaller steps."""
+    """Returns the expected gain between two prices: bytes, less for smaller steps."""
     gap_bytes = abs(above.temp_bytes - below.temp_bytes)
     if high - low <= 1 or (high == TOP and high - low <= STEPS):
         return 0.0
@@ -357,17 +363,20 @@ def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
 
 
 def _between(low: int, high: int) -> int:
-    """A price between two, one of the grid where there is one: those take the least to estimate."""
+    """Returns a price between two, a grid price if there is one: those are the fastest to
+    estimate."""
     middle = (low + high) // 2
     on_grid = round(middle / STEPS) * STEPS
     return on_grid if low < on_grid < high else middle
 
 
 def knees(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
-    """The places, in a frontier with most memory first, below which memory becomes dearer.
+    """Returns the indices in a frontier, most memory first, below which memory becomes more
+    expensive.
 
-    They are the corners of the simplest line that follows the frontier, found as Ramer, Douglas and
-    Peucker do; only corners below the line count: above one a byte is cheap, below it dear.
+    They are the corners of the simplest line that follows the frontier, found by the
+    Ramer-Douglas-Peucker algorithm; only corners below the line count: above one a byte is cheap,
+    below it expensive.
     """
     if len(points) < 3:
         return ()

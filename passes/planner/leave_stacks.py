@@ -1,4 +1,4 @@
-"""Stacks of rewritten loops start as those of the loops before: uninitialised where these did."""
+"""Leaves the stacks of rewritten loops uninitialised where those of the original loops were."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def leaves_stacks(module: ir.Module) -> bool:
 
 
 def write_plan(module: ir.Module, plan: RematPlan) -> None:
-    """Writes what is recomputed into a module. Rewritten loops fill their stacks; those that are
-    proved to be overwritten start uninitialised where others of the module did before."""
+    """Writes a plan's recomputation into a module. Rewritten loops fill their stacks; those that
+    are proved to be overwritten start uninitialised if the module had such stacks before."""
     is_left = leaves_stacks(module)
     apply_plan(plan)
     if is_left:

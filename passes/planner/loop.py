@@ -1,4 +1,4 @@
-"""Planning to a budget: what to compile next, given what XLA made of what was compiled before."""
+"""Chooses the next plan to compile for a budget, from XLA's figures of the compiled ones."""
 
 from __future__ import annotations
 
@@ -20,72 +20,75 @@ _CAUTION = (0.99, 0.99, 0.97)
 
 _EXACT, _LEFT_FREE = 0.001, 0.5
 """Where a plan holds, and the last prediction was wrong by less than the first share, the next plan
-leaves but the second share of that error free: a budget may be what another plan takes exactly."""
+leaves only the second share of that error free: another plan may take the budget exactly."""
 
 _FOR_THE_LEAST = 2
-"""Attempts that are left for the least memory, where none before holds the budget."""
+"""The last attempts, which aim at the least memory where none before holds the budget."""
 
 _LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
 """A plan that takes less than this share of the budget may recompute more than it has to; the
-second is what counts once the attempts that aim at the budget are spent."""
+second share counts once the attempts that aim at the budget are spent."""
 
 _NEARLY = 1.1
-"""What misses the budget by less than this factor may miss it because the model is wrong: what has
-little memory is compiled as well, although more is expected of it than was reached."""
+"""A plan that misses the budget by less than this factor may miss it because the model is wrong: a
+plan of little memory is compiled as well, although more is expected of it than was reached."""
 
 _NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
 """A plan with at most so many times the least memory of its moves is one for a budget near the
-floor; the second where the first attempt missed by more than `_NEARLY`: the model is wrong."""
+floor; the second factor counts where the first attempt missed by more than `_NEARLY`: the model is
+wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
-"""A plan that misses the budget saves the first share of what was to be saved, and the second of
-what the program takes as it is, or is not used."""
+"""A plan that misses the budget is used only if it saves the first share of the bytes that were to
+be saved, and the second share of the unmodified program's memory."""
 
 _STEPS_FOR_ALL = 4
-"""Where a budget is missed by more than `_NEARLY`, all that was to be saved is worth the time of so
-many steps, and a part of it in proportion. A checkpoint of all layers takes a third of a step."""
+"""Where a budget is missed by more than `_NEARLY`, all bytes that were to be saved are worth the
+time of so many steps, and a part of them in proportion. A checkpoint of all layers takes a third of
+a step."""
 
 _LITTLE = 1.1
 """Memory is not worth the time of a whole step where a plan of less than that takes at most this
 many times as much."""
 
 _BEFORE_THE_LEAST = 2
-"""Attempts at a budget near the floor that miss, before the others compile what `min` would; one is
-enough where it is far off."""
+"""Attempts at a budget near the floor that miss, before the others compile the plans of `min`; one
+is enough where it misses by far."""
 
 _NEAR_THE_FLOOR = 1.25
-"""How far above a budget the least expected memory may be where `min` is followed nevertheless: one
-plan that XLA makes far more of than expected corrects all others too."""
+"""How far above a budget the least expected memory may be where the plans of `min` are tried all
+the same: one plan that takes far more than expected corrects all others too."""
 
 _FAR_OFF = 2
-"""Where XLA takes more than so many times what the model does, other moves are tried next."""
+"""Where XLA takes more than so many times the model's memory, other moves are tried next."""
 
 _ALIKE = 0.01
-"""Plans whose memory differs by at most this share have the same peak, as far as anyone knows."""
+"""Plans whose memory differs by at most this share are taken to have the same peak."""
 
 _AGREES = 1.05
-"""What XLA takes for the program as it is agrees with the model up to this factor."""
+"""XLA's memory of the unmodified program agrees with the model up to this factor."""
 
 _STALLED = 2
-"""Attempts for the least memory in a row that reach no less than those before them end it."""
+"""The attempts for the least memory end where so many in a row reach no less than those before."""
 
 _WORTH_A_COMPILE = 0.95
-"""Another compile has to promise this share of the best attempt's added time, or less; as much less
-where that is less than nothing."""
+"""Another compile has to promise this share of the best attempt's added time, or less; if that time
+is negative, as much less."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate to compile, None for the program as it is; and all estimates known by now."""
+    """The candidate to compile, None for the unmodified program; and all estimates known by now."""
 
     estimate: Estimate
     expected_bytes: int
-    """Its temporary memory as the model, corrected by the attempts so far, has it."""
+    """The candidate's temporary memory by the model, corrected by the attempts so far."""
     known: tuple[Estimate, ...]
 
 
 def aimed(compiles: int) -> int:
-    """How many of so many attempts aim at the budget; the last ones at the least memory."""
+    """Returns how many of ``compiles`` attempts aim at the budget; the last ones aim at the least
+    memory."""
     return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
 
 
@@ -95,12 +98,12 @@ def decide(
     attempts: Sequence[Attempt[RematRecord]],
     settings: PlannerSettings,
 ) -> Choice:
-    """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
+    """Returns the next candidate to compile for at most ``limit_bytes`` of temporary memory.
 
-    Of the attempts the last ones are for the least memory, where none before holds: where the model
-    is wrong about a budget near the floor, that one is held as well. Where two attempts missed such
-    a budget, or the next one would add the time of a whole step, the others compile what `min`
-    would. Where also that saves too little, the last one is the program as it is.
+    The last attempts aim at the least memory, where none before holds: so a budget near the floor
+    is held even where the model is wrong about it. Where two attempts missed such a budget, or the
+    next one would add the time of a whole step, the others compile the plans of `min`. Where these
+    save too little as well, the last attempt is the unmodified program.
     """
     compiles = settings.compiles
     tried = measured(attempts)
@@ -113,7 +116,7 @@ def decide(
             if chosen is not None:
                 break
     if chosen is None and held is None and _lowers_nothing(search, limit_bytes, tried):
-        # Compiled once; chosen once more: the attempts end.
+        # Chosen once more after its compile: the attempts end.
         whole = search.estimate(None)
         return Choice(whole, int(corrected_bytes(whole, tried)), tuple(search.estimates.values()))
     ahead = None
@@ -135,7 +138,7 @@ def decide(
             best_bytes = _reached_bytes(tried)
             if len(attempts) <= aimed(compiles):  # none was for the least memory yet
                 best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
-            # Where XLA undoes what is recomputed, that says nothing of the program as it is.
+            # Where XLA undoes the recomputation, its figure says nothing of the unmodified program.
             whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
             reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
             reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
@@ -150,8 +153,8 @@ def decide(
 
 
 def _lowers_nothing(search: Search, limit_bytes: int, tried: Sequence[Measurement]) -> bool:
-    """Whether to the model no plan takes less than the program as it is, and what was compiled, if
-    anything was, is that program and takes as much; the budget is far below."""
+    """Whether no plan takes less than the unmodified program by the model, while the only compiled
+    plan, if any, is that program and takes as much, and the budget is far below."""
     whole = search.estimate(None)
     if any(one.estimate.candidate is not None for one in tried):
         return False
@@ -166,8 +169,8 @@ def _lowers_nothing(search: Search, limit_bytes: int, tried: Sequence[Measuremen
 def _lowest(
     search: Search, limit_bytes: int, tried: Sequence[Measurement], settings: PlannerSettings
 ) -> tuple[Estimate, bool]:
-    """What is compiled for the least memory, and whether the attempts end: where nothing promises
-    less than what was reached, that is chosen once more."""
+    """Returns the estimate to compile for the least memory, and whether the attempts end: where
+    none promises less than was reached, the best attempt is chosen once more."""
     little = _LITTLE if settings.budget.least else 1.0
     lowest = affordable(search.lowest(), search.step_seconds, tried, little)
     real_bytes = _reached_bytes(tried)
@@ -181,10 +184,10 @@ def _lowest(
 
 
 def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """The untried estimates that may take less than what was reached.
+    """Returns the untried estimates that may take less than was reached.
 
-    Where the model is far off about the last plan, those with moves that were not tried yet come
-    first: what moves leave may be another program to XLA, split otherwise over the devices.
+    Where the model is far off about the last plan, estimates with untried moves come first: XLA may
+    split the program after other moves over the devices in another way.
     """
     real_bytes, untried = _reached_bytes(tried), _untried(lowest, tried)
     if tried and tried[-1].real_bytes > tried[-1].estimate.temp_bytes * _FAR_OFF:
@@ -198,7 +201,7 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
     ]
     if promising:
         return promising
-    # What XLA makes of one kind of plans tells little of another kind.
+    # XLA's figures of one kind of plans say little about another kind.
     kinds = {_kind(one.estimate) for one in tried}
     return [
         estimate
@@ -208,7 +211,8 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
 
 
 def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """The estimates with moves that were not tried, and by themselves less than was reached."""
+    """Returns the estimates whose moves were not tried, and that promise less than was reached
+    uncorrected."""
     done = [one.estimate for one in tried if one.estimate.candidate is not None]
     return [
         estimate
@@ -219,7 +223,7 @@ def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement])
 
 
 def _reached_bytes(tried: Sequence[Measurement]) -> float:
-    """The least memory that was measured; infinite where nothing was."""
+    """Returns the least measured memory; infinite without a measurement."""
     return min((one.real_bytes for one in tried), default=math.inf)
 
 
@@ -229,7 +233,8 @@ def _is_at_the_floor(
     limit_bytes: int,
     attempts: Sequence[Attempt[RematRecord]],
 ) -> bool:
-    """Whether plans missed that were expected to hold, and the next is one of least memory."""
+    """Whether plans missed that were expected to hold, and the next one is a plan of least
+    memory."""
     expected = ((each.record.prediction, each.temp_bytes) for each in attempts)
     missed = [
         real_bytes
@@ -243,8 +248,8 @@ def _is_at_the_floor(
     if chosen is None:
         return True
     if corrected_bytes(chosen, measured(attempts)) * near < limit_bytes:
-        return False  # far above a plan there is
-    # Behind other moves there may be less, but to search that takes as long as a plan.
+        return False  # far above a known plan
+    # After other moves there may be less, but to search that takes as long as a plan.
     search.try_lowest_behind(chosen.candidate)
     least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
     return chosen.temp_bytes <= least_bytes * near
@@ -253,10 +258,12 @@ def _is_at_the_floor(
 def _on_the_road_of_min(
     search: Search, limit_bytes: int, tried: Sequence[Measurement]
 ) -> Estimate | None:
-    """What `min` compiles next, where the plans on its road are compiled first, one by one.
+    """Returns the next of the plans that `min` compiles, one by one, where these are compiled
+    first.
 
-    It is chosen by what was measured on that road alone, so that a budget is held that `min` holds,
-    as far as there are attempts. None where the road ends, or is expected to end far above it.
+    It is chosen by measurements of these plans alone, so that every budget that `min` holds is
+    held, as far as there are attempts. None where `min` ends, or is expected to end far above the
+    budget.
     """
     whole = search.estimate(None)
     measurements = {_looks(one.estimate): one for one in tried}
@@ -279,10 +286,12 @@ def _on_the_road_of_min(
 
 
 def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:
-    """What the next plan aims at; the second where nothing is expected to hold the first.
+    """Returns the targets of the next plan; the second counts where no plan is expected to hold the
+    first.
 
-    After a corrected plan that was predicted to hold and misses, lower by what it missed. Once the
-    attempts that aim at the budget are spent, halfway from what holds to the budget.
+    After a corrected plan that was predicted to hold and misses, the target is lower by the miss.
+    Once the attempts that aim at the budget are spent, it is halfway from the held memory to the
+    budget.
     """
     tried = measured(attempts)
     plain = _Fits(limit_bytes, tried)
@@ -310,7 +319,7 @@ class _Fits:
         return self._known[key]
 
     def _fits(self, estimate: Estimate) -> bool:
-        # The program as it is takes no planning again where it turns out too large.
+        # The unmodified program needs no second plan where it turns out too large.
         bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
         if corrected_bytes(estimate, self.tried) > bound:
             return False
@@ -318,7 +327,7 @@ class _Fits:
 
 
 def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
-    """The share of a budget that the next attempt aims at."""
+    """Returns the share of a budget that the next attempt aims at."""
     usual = _CAUTION[min(len(tried), len(_CAUTION) - 1)]
     if not tried or _reached_bytes(tried) > limit_bytes:
         return usual
@@ -333,11 +342,11 @@ def _cheapest(
     tried: Sequence[Measurement],
     same_seconds: float = 0.0,
 ) -> Estimate | None:
-    """The cheapest untried estimate that fits; of much the same ones that take at most
-    ``same_seconds`` longer, that of least memory.
+    """Returns the cheapest untried estimate that fits; of those that take at most ``same_seconds``
+    longer, the one of least memory.
 
-    As long as nothing without moves was compiled, what `remat` alone would do is measured by the
-    ratio that speaks for the best plan with moves: such a plan is not to be dearer.
+    As long as only plans with moves were compiled, the plan of `remat` alone is corrected by the
+    ratio of the best plan with moves: a plan with moves must not be slower.
     """
     untried = _untried(known, tried)
     best = leanest(filter(fits, untried), same_seconds)
@@ -349,7 +358,7 @@ def _cheapest(
 
 
 def _is_plain(estimate: Estimate) -> bool:
-    """Whether something is recomputed, and nothing else done."""
+    """Whether an estimate recomputes something and has no moves."""
     return estimate.candidate is not None and not estimate.candidate.moves
 
 
@@ -367,7 +376,7 @@ def is_worthwhile(
     may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
     least_s = min((one.seconds for one in attempts[-1].record.considered), default=0.0)
     if best_s <= least_s < 0:
-        may_gain = False  # of all that was considered nothing takes less time
+        may_gain = False  # no considered estimate takes less time
     if len(attempts) >= aimed(compiles):
         return may_gain and best.temp_bytes < limit_bytes * _LEAVES_MOST
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
@@ -380,11 +389,12 @@ def is_worthwhile(
 def best_of(
     attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None, budget: Budget
 ) -> int:
-    """The attempt to use: the cheapest that holds the budget, else the one with least memory.
+    """Returns the index of the attempt to use: the cheapest that holds the budget, else the one of
+    least memory.
 
-    Where that misses the budget by far, the time that it adds counts as well. Where it costs time
-    and saves next to nothing of what was to be saved, it is the program as it is, if that was
-    compiled.
+    Where that misses the budget by far, its added time counts as well. Where it costs time and
+    saves next to nothing of the bytes that were to be saved, the unmodified program is used, if it
+    was compiled.
     """
     best = feedback.best_of(attempts, limit_bytes)
     if limit_bytes is None or budget.least or attempts[best].record.cost <= 0:
@@ -408,24 +418,25 @@ def best_of(
 
 
 def _missed(temp_bytes: float, steps: float, whole_bytes: float, limit_bytes: int) -> float:
-    """The share that a plan misses of what was to be saved, and the share of what that is worth of
-    the ``steps`` whose time it adds. Of the program as it is this is 1."""
+    """Returns the share that a plan misses of the bytes that were to be saved, plus the share of
+    their worth in ``steps`` whose time it adds. It is 1 for the unmodified program."""
     limit_bytes = max(limit_bytes, 0)
     missed = (temp_bytes - limit_bytes) / max(whole_bytes - limit_bytes, 1)
     return missed + steps / _STEPS_FOR_ALL
 
 
 def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
-    """Whether a plan holds the limit, or comes near to it from what the program takes as it is."""
+    """Whether a plan holds the limit, or comes near to it from the unmodified program's memory."""
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
     worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)
     return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= worth_bytes
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
-    """The estimate of least memory; of those that the model cannot tell apart, what keeps least.
+    """Returns the estimate of least memory; of those that the model cannot distinguish, the one
+    that saves least.
 
-    Of one price, what takes longer than another and no less memory is left out.
+    Of estimates at one price, those that take longer than another and no less memory are left out.
     """
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
     near = [one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT]
@@ -456,11 +467,11 @@ def affordable(
     tried: Sequence[Measurement] = (),
     little: float = _LITTLE,
 ) -> list[Estimate]:
-    """The estimates whose memory is worth their time where no budget asks for it.
+    """Returns the estimates whose memory is worth their time where no budget requires it.
 
-    Left out is what adds the time of a step or more to that of another which takes at most
-    ``little`` times as much. Of a kind that was not tried the memory is what the model has, where
-    that is less: what XLA made of others says little of it.
+    An estimate is left out if it adds the time of a step or more to that of another which takes at
+    most ``little`` times as much memory. For a kind that was not tried the model's memory counts,
+    where that is less: XLA's figures of others say little about it.
     """
     if not step_seconds:
         return list(estimates)  # nothing of the program has a price
@@ -488,13 +499,14 @@ def _is_stalled(tried: Sequence[Measurement]) -> bool:
 
 
 def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Estimates of what was not compiled; what looks like something compiled most likely is it."""
+    """Returns the estimates that were not compiled; one with a compiled one's figures most likely
+    is the same plan."""
     done = {_looks(one.estimate) for one in tried}
     return [estimate for estimate in estimates if _looks(estimate) not in done]
 
 
 def _kind(estimate: Estimate) -> tuple[bool, ...]:
-    """How an estimate's plan is made."""
+    """Returns the properties that make the kind of an estimate's plan."""
     candidate = estimate.candidate
     if candidate is None:
         return ()
@@ -502,10 +514,10 @@ def _kind(estimate: Estimate) -> tuple[bool, ...]:
 
 
 def _misses_like(one: Measurement, estimate: Estimate, limit_bytes: int) -> bool:
-    """Whether an estimate takes as much as a plan of which XLA makes more than the limit.
+    """Whether an estimate takes as much as a plan that exceeds the limit in XLA.
 
-    They most likely have the same peak, whatever else is recomputed, and the ratio of the one to
-    XLA's figure is that of the other.
+    The two most likely have the same peak, whatever else is recomputed, and the same ratio to XLA's
+    figure.
     """
     missed_bytes = one.estimate.temp_bytes
     if one.real_bytes <= limit_bytes or not missed_bytes:

@@ -1,12 +1,12 @@
-"""What each candidate's rewritten loops change in the block around them.
+"""Computes the effects of each candidate's rewritten loops on the block around them.
 
 The loops are rewritten in a scratch copy of the module. Three things matter in the block around
 them: the memory inside the loops while they run, the bytes that one loop stacks for the other, and
-what a loop reads that it did not read before, as the tables of positions that a forward loop reads,
-once its backward loop recomputes from them.
+the values that a loop reads and did not read before, e.g. the tables of positions that a forward
+loop reads, once its backward loop recomputes from them.
 
-To stack a byte takes time as well, so that loops are fastest where they recompute what is made
-again in less. No price decides for more stacks than that; at lower prices memory is what counts.
+To stack a byte takes time as well, so that loops are fastest where they recompute the values whose
+recomputation takes less. No price decides for more stacks than that; at lower prices memory counts.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class LoopEffect:
 
     Attributes:
       inner_bytes: memory that is live only while the loop runs.
-      readers: for a forward loop, the numbers of the backward loops that read its stacks as the
-        program is.
-      stacks: the bytes of its results that these read after the rewrite, by the numbers of those
-        that read the same ones.
-      reads: values of the block that it reads and did not read before: the number of the operation
-        that makes one, and which of its results it is.
+      readers: for a forward loop, the numbers of the backward loops that read its stacks in the
+        unmodified program.
+      stacks: the bytes of its results that backward loops read after the rewrite, by the numbers of
+        the loops that read the same ones.
+      reads: values of the block that it reads and did not read before: the number of the defining
+        operation, and the index of its result.
     """
 
     inner_bytes: int
@@ -56,7 +56,7 @@ class LoopEffect:
 
 
 class LoopEffects:
-    """The effects of every price on a module's pairs of loops, cached."""
+    """The effects on a module's pairs of loops at every price, cached."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class LoopEffects:
         self._dearest = _dearest(price_grid, pricing)
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
-        """By the number of a loop among the module's operations, its effect."""
+        """Returns the effects by the number of a loop among the module's operations."""
         if price not in self._at:
             plans = self.plans(price)
             if plans not in self._effects:
@@ -88,7 +88,7 @@ class LoopEffects:
         return self._at[price]
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
-        """The plans of the pairs of loops at a price."""
+        """Returns the plans of the pairs of loops at a price."""
         price = min(price, self._dearest)
         if price not in self._plans:
             self._plans[price] = tuple(
@@ -100,10 +100,10 @@ class LoopEffects:
         return self._plans[price]
 
     def seconds(self, price: int) -> float:
-        """The weighted time of what the backward loops recompute, less what stacks take that are no
-        longer there; quicker than effects.
+        """Returns the weighted time of the backward loops' recomputation, less that of the stacks
+        it removes; quicker than effects.
 
-        Of stacks no more count than where the loops are fastest: what goes beyond is for memory.
+        Only stacks that the fastest loops lack count: those beyond are removed for memory.
         """
         price = min(price, self._dearest)
         if price not in self._seconds:
@@ -117,7 +117,8 @@ class LoopEffects:
 
     @functools.cached_property
     def fastest(self) -> Candidate | None:
-        """What makes the loops fastest and leaves all else; None where that is as they are."""
+        """Returns the candidate that makes the loops fastest and changes nothing else; None where
+        they are fastest unmodified."""
         if self._dearest == TOP or self.seconds(self._dearest) >= 0:
             return None
         return Candidate(0, self._dearest)
@@ -129,7 +130,8 @@ class LoopEffects:
         return once * runs_of(plan.block)
 
     def kept_bytes(self, price: int) -> dict[ir.Block, int]:
-        """By block, the bytes that its loops stack at the grid price; quicker than effects."""
+        """Returns, by block, the bytes that its loops stack at the grid price; quicker than
+        effects."""
         return {
             scans.block: self._kept_bytes(number, price // STEPS)
             for number, scans in enumerate(self.scans)
@@ -145,19 +147,20 @@ class LoopEffects:
         return scans.plan(pricing) if within is None else within
 
     def _pricing(self, price_index: int) -> Pricing:
-        """At a grid price: cheap work that takes less time than the stack that it spares, even
-        where none of it runs inside other kernels, is repeated at each of them."""
+        """Returns the pricing at a grid price: cheap work that takes less time than the stack that
+        it saves, even where none of it runs inside other kernels, is repeated at each price."""
         rates, stack_s = self.price_grid.rates(price_index), self.pricing.speed.stack_s
         cheap = min(rates.cheap, 1 / (CHEAP_SHARE * stack_s)) if stack_s else rates.cheap
         return self.pricing.at(Rates(rates.expensive, cheap))
 
     def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
-        """The cap on the stacks of a block's loops between two grid prices; None if these agree."""
+        """Returns the limit on the stacks of a block's loops between two grid prices; None if these
+        agree."""
         less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
         return less + (more - less) * step // STEPS if less < more else None
 
     def _kept_bytes(self, block: int, price_index: int) -> int:
-        """The bytes that the loops of a block stack at a grid price."""
+        """Returns the bytes that the loops of a block stack at a grid price."""
         key = block, price_index
         if key not in self._kept:
             pricing = self._pricing(price_index)
@@ -201,9 +204,10 @@ class LoopEffects:
     def _made_around(
         self, plans: Iterable[ScanPlan], counterparts: IRMapping
     ) -> dict[ir.Value, tuple[int, int]]:
-        """What is made in the blocks of outermost loops, as `LoopEffect.reads` has it.
+        """Returns the values that are made in the blocks of outermost loops, as in
+        `LoopEffect.reads`.
 
-        By the value of the copy.
+        The key is the copy's value.
         """
         loops = {walk.key(loop) for plan in plans for loop in plan.loops}
         blocks = dict.fromkeys(
@@ -219,14 +223,14 @@ class LoopEffects:
         }
 
     def _numbers_in(self, block: ir.Block) -> list[int]:
-        """The numbers of the operations right in a block that have results."""
+        """Yields the numbers of a block's own operations that have results."""
         if block not in self._numbers:
             ops = (view.operation for view in block.operations)
             self._numbers[block] = [self.number[walk.key(op)] for op in ops if len(op.results)]
         return self._numbers[block]
 
     def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
-        """By the number of a forward loop, those of its backward loops."""
+        """Returns, by the number of a forward loop, the numbers of its backward loops."""
         readers: dict[int, list[int]] = {}
         for pair in (part.pair for part in plan.pairs):
             forward, backward = (
@@ -237,7 +241,8 @@ class LoopEffects:
 
 
 def _read_by(loop: ir.Operation, programs: BlockPrograms) -> Iterator[ir.Value]:
-    """What a loop and the code in it read, in order; of the values in there not all."""
+    """Yields values that a loop and the code in it read, in order; not all of those defined
+    inside."""
     yield from loop.operands
     for graph in (programs[block] for region in loop.regions for block in region.blocks):
         for position, name in enumerate(graph.names):
@@ -251,8 +256,8 @@ def _read_by(loop: ir.Operation, programs: BlockPrograms) -> Iterator[ir.Value]:
 
 
 def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:
-    """The highest price of cheap work alone that is not above what stacks cost, and the lowest of
-    them where all are above; of all prices where stacks cost nothing."""
+    """Returns the highest price of cheap work alone that is not above the cost of stacks, or the
+    lowest if all are above; the highest of all prices where stacks cost nothing."""
     stack_s = pricing.speed.stack_s
     if not stack_s:
         return TOP
@@ -262,7 +267,8 @@ def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:
 
 
 def _saved_bytes(plans: Iterable[ScanPlan]) -> int:
-    """Bytes that loops no longer stack in a step, less those that they stack instead."""
+    """Returns the bytes that loops no longer stack in a step, less those that they stack
+    instead."""
     return sum((plan.freed_bytes - plan.added_bytes) * runs_of(plan.block) for plan in plans)
 
 
@@ -272,7 +278,7 @@ def _linked_bytes(
     loops: Mapping[int, ir.Operation],
     device: DeviceView,
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """By the loops that read it, the bytes of the results of a loop; of dead loops nothing."""
+    """Returns the bytes of a loop's results by the loops that read them; nothing for dead loops."""
     read = {reader: set(loops[reader].operands) for reader in readers if reader in loops}
     linked: Counter[tuple[int, ...]] = Counter()
     for value in loops[forward].results if forward in loops else ():

@@ -1,4 +1,4 @@
-"""Estimates of candidates: the temporary memory and the added time of each, without editing IR.
+"""Estimates the temporary memory and the added time of candidates, without editing the IR.
 
 The clones of straight-line blocks are written into memory traces. Pairs of loops contribute their
 effects on the block around them. The estimate is the simulated peak of the entry function's trace.
@@ -61,7 +61,7 @@ _SHORT = 150
 """A program of at most so many operations is short."""
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
-"""In very long programs these lengths in operations are tried as well: a layer has some hundred."""
+"""These lengths in operations are tried as well in very long programs: a layer has some hundred."""
 
 
 Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
@@ -114,15 +114,15 @@ class Model:
         self._traces: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
         self._inner: dict[Hashable, int] = {}
-        """By operation with code, by key, the peak inside: what it holds beside is exchanged."""
+        """The peak inside an operation with code, by key: its buffers outside are exchanged."""
         self._known: dict[Candidate | None, _Simulated] = {}
         self._kept_bytes: dict[Candidate, int] = {}
         self._alike: dict[Hashable, Peak] = {}
-        """By the decisions of a candidate: several candidates may decide the same."""
+        """By the decisions of a candidate, since several candidates may decide the same."""
         self._like, self._min_bytes = like, min_bytes
         self._solved: Solved = {} if like is None else like._solved
 
-    # Of a variant that is dearer than a plan that is known, nothing of this is asked for.
+    # Variants that are slower than a known plan do not need these: they are computed on demand.
 
     @functools.cached_property
     def _scans(self) -> list[BlockScans]:
@@ -132,19 +132,20 @@ class Model:
 
     @functools.cached_property
     def pairs(self) -> list[LoopPair]:
-        """The pairs of loops that may be planned."""
+        """Returns the pairs of loops that may be planned."""
         return [pair for one in self._scans for pair in one.pairs]
 
     @functools.cached_property
     def price_grid(self) -> PriceGrid:
-        """The prices to try."""
+        """Returns the prices to try."""
         return PriceGrid(self._middle_rate()) if self._like is None else self._like.price_grid
 
     @functools.cached_property
     def block_plans(self) -> BlockPlans:
-        """What each candidate does to straight-line blocks."""
+        """Returns the schedules of each candidate in straight-line blocks."""
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
-        # A plan of pairs rewrites what is around them, of which no clone may be planned then.
+        # A plan of pairs rewrites the operations around them, so that no clone may be planned
+        # there.
         around = frozenset(
             result
             for block in {pair.forward.op.block for pair in self.pairs}
@@ -166,7 +167,7 @@ class Model:
 
     @functools.cached_property
     def loops(self) -> LoopEffects:
-        """What each candidate does to loops."""
+        """Returns the effects of each candidate on loops."""
         return LoopEffects(
             self.module, self.number, self._scans, self.price_grid, self.pricing, self.device
         )
@@ -178,7 +179,7 @@ class Model:
 
     @property
     def simulated(self) -> int:
-        """How many different candidates have been simulated by now."""
+        """Returns how many different candidates have been simulated by now."""
         return len(self._alike)
 
     @property
@@ -191,7 +192,7 @@ class Model:
         )
 
     def lengths(self) -> tuple[int, ...]:
-        """The window lengths to try; 0 to rewrite loops alone."""
+        """Returns the window lengths to try; 0 to rewrite loops alone."""
         longest = self.block_plans.longest
         halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
         lengths = [longest >> times for times in halvings]
@@ -202,7 +203,7 @@ class Model:
         return (*lengths, 0) if self.pairs else tuple(lengths)
 
     def columns(self) -> tuple[Candidate, ...]:
-        """The candidates to try, each at all prices."""
+        """Returns the candidates to try, each at all prices."""
         lengths = self.lengths()
         plain = tuple(Candidate(length, 0) for length in lengths)
         segmented = tuple(
@@ -215,28 +216,30 @@ class Model:
         return (*plain, *self._beside_loops(), *segmented, *nested)
 
     def _beside_loops(self) -> tuple[Candidate, ...]:
-        """A candidate with cheap work alone recomputed in straight lines, whatever is in loops.
+        """Returns a candidate with cheap work alone recomputed in straight lines, whatever the
+        loops recompute.
 
-        At the prices of products in layers, the head's are recomputed in every other one, or
-        nothing outside of the loops, as the tables of positions that all layers read.
+        At the prices of products in layers, every second candidate would recompute the head's, or
+        nothing outside of the loops, e.g. the tables of positions that all layers read.
         """
         longest = self.block_plans.longest
         return (Candidate(longest, 0, cheap_prefix=1),) if self.pairs and longest else ()
 
     @property
     def machine_bytes(self) -> int:
-        """The peak from which values may be evicted, in the abstract machine of the only block that
-        is rewritten; 0 where there are others or loops to plan."""
+        """Returns the peak from which values may be evicted, in the abstract machine of the only
+        block that is rewritten; 0 where there are others or loops to plan."""
         evicted = None if self.pairs else self.block_plans.evicted
         return 0 if evicted is None else evicted.peak_bytes
 
     @property
     def is_short(self) -> bool:
-        """Whether that block has so few operations that many plans by evictions take no time."""
+        """Whether that block has so few operations that many plans by evictions cost little
+        time."""
         return len(self.operations) <= _SHORT
 
     def evicted(self, parts: int) -> Candidate:
-        """The candidate by evictions to so many `PARTS` of the machine's peak, from 1."""
+        """Returns the candidate by evictions to so many `PARTS` of the machine's peak, from 1."""
         return Candidate(self.block_plans.longest, TOP, evicted_to=parts)
 
     def has(self, candidate: Candidate | None) -> bool:
@@ -247,7 +250,8 @@ class Model:
         return is_part and candidate == self.evicted(candidate.evicted_to)
 
     def kept_bytes(self, candidate: Candidate) -> int:
-        """The bytes that are saved at one time for the backward pass; quicker than an estimate.
+        """Returns the bytes that are saved at one time for the backward pass; quicker than an
+        estimate.
 
         Mostly a bit less than the temporary memory.
         """
@@ -258,7 +262,7 @@ class Model:
         return self._kept_bytes[candidate]
 
     def seconds(self, candidate: Candidate) -> float:
-        """The added time of a candidate; quicker than an estimate."""
+        """Returns the added time of a candidate; quicker than an estimate."""
         return self._seconds(candidate, self.block_plans.schedules(candidate))
 
     def _seconds(self, candidate: Candidate, schedules: Mapping[ir.Block, CloneSchedule]) -> float:
@@ -271,11 +275,11 @@ class Model:
         return self._simulated(one).peak is self._simulated(other).peak
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """The estimate of a candidate; None is the unmodified module."""
+        """Returns the estimate of a candidate; None is the unmodified module."""
         return self._simulated(candidate).estimate
 
     def unmodified(self) -> MemoryPrediction:
-        """The predicted memory of the unmodified module."""
+        """Returns the predicted memory of the unmodified module."""
         peak = self._simulated(None).peak
         return prediction_of(self._graphs[self.main], self._base_trace(self.main), peak)
 
@@ -307,7 +311,8 @@ class Model:
         return simulate(trace)
 
     def plan(self, candidate: Candidate) -> Plans:
-        """The candidate's plans for the module itself. Raises ValueError where it has none."""
+        """Returns the candidate's plans for the module itself. Raises ValueError where it has
+        none."""
         if not self.has(candidate):
             raise ValueError(f"a plan has the setting {candidate}, which this program has not")
         schedules = self.block_plans.schedules(candidate).values()
@@ -318,10 +323,10 @@ class Model:
         return plans if module is self.module else IRMapping(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
-        """The bytes that the module's recomputable work produces in a second, on average.
+        """Returns the bytes that the module's recomputable work produces in a second, on average.
 
-        A sharding constraint that sends nothing produces nothing: on explicit axes one stands
-        behind each operation.
+        A sharding constraint without communication counts as producing nothing: on explicit axes
+        one follows each operation.
         """
         made = seconds = 0.0
         for graph in self._graphs.values():
@@ -334,7 +339,8 @@ class Model:
         return made / seconds if seconds else 1.0
 
     def _inside(self, op: ir.Operation, planned: _Planned) -> int:
-        """The peak memory inside an operation with regions of code, with the planned changes."""
+        """Returns the peak memory inside an operation with regions of code, with the planned
+        changes."""
         most = 0
         for block in (block for region in op.regions for block in region.blocks):
             trace = self._trace(block, planned)
@@ -344,24 +350,24 @@ class Model:
         return most
 
     def _base_trace(self, block: ir.Block) -> OpTrace:
-        """The trace of the unmodified block, which callers must not change."""
+        """Returns the trace of the unmodified block, which callers must not change."""
         if block not in self._traces:
             self._traces[block] = trace_block(self._graphs[block], self._base_inner)
         return self._traces[block]
 
     def _base_inner(self, op: ir.Operation) -> int:
-        """The peak memory inside an unmodified operation with regions of code."""
+        """Returns the peak memory inside an unmodified operation with regions of code."""
         inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self._graphs)
         return inner
 
     def _base_bytes(self, block: ir.Block) -> int:
-        """The peak memory inside an unmodified block, cached."""
+        """Returns the peak memory inside an unmodified block, cached."""
         if block not in self._peaks:
             self._peaks[block] = simulate(self._base_trace(block)).bytes
         return self._peaks[block]
 
     def _trace(self, block: ir.Block, planned: _Planned) -> OpTrace:
-        """The block's trace with the planned changes inside its operations."""
+        """Returns the block's trace with the planned changes inside its operations."""
         base, graph = self._base_trace(block), self._graphs[block]
         changed = [
             (position, op)
@@ -405,7 +411,7 @@ def added_work(
 def _again(
     blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]
 ) -> Iterator[tuple[ir.Operation, int]]:
-    """The recomputed operations, and how often each runs."""
+    """Yields the recomputed operations, and how often each runs."""
     for block in blocks:
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
         yield from ((op, runs) for group in block.groups for op in group.recomputed)

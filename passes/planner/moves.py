@@ -1,4 +1,4 @@
-"""Moves: passes that run before the recomputation, which of them are tried, and what they made.
+"""Makes moves, which are passes that run before the recomputation, and lists those to try.
 
 A new move is a pass, and a row of `MOVES`.
 """
@@ -27,20 +27,20 @@ from ..offload import Offload
 from ..uninitialized_stacks import UninitializedStacks
 
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
-"""Moves that the search makes where it stands: at its end, before others, and after them."""
+"""Moves that the search itself makes: at its end, before others, and after them."""
 
 OF_LOOPS = (SPLIT_LOOP, UninitializedStacks.name)
-"""Moves that leave loops as no pass behind expects them that takes whole loops."""
+"""Moves after which loops are not as passes expect them that take whole loops."""
 
 _LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
-"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
-at those of more than one part in so many of its peak."""
+"""`chunk` considers values of its own `min_bytes` in a program of at least the first size; in a
+smaller one those of more than one part in the second number of its peak."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
 
 _LOOPS = ("ragged", "ragged{loops=all}")
-"""Loops where they take less time by the roofline, then all."""
+"""`ragged` for loops that take less time by the roofline, then for all."""
 
 _MICROBATCHES = (2, 4, 8, 16)
 
@@ -49,21 +49,21 @@ _EXPOSED = (0.0, 0.1, 0.5, 2.0)
 
 
 class Trials(Protocol):
-    """What a move may ask before it names what to try next.
+    """The questions that a move may have before it names the next trials.
 
     Attributes:
-      peak_bytes: temporary memory of the program as it is.
+      peak_bytes: temporary memory of the unmodified program.
     """
 
     @property
     def peak_bytes(self) -> int: ...
 
     def left_bytes(self, moves: str) -> int:
-        """Temporary memory of the program after these moves alone, by the model; as it is where
-        they find nothing to do."""
+        """Returns the model's temporary memory of the program after these moves alone; the
+        unmodified program's where they find nothing to do."""
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
-        """What the passes of these moves did; empty where they find nothing to do."""
+        """Returns the runs of these moves' passes; empty where they find nothing to do."""
 
     def may_recompute(self, moves: str) -> bool:
         """Whether something may be recomputed after these moves."""
@@ -72,14 +72,14 @@ class Trials(Protocol):
         """Whether these moves alone take as long as the best plan that was found until now."""
 
     def least_seconds(self, moves: str) -> float:
-        """The least added time of what these moves make to fit, by what was searched until now;
-        infinite where nothing fits."""
+        """Returns the least added time of a plan with these moves that fits, by the search until
+        now; infinite where none fits."""
 
 
 def _chunked(trials: Trials) -> Iterator[str]:
-    """`chunk` as it is, without the layers of loops, whose stacks recomputation reaches only where
-    no loop of `chunk` reads them, and with more chunks where that does not fit, or fits in less
-    time."""
+    """Yields `chunk` with its own options, without the layers of loops, whose stacks recomputation
+    reaches only where no loop of `chunk` reads them, and with more chunks where the first does not
+    fit, or fits in less time."""
     yield "one-hot"
     step = Chunk()
     if trials.peak_bytes < _LARGE_PROGRAM_BYTES:
@@ -90,7 +90,7 @@ def _chunked(trials: Trials) -> Iterator[str]:
         return
     yield str(step)
     if not trials.may_recompute(str(step)):
-        return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
+        return  # the rest of the peak is unchanged, and for that `chunk` has enough chunks
     best_s = trials.least_seconds(str(step))
     if 0 < record.of_layers < record.chunks:
         around = dataclasses.replace(step, layers=False)
@@ -105,7 +105,7 @@ def _chunked(trials: Trials) -> Iterator[str]:
         more = last = str(dataclasses.replace(step, chunks=times * record.chunks))
         yield more
         if not trials.runs(more):
-            continue  # `chunk` makes no other program of so many
+            continue  # `chunk` makes the same program for that number
         more_s = trials.least_seconds(more)
         if best_s < math.inf and more_s >= best_s:
             return
@@ -118,9 +118,10 @@ def _record(trials: Trials, step: Chunk) -> ChunkRecord:
 
 
 def _unfilled(trials: Trials) -> Iterator[str]:
-    """`uninitialized-stacks` where the zeros of its stacks are at the peak by the model: XLA:GPU
-    writes those of one type at once, before the first loop that needs them. Elsewhere XLA may come
-    to an order of more memory without them: 960 MiB for 808 in a scanned GPT on jax 0.10.2."""
+    """Yields `uninitialized-stacks` where the zeros of its stacks are at the peak by the model:
+    XLA:GPU writes those of one type at once, before the first loop that needs them. Elsewhere XLA
+    may choose an order of more memory without them: 960 MiB for 808 in a scanned GPT on jax
+    0.10.2."""
     spec = UninitializedStacks.name
     if trials.left_bytes(spec) * INDISTINCT < trials.peak_bytes:
         yield spec
@@ -144,8 +145,8 @@ class Move:
 
     Attributes:
       passes: the names of the passes that make it; a dump may name no others.
-      trials: their specs, in the order in which they are tried; None where the search itself knows
-        when the move is made.
+      trials: their specs, in the order in which they are tried; None where the search itself
+        decides when the move is made.
       is_default: it is made unless others are named.
     """
 
@@ -167,7 +168,7 @@ MOVES = {
 """The moves by their names, in the order in which they are tried."""
 
 DEFAULT_MOVES = tuple(name for name, move in MOVES.items() if move.is_default)
-"""Those that are made unless others are named."""
+"""The moves that are made unless others are named."""
 
 
 @runtime_checkable
@@ -176,22 +177,22 @@ class WaitingPlan(Protocol):
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of a step in which nothing but copies to the host and back runs."""
+        """Returns the seconds of a step in which only copies to the host and back run."""
 
 
 @dataclass(frozen=True)
 class MoveRun:
-    """What one pass of the moves did.
+    """The plan and effect of one pass of the moves.
 
     Attributes:
       step: the pass.
       summary: its plan in a line.
       effect: what it does, in a few words.
       prepares: the spec does not name it: another pass of the moves requires it.
-      tables: what its plan tells.
-      record: of a measured pass, what its plan tells; None of others.
-      decisions: what it decided; its name alone where its plan is not divisible.
-      waited_s: seconds of a step in which nothing but copies to the host and back runs.
+      tables: the tables of its plan.
+      record: the record of a measured pass's plan; None for others.
+      decisions: its plan's decisions; its name alone where its plan is not divisible.
+      waited_s: seconds of a step in which only copies to the host and back run.
     """
 
     step: Pass
@@ -209,7 +210,7 @@ class Moved:
     """A module that moves have rewritten.
 
     Attributes:
-      module: the module, for nobody to edit.
+      module: the module, which must not be edited.
       runs: the passes that changed it.
     """
 
@@ -218,7 +219,7 @@ class Moved:
 
     @property
     def count(self) -> int:
-        """How many passes that the moves name changed the module, preparations left out."""
+        """Returns how many passes that the moves name changed the module, without preparations."""
         return sum(not run.prepares for run in self.runs)
 
     @property
@@ -229,7 +230,7 @@ class Moved:
 def moved(
     module: ir.Module, moves: str, target: Target, ids: Collection[str] | None = None
 ) -> Moved:
-    """What a spec of moves makes of a copy of the module: of equal modules the same.
+    """Returns a copy of the module after a spec of moves; equal modules give the same.
 
     Args:
       module: the module, its calls inlined.

@@ -1,4 +1,5 @@
-"""What a missed budget may be held by: moves that are off unless named, and a lower `min_bytes`."""
+"""Describes how a missed budget may be held: by moves that are off unless named, or a lower
+`min_bytes`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from .moves import MOVES, MoveRun, moved
 
 @dataclass(frozen=True)
 class _Alone:
-    """What moves may ask where nothing is searched: each is made by itself."""
+    """`Trials` without a search: each move is made by itself."""
 
     peak_bytes: int
 
@@ -47,16 +48,16 @@ def describe_others(
     limit_bytes: int,
     around_bytes: int,
 ) -> str:
-    """The moves that are off unless named, and made behind the best plan would hold the budget.
+    """Describes the moves that are off unless named, and would hold the budget after the best plan.
 
     Args:
-      module: the program with that plan; nobody edits it.
+      module: the program with that plan; it is not edited.
       target: what it will run on.
       moves: those that were tried already.
-      real_bytes: the temporary memory that XLA gave it. What the model has for it corrects what
-        the model has for the others.
+      real_bytes: the temporary memory that XLA reports for it. The ratio to the model's figure
+        corrects the model's figures for the others.
       limit_bytes: the temporary memory that the budget leaves.
-      around_bytes: what is told with temporary memory.
+      around_bytes: the bytes of a step besides temporary memory, which are reported with it.
     """
     rules = memory_rules(target)
     try:
@@ -84,8 +85,8 @@ def describe_others(
 
 
 def describe_left(module: ir.Module, target: Target, min_bytes: int) -> str:
-    """What of a program is not recomputed since it takes less than ``min_bytes``; empty where that
-    is nothing.
+    """Describes the values of a program that are not recomputed since they take less than
+    ``min_bytes``; empty where none are.
 
     Args:
       module: the program, in which nothing of ``min_bytes`` or more may be recomputed.

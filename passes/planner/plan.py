@@ -1,4 +1,5 @@
-"""Plans for a budget: moves, then what is recomputed in what they make of it; and their maker."""
+"""Plans for a budget: moves, then recomputation in the module after them; and the planner of
+these."""
 
 from __future__ import annotations
 
@@ -29,22 +30,23 @@ from .search import Search
 from .variants import Variant, Variants, moves_of
 
 _RECOMPUTED = "remat/"
-"""What the ids of decisions to recompute begin with, where there are moves."""
+"""The prefix of the ids of decisions to recompute, where there are moves."""
 
 
 @dataclass(frozen=True)
 class MoveEffect:
-    """What one move gives and costs, by the models.
+    """The memory and time that one move saves and costs, by the models.
 
     Attributes:
-      spec: the pass; `remat` for what is recomputed.
-      summary: what it does, in a line.
+      spec: the pass; `remat` for the recomputation.
+      summary: its effect in a line.
       effect: the same in a few words.
       prepares: it only prepares the program for a move that comes after it.
       before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
-        that was not looked at.
-      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
-      tables: what the pass's own plan tells.
+        that was not computed.
+      added_seconds: time added to a step; one sixteenth of cheap work counts; negative for time
+        saved.
+      tables: the tables of the pass's own plan.
     """
 
     spec: str
@@ -71,14 +73,14 @@ class MemoryPlan(PlanBase):
 
     Attributes:
       module: the module to rewrite.
-      remat: what is recomputed, of `moved`'s module, or of the module itself.
-      record: for the plans that follow.
-      moved: what the moves make of the module; None where there are no moves.
-      effects: what each move gives and costs; empty without a budget.
-      again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
-        unless all of these are there.
-      holds: it is expected to hold the budget.
-      kept: what loops keep at the peak, where the program stays as it is.
+      remat: the recomputation in `moved`'s module, or in the module itself.
+      record: the record for later plans.
+      moved: the module after the moves; None where there are no moves.
+      effects: the memory and time of each move; empty without a budget.
+      again: makes the same plan with some of the moves' decisions alone, and without recomputation
+        unless all of these are included.
+      holds: whether it is expected to hold the budget.
+      kept: the arrays that loops keep at the peak, where the program is unchanged.
     """
 
     module: ir.Module
@@ -120,7 +122,7 @@ class MemoryPlan(PlanBase):
         return (*self.remat.facts(), *self.record.facts)
 
     def tables(self) -> tuple[Table, ...]:
-        """What each move gives and costs, then what each tells of itself."""
+        """Returns a table of each move's memory and time, then the tables of each move's plan."""
         rows = tuple(
             (
                 effect.spec,
@@ -140,7 +142,8 @@ class MemoryPlan(PlanBase):
         return (done, *moves, *self.remat.tables())
 
     def decisions(self) -> tuple[Decision, ...]:
-        """Those of the moves, then those of the recomputation, which needs all of the moves."""
+        """Returns the moves' decisions, then those of the recomputation, which needs all of the
+        moves."""
         recomputed = self.remat.decisions()
         if self.moved is None:
             return recomputed
@@ -148,7 +151,7 @@ class MemoryPlan(PlanBase):
         return (*self.moved.decisions, *ids)
 
     def restricted_to(self, ids: Collection[str]) -> MemoryPlan:
-        """The plan with these decisions alone, without a prediction."""
+        """Returns the plan with these decisions alone, without a prediction."""
         if self.moved is None:
             return MemoryPlan(self.module, self.remat.restricted_to(ids))
         if all(each.id in ids for each in self.moved.decisions):
@@ -183,11 +186,11 @@ _BY_MODEL = (
 )
 
 _MOST_UNDONE = 2
-"""Plans that undo checkpoints and take more than the budget, before these stay."""
+"""How many plans that undo checkpoints may exceed the budget, before checkpoints are kept."""
 
 
 def _is_undone_in_vain(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) -> bool:
-    """Whether plans without the user's checkpoints, that should hold the budget, do not."""
+    """Whether plans without the user's checkpoints exceed a budget that they should hold."""
     undone = [
         attempt
         for attempt in attempts
@@ -204,7 +207,8 @@ class MemoryPlanner:
         self._variants = Variants(origin, target, settings)
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> MemoryPlan:
-        """The next plan, for a clone of the module or the module itself, after these attempts."""
+        """Returns the next plan, for a clone of the module or the module itself, after these
+        attempts."""
         try:
             choice, around_bytes, limit_bytes = self._choose(attempts)
         except walk.NoEntryError as error:
@@ -247,8 +251,8 @@ class MemoryPlanner:
         return stacks.at_peak(model.estimate(None).temp_bytes)
 
     def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int, int | None]:
-        """The candidate to compile, what the step takes beside temporary memory, and the limit on
-        that; None where none is known."""
+        """Returns the candidate to compile, the bytes of a step besides temporary memory, and the
+        limit on temporary memory; None where none is known."""
         around_bytes = self._variants.base.model.unmodified().around_bytes
         if attempts:
             around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
@@ -261,12 +265,13 @@ class MemoryPlanner:
         search = Search(self._variants, moves, known)
         if limit is not None:
             return decide(search, limit, attempts, self._settings), around_bytes, limit
-        # A share of what the unmodified program takes, which is compiled first to find out.
+        # A share of the unmodified program's memory, which is compiled first to measure it.
         unmodified = search.estimate(None)
         return Choice(unmodified, unmodified.temp_bytes, (unmodified,)), around_bytes, None
 
     def _obstacle(self, model: Model) -> RematObstacle | None:
-        """Why nothing of the program is recomputed, whatever the budget is; None where some is."""
+        """Returns why nothing of the program is recomputed, for any budget; None where something
+        is."""
         if (
             self._settings.budget.percent is not None
             and not model.pairs

@@ -32,14 +32,14 @@ _FAR = 1.5
 
 _EVICTIONS, _NEAR = 4, 0.01
 """How many plans by evictions are tried at most, and the share of the bound that the last one may
-leave."""
+leave free."""
 
 _RUNGS, _LOWEST_RUNGS = 16, 3
-"""Peaks of a ladder from one to its half, the same for every bound, and how many of them just above
-the least one are tried for the least memory."""
+"""The peaks of a ladder from one to its half, the same for every bound, and how many of them just
+above the least one are tried for the least memory."""
 
 _SHARES = 16
-"""Of short blocks peaks are tried that are multiples of this share of the one as it is."""
+"""In short blocks the tried peaks are multiples of this share of the unmodified block's."""
 
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """The number of operations that may be simulated for one plan, over all its candidates, and the
@@ -61,7 +61,7 @@ class PriceSearch:
         }
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """The estimate of a candidate, cached."""
+        """Returns the estimate of a candidate, cached."""
         if candidate not in self.estimates:
             self.left -= 1
             self.estimates[candidate] = self.model.estimate(candidate)
@@ -88,8 +88,8 @@ class PriceSearch:
     ) -> None:
         """Tries evictions to about ``limit_bytes``, where there is one block without loops to plan.
 
-        The machine that they are made in has other figures than the model. What is found is put
-        into the model, and the next peak of the machine is as much lower or higher as that misses.
+        The abstract machine has other figures than the model. So each plan is estimated by the
+        model, and the machine's next target is corrected by how far that misses the limit.
         """
         whole, machine_bytes = self.estimate(None), self.model.machine_bytes
         if not machine_bytes or not whole.temp_bytes or fits(whole):
@@ -101,7 +101,7 @@ class PriceSearch:
         for _ in range(_EVICTIONS):
             parts += math.floor(missing / part_bytes)
             if not low < parts < high:
-                # Next to a plan that is known there mostly is the same one.
+                # A target next to a known plan's mostly gives the same plan.
                 parts = (low + high) // 2 if low else 1
             found = self.estimate(self.model.evicted(parts))
             missing = limit_bytes - corrected_bytes(found, tried)
@@ -112,7 +112,7 @@ class PriceSearch:
             if high - low <= 1 or (low == parts and missing < _NEAR * limit_bytes):
                 break
         if not low:
-            # Where a buffer is a large part of all, plans for peaks next to each other are one.
+            # Where a buffer is a large share of the total, neighbouring targets give one plan.
             rung = _rung_below(high - 1)
             for each in (rung, rung + 1):
                 if fits(self.estimate(self.model.evicted(_parts_at(each)))):
@@ -120,9 +120,10 @@ class PriceSearch:
         self._evict_by_shares()
 
     def _evict_by_shares(self) -> list[Estimate]:
-        """Estimates at peaks that are evenly spaced, where the block is short.
+        """Returns estimates at peaks that are evenly spaced, where the block is short.
 
-        There a buffer is a large share of all, and less in the machine may be more in the model.
+        There a buffer is a large share of the total, and a plan that takes less in the machine may
+        take more in the model.
         """
         shares = range(1, _SHARES) if self.model.is_short else ()
         return [self.estimate(self.model.evicted(PARTS * n // _SHARES)) for n in shares]
@@ -130,7 +131,7 @@ class PriceSearch:
     def at_grid_prices(
         self, limit_bytes: float, fits: Callable[[Estimate], bool]
     ) -> tuple[Candidate, ...]:
-        """The best candidates that fit, of each kind of windows one, at prices of the grid.
+        """Returns the best candidates that fit, one of each kind of windows, at prices of the grid.
 
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
         """
@@ -147,7 +148,7 @@ class PriceSearch:
             price_index = self._highest(column, fits, max(guess, wanted), wanted, known)
             if price_index is None:
                 if known is None:
-                    guess = 0  # what saves least holds first, if anything does
+                    guess = 0  # the price that saves least bytes holds first, if any does
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
@@ -166,12 +167,12 @@ class PriceSearch:
         precision_seconds: float = 0.0,
         same_seconds: float = 0.0,
     ) -> None:
-        """Tries what lies between the prices of the grid.
+        """Tries steps between the prices of the grid.
 
         Steps from a candidate of ``bases`` to its next price, which add more time than that does,
-        are left out where that is ``worth_seconds`` or more, and end where the next ones save less
-        than ``precision_seconds``. Last is the step that keeps least in at most ``same_seconds``
-        more than the best.
+        are left out if that is ``worth_seconds`` or more, and end where the next ones save less
+        than ``precision_seconds``. The last one tried is the step that saves the fewest bytes in at
+        most ``same_seconds`` more than the best.
         """
         for base in self._undominated(bases):
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
@@ -182,8 +183,8 @@ class PriceSearch:
             self._try_cheap_prefix(fits)
 
     def _undominated(self, bases: Sequence[Candidate]) -> list[Candidate]:
-        """The bases without those that take no less than one before them, in memory and in time, at
-        their own price and at the next: between these they most likely do as well."""
+        """Returns the bases without those that take no less memory and time than one before them,
+        at their own price and at the next: most likely this also holds between the two prices."""
 
         def known(base: Candidate) -> list[Estimate]:
             prices = base.price_index, base.price_index + 1
@@ -203,7 +204,7 @@ class PriceSearch:
         return cost(Estimate(candidate, 0, self.model.seconds(candidate))) > cost(best)
 
     def _guess(self, column: Candidate, limit_bytes: float) -> int:
-        """About the highest price index that fits, by the bytes of saved values alone."""
+        """Returns about the highest price index that fits, by the bytes of saved values alone."""
         low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
@@ -214,7 +215,7 @@ class PriceSearch:
         return low
 
     def lowest(self) -> list[Estimate]:
-        """Estimates with little memory; they do not depend on what was tried before."""
+        """Returns estimates with little memory; they do not depend on earlier trials."""
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
@@ -230,15 +231,15 @@ class PriceSearch:
         return [self.estimate(None), *grid]
 
     def _evict_to_the_least(self) -> list[Estimate]:
-        """The plan of least memory by evictions, and such that may take a bit more in much less
-        time: the last bytes are the dearest ones."""
+        """Returns the plan of least memory by evictions, and plans that may take slightly more in
+        much less time: the last bytes are the most expensive ones."""
         whole, least = self.estimate(None), self.estimate(self.model.evicted(1))
         rung = _rung_below(math.ceil(PARTS * least.temp_bytes / max(whole.temp_bytes, 1)))
         above = range(max(rung - _LOWEST_RUNGS, 0), rung)
         return [least, *(self.estimate(self.model.evicted(_parts_at(each))) for each in above)]
 
     def _grid(self) -> list[Estimate]:
-        """Estimates of each column, at price indices that may take the least memory."""
+        """Returns estimates of each column, at price indices that may take the least memory."""
         grid: list[Estimate] = []
         ceiling = EXPENSIVE_PRICES
         for column in self.model.columns():
@@ -289,8 +290,8 @@ class PriceSearch:
         wanted: int,
         best: Estimate | None,
     ) -> int | None:
-        """The highest price index that fits, ``wanted`` or above, searched from a guess; None where
-        none fits, or only such as are dearer than the best plan of other columns."""
+        """Returns the highest price index that fits, ``wanted`` or above, searched from a guess;
+        None where none fits, or all that fit are slower than the best plan of other columns."""
 
         def holds(price_index: int) -> bool:
             return fits(self.estimate(_at(column, price_index)))
@@ -328,8 +329,8 @@ class PriceSearch:
         tried: Sequence[Measurement],
         precision_seconds: float,
     ) -> int:
-        """Tries steps from a grid price to the next: by linear interpolation, then by bisection.
-        Gives the last one that fits."""
+        """Tries steps from a grid price to the next, by linear interpolation, then by bisection,
+        and returns the last one that fits."""
         price_index = base.price_index
 
         def missing(step: int) -> float:
@@ -358,7 +359,8 @@ class PriceSearch:
         return low
 
     def _keep_less(self, base: Candidate, last: int, same_seconds: float) -> None:
-        """Tries the first step that takes at most so much longer than the last one that fits."""
+        """Tries the first step that takes at most ``same_seconds`` longer than the last one that
+        fits."""
 
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, base.price_index, step))
@@ -380,22 +382,22 @@ def _is_no_better(ones: Sequence[Estimate], others: Sequence[Estimate]) -> bool:
 
 
 def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
-    """The candidate of a column at a price."""
+    """Returns the candidate of a column at a price."""
     return dataclasses.replace(column, price=price_index * STEPS + step)
 
 
 def _parts_at(rung: int) -> int:
-    """The peak of a rung of the ladder, in `PARTS`; the highest one is all."""
+    """Returns the peak of a rung of the ladder, in `PARTS`; the highest rung is all."""
     return max(round(PARTS * 2 ** (-rung / _RUNGS)), 1)
 
 
 def _rung_below(parts: int) -> int:
-    """The highest rung at or below a peak; the lowest of all where none is, as where the least plan
-    takes nothing."""
+    """Returns the highest rung at or below a peak; the lowest of all where none is, e.g. where the
+    least plan takes nothing."""
     return next(rung for rung in itertools.count() if _parts_at(rung) <= max(parts, 1))
 
 
 def _evenly_between(low: int, high: int, below: float, above: float) -> int:
-    """The last step that fits if the slack falls linearly from ``below`` to ``above``."""
+    """Returns the last step that fits if the slack falls linearly from ``below`` to ``above``."""
     share = below / (below - above) if below > above else 0.5
     return min(max(low + int(share * (high - low)), low + 1), high - 1)

@@ -1,4 +1,4 @@
-"""What the planner keeps of a plan for a budget: for the plans after it, and for dumps."""
+"""The planner's record of a plan for a budget, for later plans and for dumps."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class RematObstacle(StrEnum):
 
     @property
     def reason(self) -> str:
-        """The reason, and the remedy if there is one."""
+        """Returns the reason, and the remedy if there is one."""
         return _REASONS[self]
 
     @property
     def sentence(self) -> str:
-        """The reason as a sentence that names the part that is not rewritten."""
+        """Returns the reason as a sentence that names the part that is not rewritten."""
         only_scans = self is RematObstacle.ONLY_SCANS
         start = "Its straight-line part is left as it is" if only_scans else "Nothing is recomputed"
         return f"{start}: {self.reason}."
 
     def stands_at(self, kept: Kept) -> bool:
-        """Whether it is the reason for what stands at the peak, where loops keep that."""
+        """Whether it is the reason why an array is in memory at the peak, where loops keep it."""
         if kept.carry is not None:
             return self not in (
                 RematObstacle.NO_BARRIERS,
@@ -84,14 +84,15 @@ _REASONS = {
 
 
 def reason_of(obstacle: RematObstacle | None, kept: Kept) -> str:
-    """Why a program is not rewritten, by what stands at its peak; empty where nobody knows."""
+    """Returns why a program is not rewritten, by the arrays at its peak; empty where the reason is
+    unknown."""
     if obstacle is not None and obstacle.stands_at(kept):
         return obstacle.reason
     return "" if kept.carry is None else f"{kept.carry.reason}; {kept.carry.remedy}"
 
 
 def obstacle_of(*, keeps_barriers: bool, scans: bool, lines: bool) -> RematObstacle | None:
-    """The obstacle of a program; None if there is none.
+    """Returns the obstacle of a program; None if there is none.
 
     Args:
       keeps_barriers: whether the target honours optimization barriers.
@@ -122,10 +123,10 @@ _MOVED = Condition(
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a candidate is predicted to give: temporary memory at the peak, and added time.
+    """The predicted temporary memory at the peak, and added time, of a candidate.
 
-    ``candidate`` is None for the program as it is. ``seconds`` are as they count in prices: of
-    cheap work a share.
+    ``candidate`` is None for the unmodified program. ``seconds`` are weighted as in prices: cheap
+    work counts by a share.
     """
 
     candidate: Annotated[Candidate, _MOVED] | None
@@ -135,7 +136,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A candidate that was compiled, and the temporary memory XLA gave it."""
+    """A candidate that was compiled, and the temporary memory in XLA's figures."""
 
     estimate: Estimate
     real_bytes: int
@@ -147,14 +148,13 @@ class RematRecord(PlanRecord):
 
     Attributes:
       estimate: the candidate that the plan was made with; None without a budget.
-      considered: the estimates of all candidates that were known when it was made.
-      added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
-        work, which mostly fuses into kernels that run anyway, an upper bound.
-      obstacle: what keeps the module from being rewritten, or its straight-line blocks.
-      unmodified_bytes: temporary memory of the program as it is, by the model of estimates; None
+      considered: the estimates of all candidates that were known to the planner then.
+      added_seconds: the roofline time of the recomputation, one operation after the other; an upper
+        bound for cheap work, which mostly fuses into kernels that run anyway.
+      obstacle: the reason why the module, or its straight-line blocks, cannot be rewritten.
+      unmodified_bytes: temporary memory of the unmodified program, by the model of estimates; None
         without a budget.
-      step_seconds: the time of a step of the program as it is, as it counts in prices; 0 where it
-        is not known.
+      step_seconds: the weighted time of a step of the unmodified program; 0 where it is unknown.
     """
 
     estimate: Estimate | None = None
@@ -172,12 +172,12 @@ class RematRecord(PlanRecord):
 
     @property
     def candidate(self) -> Candidate | None:
-        """What the plan was made with; None for the program as it is."""
+        """Returns the candidate of the plan; None for the unmodified program."""
         return self.estimate.candidate if self.estimate else None
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing that another plan could recompute."""
+        """Whether no other plan could recompute anything."""
         return super().is_final or (self.obstacle is not None and self.obstacle.is_total)
 
     @property
@@ -186,12 +186,12 @@ class RematRecord(PlanRecord):
 
     @property
     def cost(self) -> float:
-        """The added time of the plan in seconds, as it counts in prices."""
+        """Returns the weighted added time of the plan in seconds."""
         return self.estimate.seconds if self.estimate else 0.0
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the plan costs; none without a budget."""
+        """Returns the costs of the plan; none without a budget."""
         if self.prediction is None:
             return ()
         return (
@@ -202,7 +202,7 @@ class RematRecord(PlanRecord):
 
 
 def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
-    """The attempts as estimates with what XLA made of them."""
+    """Returns the attempts as estimates with XLA's figures for them."""
     return [
         Measurement(attempt.record.estimate, attempt.temp_bytes)
         for attempt in attempts

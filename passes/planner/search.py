@@ -1,12 +1,12 @@
 """Searches the moves and the recomputation that hold a bound on memory in the least added time.
 
 Moves are passes that run before the recomputation: each combination that is tried is a variant of
-the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
-the best plan so far is not searched, and where the best plan costs next to nothing no more
-combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is a
-move of its own, and the others are tried behind it as well: it takes time away. What `remat` does
-alone is among the plans, so that no plan is slower than that by the model; by evictions alone where
-these hold and moves that add no time leave less to recompute.
+the program, on which the search of `remat` runs. A variant whose moves alone cost more than the
+best plan so far is not searched, and where the best plan costs next to nothing no more combinations
+are tried. Where a user's checkpoint can be undone with a relevant gain of time, that is a move of
+its own, and the others are tried after it as well. The plans of `remat` alone are among the
+candidates, so that no plan is slower than these by the model; only those by evictions where these
+hold and moves that add no time leave less to recompute.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of, of_remat
 
 _NEXT_TO_NOTHING = 0.002
-"""The share of a step's time that is not worth more planning."""
+"""A share of a step's time that is not worth more planning."""
 
 _PRECISION = 0.0005
-"""The share of a step's time by which a plan may add more than the search could find."""
+"""The share of a step's time by which a plan may be slower than the best one that the search could
+find."""
 
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
 _MOST_SPLIT = 2
-"""Variants whose loops are split."""
+"""The most variants whose loops are split."""
 
 _LATER = 1 / 16
-"""The share of its iterations by which a loop is split later where a split does not keep what it
-promised: between two plans of the whole loop nothing says what a part of it takes."""
+"""The share of its iterations by which a loop is split later where a split does not keep its
+promise: two plans of the whole loop do not determine the memory of its parts."""
 
 
 class Search:
     """Searches the candidates of all variants, and keeps every estimate in order.
 
     Attributes:
-      estimates: by candidate; added times include those of the moves.
+      estimates: the estimates by candidate; added times include those of the moves.
     """
 
     def __init__(
@@ -63,15 +64,15 @@ class Search:
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
         self._added: dict[str, int] = {}
-        """By moves, how many estimates of their search are among all."""
+        """By moves, how many estimates of their search are in ``estimates``."""
 
     @property
     def step_seconds(self) -> float:
-        """The time of a step of the program as it is."""
+        """Returns the time of a step of the unmodified program."""
         return self._variants.base.step_seconds
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """The estimate of a candidate, cached; None is the program as it is."""
+        """Returns the estimate of a candidate, cached; None is the unmodified program."""
         if candidate not in self.estimates:
             variant = self._variants.made_by(candidate)
             self._add(variant, self._search(variant).estimate(of_remat(candidate)))
@@ -113,7 +114,8 @@ class Search:
                 break
         if waiting is not None:
             bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
-        # What is best at the prices of the grid is refined first: less is left for the others.
+        # The best variant at the grid prices is refined first: fewer estimates are left for the
+        # others.
         bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
         for variant, found in bases:
             self._refine(variant, found, limit_bytes, fits, tried)
@@ -121,8 +123,8 @@ class Search:
         if best is not None and best.seconds <= enough_s:
             return
         if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
-            return  # the parts of a loop differ by what is recomputed in them, by nothing else
-        # What is best where loops are whole mostly is where they are split, or the next best.
+            return  # the parts of a loop differ only by the values recomputed in them
+        # The best plan with whole loops mostly is the best to split, or the next best is.
         whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
         for variant in whole[:_MOST_SPLIT]:
             self._split(variant, limit_bytes, fits, tried)
@@ -131,8 +133,8 @@ class Search:
         return cheapest(filter(fits, self.estimates.values()))
 
     def _is_dear(self, variant: Variant, best: Estimate | None) -> bool:
-        """Whether the moves alone take as long as the best plan. Loops are as much faster behind
-        moves as without them."""
+        """Whether the moves alone take as long as the best plan. Loops gain the same time with and
+        without the moves."""
         if best is None:
             return False
         return variant.added_seconds - self._speed_up(self._variants.base) >= best.seconds
@@ -142,9 +144,9 @@ class Search:
         return min((one.seconds for one in found if fits(one)), default=math.inf)
 
     def _is_beaten(self, one: Variant, fits: Callable[[Estimate], bool], by: Variant) -> bool:
-        """Whether another variant takes no more time and less memory, as it is and with the plans
-        that are known, so that it most likely has to recompute less. What was found at the prices
-        of the grid is refined all the same: between two of them that need not be so."""
+        """Whether another variant takes no more time and memory, unmodified and with the known
+        plans, so that it most likely has to recompute less. The best plan at the grid prices is
+        refined all the same: between two of them this need not hold."""
         whole_bytes = self._search(one).estimate(None).temp_bytes
         return (
             by.added_seconds <= one.added_seconds
@@ -154,7 +156,7 @@ class Search:
 
     @functools.cached_property
     def _undone(self) -> Variant | None:
-        """The program without the user's checkpoints; None where that is worth nothing."""
+        """Returns the program without the user's checkpoints; None where that gains nothing."""
         undone = self._variants.of(UNDO) if UNDO in self._moves else None
         if undone is None:
             return None
@@ -162,9 +164,9 @@ class Search:
         return undone if undone.added_seconds < -worth_s else None
 
     def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
-        """The moves that others are made behind: none, and undone checkpoints.
+        """Returns the moves that others are made after: none, and undone checkpoints.
 
-        The better one by what was found is the first.
+        The better one by the estimates so far is the first.
         """
         if self._undone is None:
             return [""]
@@ -216,18 +218,19 @@ class Search:
                 return
 
     def lowest(self) -> list[Estimate]:
-        """Estimates with little memory, of all variants; the program as it is first."""
+        """Returns estimates with little memory, of all variants; the unmodified program first."""
         found: list[Estimate] = [self.estimate(None)]
         for variant in self._tried(lambda _: False):
             found += self._lowest_of(variant)
         return found
 
     def try_lowest_behind(self, candidate: Candidate | None) -> None:
-        """Tries what has little memory behind the moves of a candidate alone."""
+        """Tries candidates of little memory after the moves of a candidate alone."""
         self._lowest_of(self._variants.made_by(candidate))
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
-        """The variants to search, the plainest first; which ones depends on what was found."""
+        """Yields the variants to search, the simplest first; which ones depends on the estimates so
+        far."""
         for moves in self._specs(fits):
             variant = self._variants.of(moves)
             if variant is not None:
@@ -257,7 +260,8 @@ class Search:
         return found
 
     def _speed_up(self, variant: Variant) -> float:
-        """Tries what makes a variant's loops faster, where it is worth it; gives the seconds."""
+        """Tries moves that make a variant's loops faster, where that gains time; returns the
+        seconds."""
         fastest = variant.model.loops.fastest if RECOMPUTE in self._moves else None
         if fastest is None:
             return 0.0
@@ -291,7 +295,7 @@ class Search:
         if not bases:
             return
         search = self._search(variant)
-        # Of the program without moves to the last step: no plan is to be slower than that one.
+        # Up to the last step of the program without moves: no plan is to be slower than that one.
         precision_s = _PRECISION * self.step_seconds if variant.moves else 0.0
         best = self._best(fits)
         worth_s = math.inf if best is None else best.seconds - variant.added_seconds
@@ -336,7 +340,7 @@ class Search:
 
 @dataclass(frozen=True)
 class _Trials:
-    """What moves may ask of a search, behind others that are made first."""
+    """A move's view of the search, for moves after others."""
 
     search: Search
     start: str
@@ -377,7 +381,7 @@ def _joined(*moves: str) -> str:
 
 
 def _lifted(variant: Variant, found: Estimate) -> Estimate:
-    """An estimate of the variant's own program as one of the whole plan."""
+    """Returns an estimate of the variant's own program as one of the whole plan."""
     if not variant.moves:
         return found
     candidate = (
@@ -391,7 +395,7 @@ def _lifted(variant: Variant, found: Estimate) -> Estimate:
 
 
 def _lowered(variant: Variant, found: Estimate) -> Estimate:
-    """The inverse of `_lifted`."""
+    """Returns an estimate of the whole plan as one of the variant's own program."""
     if not variant.moves or found.candidate is None:
         return found
     return dataclasses.replace(
@@ -402,7 +406,7 @@ def _lowered(variant: Variant, found: Estimate) -> Estimate:
 
 
 def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
-    """What was measured of a variant, as of its own program."""
+    """Returns the measurements of a variant, as measurements of its own program."""
     return [
         dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
         for each in tried

@@ -1,4 +1,5 @@
-"""Plans that decide the same in every iteration of a program's loops: what a loop is split by."""
+"""Plans that decide the same in every iteration of a program's loops, from which loops are
+split."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ def uniform_plans(
     columns: Sequence[Candidate] = (LOOPS_ALONE,),
     most_seconds: float = math.inf,
 ) -> list[UniformPlan]:
-    """The plans of columns at the grid prices for the model's module, in which ``group`` is whole.
+    """Returns the plans of columns at the grid prices for the model's module, in which ``group`` is
+    whole.
 
-    Where several prices decide the same for loops, the plan is estimated once. Plans that take so
-    long that no split into one of them and another adds ``most_seconds`` or less are left out.
+    Where several prices decide the same for loops, the plan is estimated once. A plan is left out
+    if no split into it and another adds ``most_seconds`` or less.
     """
     prices = _deciding(model)
     candidates = [dataclasses.replace(each, price=price) for each in columns for price in prices]
@@ -42,7 +44,8 @@ def uniform_plans(
 
 
 def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
-    """An estimate for the model's module, in which ``group`` is whole, as a plan for that."""
+    """Returns an estimate for the model's module, in which ``group`` is whole, as a plan for
+    that."""
     effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
     numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)
     rewritten = [effects[number] for number in numbers if number in effects]
@@ -53,16 +56,16 @@ def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformP
 
 
 def stacked_bytes(model: Model, group: LoopGroup) -> int:
-    """What the stacks of a group's loops take of a device."""
+    """Returns the bytes of the stacks of a group's loops on a device."""
     updates = (stack.stack.update.results[0] for stack in group.stacks)
     return sum(model.device.bytes_of(update) or 0 for update in updates)
 
 
 def _deciding(model: Model) -> list[int]:
-    """The least price of the grid for each decision about loops.
+    """Returns the least price of the grid for each decision about loops.
 
-    Between two prices that decide the same nothing else is decided: a cut of least weight and price
-    at both of them is one at each price between, but for rounding.
+    Two prices that decide the same agree with all between: a cut of least weight and price at both
+    of them is one at each price between, but for rounding.
     """
     found: list[int] = []
     waiting = [range(EXPENSIVE_PRICES), range(EXPENSIVE_PRICES, PRICES)]

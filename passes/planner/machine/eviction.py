@@ -1,11 +1,11 @@
-"""Plans near the optimum of a scheduling problem: evictions at the peak, and what repairs them.
+"""Plans near the optimum of a scheduling problem, found by evictions at the peak and repairs.
 
-The search starts from the program as it is. At the place of most memory it evicts what adds the
-least time for the bytes that it frees, until the bound holds: a buffer that is alive there and not
-read, or several that are made from one which is kept in their place. Then it keeps again what fits
-after all, or carries it from one window into the next. Then it keeps the dearest node that runs
-again, evicts others for it, and goes on from there where that takes less time. It is no proof of
-anything; `benchmarks.optimality_gap` has how far from the optimum it ends.
+The search starts from the unmodified program. At the place of most memory it evicts what adds the
+least time for the bytes that it frees, until the bound holds: a buffer that is live there and not
+read, or several that are computed from one which is kept instead. Then it keeps again the nodes
+that still fit, or carries them from one window into the next. Then it keeps the most expensive node
+that runs again, evicts others for it, and continues from there if that takes less time. It proves
+nothing; `benchmarks.optimality_gap` reports how far from the optimum it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .problem import SchedulingProblem
 from .windowed import ALWAYS, WindowedMachine, WindowedPlan, WindowedRun
 
 _TRIED = 4
-"""How many evictions at a place are put into the machine, the ones of the best ratio first."""
+"""How many evictions at a place are run in the machine, the ones of the best ratio first."""
 
 _LONG = 200
 """Of more nodes than this, several evictions are made before the machine runs again."""
@@ -33,8 +33,8 @@ _LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True, order=True)
 class _Eviction:
-    """A node that is not kept from a read at one step to that at another, and what then runs again
-    with it, as it is not alive either."""
+    """A node that is not kept from a read at one step to a read at another, and the other nodes
+    that then run again since they are not live either."""
 
     node: int
     first: int
@@ -49,7 +49,7 @@ _Found = tuple[WindowedPlan, WindowedRun]
 
 
 class Evictions:
-    """The search in one problem, of which all steps from the first stage on are stages; pure."""
+    """The search in one problem, in which all steps from the first stage on are stages; pure."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
         nodes = problem.nodes
@@ -68,9 +68,9 @@ class Evictions:
         self._left = 0
 
     def within(self, limit_bytes: int) -> WindowedPlan | None:
-        """The plan of least added time that is found within a peak.
+        """Returns the plan of least added time that is found within a peak.
 
-        The one of least memory where none holds that; None where nothing runs again in it.
+        If none holds the peak, it is the plan of least memory; None where nothing runs again in it.
         """
         self._left = _WORK
         plan, ran = self._repaired(WindowedPlan(list(self._stages[:1])), limit_bytes)
@@ -86,9 +86,10 @@ class Evictions:
     def _repaired(
         self, plan: WindowedPlan, limit_bytes: int, locked: frozenset[int] = frozenset()
     ) -> _Found:
-        """The plan with evictions until it holds the bound, ``locked`` nodes left where they are.
+        """Returns the plan with evictions until it holds the bound, ``locked`` nodes left
+        unchanged.
 
-        Of those on the way the one of least memory, where nothing is left to evict.
+        If no eviction is left, it is the plan of least memory among those on the way.
         """
         ran = self._run(plan)
         least = plan, ran
@@ -99,7 +100,7 @@ class Evictions:
                 kept = self._made_for(ran, place) - locked
                 if not kept:
                     break
-                # What leads to no plan is undone, and not done again.
+                # An eviction that leads to no plan is undone, and not tried again.
                 plan, locked = plan.copy(), locked | kept
                 for node in kept:
                     plan.until.pop(node, None)
@@ -117,7 +118,8 @@ class Evictions:
     def _best_of(
         self, plan: WindowedPlan, ran: WindowedRun, options: Sequence[_Option], limit_bytes: int
     ) -> _Found:
-        """The plan with the option that adds the least time for what it takes off all peaks."""
+        """Returns the plan with the option that adds the least time for the bytes it removes from
+        all peaks."""
         found: list[tuple[tuple[bool, float], int, _Found]] = []
         over = _over(ran, limit_bytes)
         for number, (_, evictions) in enumerate(options):
@@ -132,7 +134,7 @@ class Evictions:
     def _several(
         self, plan: WindowedPlan, ran: WindowedRun, options: Sequence[_Option], excess: int
     ) -> WindowedPlan:
-        """The plan with the first options that free half of what is too much."""
+        """Returns the plan with the first options that free half of the excess."""
         done: set[int] = set()
         for _, evictions in options:
             nodes = {eviction.node for eviction in evictions}
@@ -151,7 +153,7 @@ class Evictions:
         limit_bytes: int,
         locked: frozenset[int],
     ) -> Iterator[_Option]:
-        """What may be evicted at a place."""
+        """Yields the evictions that are possible at a place."""
         excess = ran.memory[place] - limit_bytes
         alive = {
             node: made
@@ -159,7 +161,7 @@ class Evictions:
             if (later := ran.reads[made]) and later[-1] > place
         }
         from_one: dict[int, dict[int, tuple[float, _Eviction]]] = {}
-        """By a node that is kept in place of others: these, and the time that each adds."""
+        """By a node that is kept in place of others: these others, and the time that each adds."""
         for node, made in alive.items():
             if not self._may_run_again[node] or node in locked:
                 continue
@@ -192,7 +194,8 @@ class Evictions:
     def _in_place_of(
         self, source: int, known: dict[int, tuple[float, _Eviction]], excess: int
     ) -> Iterator[_Option]:
-        """Two nodes or more that are evicted, while what all of them are made from is kept."""
+        """Yields evictions of two nodes or more that free memory while their common source is
+        kept."""
         gained, added_s = -self._bytes[source], 0.0
         evictions: list[_Eviction] = []
         for node in sorted(known, key=lambda node: (known[node][0] / self._bytes[node], node)):
@@ -207,11 +210,11 @@ class Evictions:
     def _chain(
         self, plan: WindowedPlan, node: int, step: int, alive: dict[int, int], reach: int
     ) -> tuple[float, list[int], tuple[int, ...]]:
-        """The time of running a node again before a step, the nodes that are kept for that, and
-        those that run again with it.
+        """Returns the time of running a node again before a step, the nodes that are kept for that,
+        and those that run again with it.
 
-        Kept is what cannot run again; with a ``reach`` of 1 all that it reads, with one of 2 the
-        first dear one on each way. What is ``alive`` in any case costs nothing.
+        Nodes that cannot run again are kept; with a ``reach`` of 1 all that it reads, with one of 2
+        the first expensive one on each path. Nodes that are ``alive`` in any case cost nothing.
         """
         added_s = 0.0
         again: list[int] = []
@@ -246,9 +249,9 @@ class Evictions:
         return plan
 
     def _begin(self, plan: WindowedPlan, ran: WindowedRun, first: int, last: int) -> int:
-        """The begin of a window behind one step and up to another; a new one if there is none.
+        """Returns the begin of a window after one step and up to another; a new one if none exists.
 
-        It is where the least work that runs again is read across, which has to run once more.
+        It is where the least work that runs again is read across, since that has to run once more.
         """
         number = bisect_right(plan.begins, last)
         if number and plan.begins[number - 1] > first:
@@ -272,14 +275,15 @@ class Evictions:
         return begin
 
     def _made_for(self, ran: WindowedRun, place: int) -> frozenset[int]:
-        """What a step reads of what runs again before it."""
+        """Returns the nodes that run again before a step and that it reads."""
         step = ran.steps[place]
         start = bisect_left(ran.steps, step)
         stop = bisect_right(ran.steps, step) - 1
         return frozenset(ran.sequence[start:stop]) & frozenset(self._operands[step])
 
     def _kept_again(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
-        """Keeps longer what fits, the dearest first, and joins windows, until nothing changes."""
+        """Keeps nodes that fit for longer, the most expensive first, and joins windows, until
+        nothing changes."""
         before = None
         while before is not ran and self._left > 0:
             before = ran
@@ -297,7 +301,7 @@ class Evictions:
         return plan, ran
 
     def _carried(self, plan: WindowedPlan, ran: WindowedRun, node: int, limit_bytes: int) -> _Found:
-        """Carries what a node made in a window into later ones, in place of running it there."""
+        """Carries a node's result in a window into later ones, instead of running it there."""
         steps = [ran.steps[place] for place in ran.again() if ran.sequence[place] == node]
         for earlier, later in pairwise(steps):
             other = plan.copy()
@@ -330,7 +334,7 @@ class Evictions:
         return plan, ran
 
     def _may_fit(self, ran: WindowedRun, node: int, until: int, limit_bytes: int) -> bool:
-        """Whether a node fits where it is not alive, if all that it is made from is gone there."""
+        """Whether a node fits where it is not live, if all its sources are freed there."""
         freed = sum(self._bytes[operand] for operand in self._operands[node])
         most = limit_bytes - self._bytes[node] + freed
         end: int | None = None
@@ -347,7 +351,7 @@ class Evictions:
     def _better(
         self, plan: WindowedPlan, ran: WindowedRun, other: WindowedPlan, limit_bytes: int
     ) -> _Found:
-        """The other plan where it holds the bound in less time."""
+        """Returns the other plan where it holds the bound in less time."""
         if self._left <= 0:
             return plan, ran
         found = self._run(other)
@@ -355,7 +359,8 @@ class Evictions:
         return (other, found) if gains and found.peak_bytes <= limit_bytes else (plan, ran)
 
     def _exchanged(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
-        """Keeps one dear node after the other and evicts others for it, while time is saved."""
+        """Keeps one expensive node after the other and evicts others for it, while time is
+        saved."""
         tried: set[int] = set()
         while self._left > 0:
             node = next((node for node in self._dearest(ran) if node not in tried), None)
@@ -374,7 +379,7 @@ class Evictions:
         return plan, ran
 
     def _dearest(self, ran: WindowedRun) -> list[int]:
-        """The nodes that run again, by the time that this takes in all."""
+        """Returns the nodes that run again, by their total time."""
         spent: dict[int, float] = {}
         for place in ran.again():
             node = ran.sequence[place]
@@ -383,5 +388,5 @@ class Evictions:
 
 
 def _over(ran: WindowedRun, limit_bytes: int) -> int:
-    """What is above the bound, over all places."""
+    """Returns the bytes above the bound, over all places."""
     return sum(found - limit_bytes for found in ran.memory if found > limit_bytes)

@@ -1,4 +1,5 @@
-"""Plans of the machine as clones that `remat` writes, and clones as what the machine runs."""
+"""Converts plans of the machine to clones that `remat` writes, and clones to plans of the
+machine."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from .problem import BlockMachine, unmodified
 from .windowed import WindowedPlan, WindowedRun
 
 _WORTH_SINKING = 0.99
-"""Operations are sunk where that leaves at most this share of the memory that is too much, or of
-the added time."""
+"""Operations are sunk where that leaves at most this share of the excess memory, or of the added
+time."""
 
 _SHORT = 200
-"""Of more nodes than this, they are sunk only where nothing else holds."""
+"""In longer problems operations are sunk only where no other plan holds."""
 
 _Pairs = frozenset[tuple[int, int]]
 _Key = tuple[bool, tuple[int, ...], _Pairs, _Pairs]
@@ -27,8 +28,9 @@ _Key = tuple[bool, tuple[int, ...], _Pairs, _Pairs]
 class EvictedPlans:
     """The clones of plans by evictions in one block, cached; pure.
 
-    There are two kinds. What is fused into a kernel of the backward pass stands in the block before
-    it, and reads there what the kernel reads: a plan leaves it there, or sinks it to the kernel.
+    There are two kinds. An operation that is fused into a kernel of the backward pass comes before
+    it in the block, and reads there what the kernel reads: a plan leaves it there, or sinks it to
+    the kernel.
     """
 
     def __init__(self, forward: ForwardValues) -> None:
@@ -42,18 +44,18 @@ class EvictedPlans:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """The peak of the block in the machine, from which is evicted."""
+        """Returns the peak of the block in the machine, from which evictions start."""
         return unmodified(self.machine.problem).peak_bytes
 
     def at(self, limit_bytes: int) -> CloneSchedule | None:
-        """What is evicted to hold a peak of the machine, or comes nearest to that; None for
-        nothing."""
+        """Returns the evictions that hold a peak of the machine, or come nearest to it; None where
+        nothing is evicted."""
         if limit_bytes not in self._found:
             self._found[limit_bytes] = self._within(limit_bytes)
         return self._found[limit_bytes]
 
     def run(self, schedule: CloneSchedule) -> WindowedRun:
-        """What the machine makes of clones."""
+        """Runs clones in the machine."""
         evictions = self._sunk if schedule.sinkable else self._in_place
         return evictions.machine.run(plan_of(self.machine, schedule))
 
@@ -80,10 +82,10 @@ class EvictedPlans:
 
 
 def schedule_of(machine: BlockMachine, plan: WindowedPlan, *, sinks: bool = False) -> CloneSchedule:
-    """The clones of a plan: by window, what it does not keep."""
+    """Returns the clones of a plan: by window, the values that it does not keep."""
     forward, nodes = machine.forward, range(len(machine.problem.nodes))
     border = forward.borders.highest
-    # What is fused into a stage stands in the block between this one and the one before.
+    # An operation fused into a stage is in the block between this stage and the one before.
     positions = [border, *(machine.positions[begin - 1] + 1 for begin in plan.begins[1:])]
     bounds = [*positions, len(forward.graph.ops)]
     kept = [[node for node in nodes if plan.is_kept(node, begin)] for begin in plan.begins]
@@ -93,7 +95,7 @@ def schedule_of(machine: BlockMachine, plan: WindowedPlan, *, sinks: bool = Fals
         forward,
         [Window(range(first, stop), range(border)) for first, stop in pairwise(bounds)],
         [machine.values_of(some) for some in kept],
-        # Clones of what is fused have XLA hold what is saved, where it holds more by itself.
+        # Clones of fused values make XLA keep the saved ones, where it would keep more by itself.
         [some & sinkable if machine.holds_less else some for some in fused],
         [gate for gate in machine.gates if gate not in sinkable],
         [machine.values_of(plan.carried_into(begin)) for begin in plan.begins],
@@ -102,9 +104,10 @@ def schedule_of(machine: BlockMachine, plan: WindowedPlan, *, sinks: bool = Fals
 
 
 def plan_of(machine: BlockMachine, schedule: CloneSchedule) -> WindowedPlan:
-    """The inverse of `schedule_of`, of any clones: a node runs again where a result is cloned.
+    """Returns the plan of any clones, as the inverse of `schedule_of`: a node runs again where a
+    result is cloned.
 
-    Where a value that is not cloned is fused in the machine, what it is made from is kept.
+    Where a value that is not cloned is fused in the machine, its sources are kept.
     """
     problem, graph = machine.problem, machine.forward.graph
     node_of = {

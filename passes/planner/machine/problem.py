@@ -1,15 +1,15 @@
 """The abstract machine in which schedules are compared: nodes in an order, some of them run again.
 
 A node is an operation that writes one buffer. The nodes run in the order of the program. Before
-some of them, the stages, earlier nodes may run again. A buffer takes its bytes from the node that
+some of them, the stages, earlier nodes may run again. A buffer is in memory from the node that
 writes it to the last node that reads it before it is written again; to free it costs nothing.
 
-A block as a problem of the abstract machine: its kernels are the nodes.
+A block becomes a problem of the abstract machine: its kernels are the nodes.
 
 A fused value takes no memory, so that a chain of elementwise operations is one node with its
-reader. In the block as it is XLA may fuse a value into several readers and keep all that it is made
-from instead. Where the value is smaller, as the sum in a residual connection or a mask is, saving
-it is what pays: such a value is a node.
+reader. In the unmodified block XLA may fuse a value into several readers and keep all its sources
+instead. Where the value is smaller, e.g. the sum in a residual connection or a mask, saving the
+value itself is better: it is a node.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class MachineNode:
 
     Attributes:
       bytes: the buffer that it writes; 0 if the buffer is in memory in any case.
-      seconds: what it takes to run it once more.
+      seconds: the time of running it once more.
       operands: the nodes whose buffers it reads, in ascending order.
       recomputable: whether it may run again.
       inner_bytes: memory that it takes only while it runs.
-      requests: operands, each with the step from which on it has to be there: operations that are
-        fused into a node stand in the block before it, and read what is there at their place. Both
-        are sorted; an operand may be requested several times, and is at the node itself where it is
-        not among them.
+      requests: operands, each with the step from which on it has to be in memory: operations that
+        are fused into a node come before it in the block, and read their operands there. Both are
+        sorted; an operand may be requested several times, and is read at the node itself if it has
+        no request.
     """
 
     bytes: int
@@ -56,8 +56,8 @@ class MachineNode:
 class SchedulingProblem:
     """Nodes in the order of the program; each reads only earlier ones.
 
-    Before a node of ``stages`` all may run again that this node is computed from, each to be read
-    by this node or by another one that runs again there: nothing runs again in advance.
+    Before a node of ``stages`` all nodes may run again that it is computed from, each to be read by
+    this node or by another one that runs again there: nothing runs again in advance.
     """
 
     nodes: tuple[MachineNode, ...]
@@ -65,7 +65,8 @@ class SchedulingProblem:
 
     @cached_property
     def again(self) -> Mapping[int, tuple[int, ...]]:
-        """By stage, the nodes that may run again before it, in order; stages without one left out.
+        """Returns, by stage, the nodes that may run again before it, in order; stages without one
+        left out.
 
         These are the recomputable operands, and the recomputable operands of those.
         """
@@ -86,7 +87,7 @@ class SchedulingProblem:
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """By node, the nodes that read it, in order."""
+        """Returns, by node, the nodes that read it, in order."""
         users: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for operand in node.operands:
@@ -96,7 +97,7 @@ class SchedulingProblem:
 
 @dataclass(frozen=True)
 class MachineRun:
-    """A sequence of nodes, and what it takes.
+    """A sequence of nodes, and its memory and time.
 
     Attributes:
       sequence: the nodes in the order in which they run.
@@ -109,7 +110,7 @@ class MachineRun:
     seconds: float
 
     def again(self) -> dict[int, tuple[int, ...]]:
-        """By node of the program, the nodes that run again since the one before it."""
+        """Returns, by node of the program, the nodes that run again since the one before it."""
         found: dict[int, tuple[int, ...]] = {}
         pending: list[int] = []
         following = 0
@@ -152,7 +153,8 @@ def run(problem: SchedulingProblem, sequence: Sequence[int]) -> MachineRun:
 
 
 def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
-    """Every node runs once in order, and again only before a stage that is computed from it."""
+    """Raises unless every node runs once in order, and again only before a stage computed from
+    it."""
     following = 0
     pending: list[int] = []
     for number in sequence:
@@ -174,21 +176,21 @@ def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
 
 
 def unmodified(problem: SchedulingProblem) -> MachineRun:
-    """The program as it is."""
+    """Returns the run of the unmodified program."""
     return run(problem, range(len(problem.nodes)))
 
 
 _SMALLER = 0.75
-"""A value is worth saving in place of what it is made from if it takes at most this share."""
+"""A value is worth saving instead of its sources if it takes at most this share of them."""
 
 _NO_LESS = 0.98
 """A block takes less in the machine if it takes less than this share."""
 
 
 class BlockMachine:
-    """The problem of a block, and which of its nodes a value of the block is made from.
+    """The problem of a block, and which of its nodes a value of the block is computed from.
 
-    Kernels behind the block's highest border are the stages, those before it may run again.
+    Kernels after the block's highest border are the stages; those before it may run again.
     """
 
     def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
@@ -198,23 +200,23 @@ class BlockMachine:
         self._kernels = Kernels(trace)
         self._returned = frozenset(self._kernels.returned())
         self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(as_it_is)
-        """Whether the block takes less in the machine, by such values, than XLA makes it take."""
+        """Whether the block, with such values saved, takes less in the machine than in XLA."""
         maker, buffer = self._kernels.maker, self._kernels.buffer
         self._made_from = [
             frozenset([maker[buffer[source]] for source in sources]) - {-1}
             for sources in _sources(trace, self._kernels)
         ]
-        """By value, the nodes that write what it lies in or is made from."""
+        """By value, the nodes that write its buffer or the values that it is computed from."""
         self._fused = _fused(trace, self._kernels)
 
     @property
     def positions(self) -> Sequence[int]:
-        """By node, the position in the block of the operation that it ends with."""
+        """Returns, by node, the position in the block of the operation that it ends with."""
         return self._kernels.positions
 
     @cached_property
     def problem(self) -> SchedulingProblem:
-        """The problem where what is fused stays where it stands."""
+        """Returns the problem where fused operations stay in their place."""
         kernels, border = self._kernels, self.forward.borders.highest
         nodes = tuple(self._node(number) for number in range(len(kernels.positions)))
         stages = frozenset(n for n, position in enumerate(kernels.positions) if position >= border)
@@ -222,14 +224,14 @@ class BlockMachine:
 
     @cached_property
     def sunk_problem(self) -> SchedulingProblem:
-        """The problem where what is `sinkable` stands right before its kernel."""
+        """Returns the problem where `sinkable` operations are right before their kernel."""
         nodes = self._with_requests(self.problem.nodes, self.sinkable)
         return SchedulingProblem(nodes, self.problem.stages)
 
     def _with_requests(
         self, nodes: Sequence[MachineNode], sunk: frozenset[int]
     ) -> tuple[MachineNode, ...]:
-        """The nodes, each with what it requests, those in the forward pass without."""
+        """Returns the nodes, each with its requests; those in the forward pass have none."""
         kernels, border = self._kernels, self.forward.borders.highest
         requests = _requests(kernels, border, sunk)
         return tuple(
@@ -260,7 +262,7 @@ class BlockMachine:
         )
 
     def _requested(self, requests: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        """What a stage reads, and the step before which it does."""
+        """Returns the nodes that a stage reads, each with the step before which it does."""
         kernels = self._kernels
         found = {
             (kernels.maker[kernels.buffer[value]], bisect_left(kernels.positions, position))
@@ -269,14 +271,14 @@ class BlockMachine:
         return tuple(sorted(each for each in found if each[0] >= 0))
 
     def fused_from(self, nodes: Collection[int]) -> frozenset[int]:
-        """The values that are fused and made of nothing but what nodes write."""
+        """Returns the values that are fused and computed only from results of the nodes."""
         kept = frozenset(nodes)
         return frozenset([value for value, made in enumerate(self._made_from) if made <= kept])
 
     @cached_property
     def sinkable(self) -> frozenset[int]:
-        """The values behind the border that may be made right before the kernel they are fused
-        into: of nothing but values in memory and such values. Sums over devices are left be."""
+        """Returns the values after the border that may be computed right before the kernel they are
+        fused into: only from values in memory and such values. Sums over devices are left out."""
         forward, trace, graph = self.forward, self._kernels.trace, self.forward.graph
         in_memory, border = _in_memory(trace, self._kernels), forward.borders.highest
         found: set[int] = set()
@@ -298,7 +300,8 @@ class BlockMachine:
 
     @cached_property
     def gates(self) -> Sequence[int]:
-        """The values in memory that clones may wait for, in the order of their producers."""
+        """Returns the values in memory that clones may wait for, in the order of their
+        producers."""
         kernels, forward = self._kernels, self.forward
         made = {
             value
@@ -310,12 +313,12 @@ class BlockMachine:
         return sorted({*forward.gates, *made}, key=lambda v: (forward.graph.producers[v], v))
 
     def values_of(self, nodes: Iterable[int]) -> frozenset[int]:
-        """The values that nodes write."""
+        """Returns the values that nodes write."""
         return frozenset(value for node in nodes for value in self._kernels.makes[node])
 
 
 def _peak_bytes(kernels: Kernels) -> int:
-    """The most bytes that are alive at a time, each buffer up to its last reader."""
+    """Returns the most bytes that are live at a time, each buffer up to its last reader."""
     freed = [0] * len(kernels.positions)
     total = most = 0
     for number, (size, users) in enumerate(zip(kernels.written_bytes, kernels.users, strict=True)):
@@ -327,7 +330,7 @@ def _peak_bytes(kernels: Kernels) -> int:
 
 
 def _with_saveable(trace: OpTrace, kernels: Kernels, forward: ForwardValues) -> OpTrace:
-    """The trace, in which fused values that are worth saving are in memory."""
+    """Returns the trace, in which fused values that are worth saving are in memory."""
     graph, in_memory = forward.graph, _in_memory(trace, kernels)
     border = forward.borders.highest
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
@@ -348,7 +351,7 @@ def _with_saveable(trace: OpTrace, kernels: Kernels, forward: ForwardValues) -> 
             and (len(graph.users[made]) > 1 or max(graph.users[made], default=-1) >= border)
             and trace.sizes[made] <= _SMALLER * held
         ):
-            # Operands are fused into it, its result is in memory.
+            # Its operands are fused into it, and its result is in memory.
             uses[position] = BufferUse.REDUCTION
             in_memory[made] = True
         if in_memory[made]:
@@ -364,7 +367,8 @@ def _in_memory(trace: OpTrace, kernels: Kernels) -> list[bool]:
 
 
 def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
-    """By value, the values in memory that it lies in or is made from, without inputs."""
+    """Returns, by value, the values in memory that hold it or that it is computed from, without
+    inputs."""
     in_memory = _in_memory(trace, kernels)
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     for reads, makes in zip(trace.reads, trace.makes, strict=True):
@@ -377,15 +381,17 @@ def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
 def _requests(
     kernels: Kernels, border: int, sunk: frozenset[int]
 ) -> dict[int, frozenset[tuple[int, int]]]:
-    """By operation in memory, the values in memory that it is made from, and where they are read.
+    """Returns, by operation in memory, the values in memory that it is computed from, and where
+    they are read.
 
-    That is the position of the first operation behind the border on the way from the value, those
-    that make what is ``sunk`` left out.
+    The place of a read is the position of the first operation after the border on the path from the
+    value, operations that compute ``sunk`` values left out.
     """
     trace = kernels.trace
     in_memory = _in_memory(trace, kernels)
     fused: list[frozenset[tuple[int, int]]] = [frozenset()] * len(trace.sizes)
-    """By value that is not in memory; the position is -1 as long as it is before the border."""
+    """The requests of values that are not in memory; the position is -1 for reads before the
+    border."""
     requests: dict[int, frozenset[tuple[int, int]]] = {}
     for position, (reads, makes) in enumerate(zip(trace.reads, trace.makes, strict=True)):
         here = position if position >= border and sunk.isdisjoint(makes) else -1
@@ -402,7 +408,7 @@ def _requests(
 
 
 def _fused(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
-    """By value, the operations that are done inside of each kernel that reads it."""
+    """Returns, by value, the operations that are computed inside of each kernel that reads it."""
     in_memory = _in_memory(trace, kernels)
     fused: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     operations = zip(trace.reads, trace.makes, strict=True)

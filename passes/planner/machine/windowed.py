@@ -1,8 +1,8 @@
-"""Plans of the machine by windows, and what it runs of them.
+"""Plans of the machine by windows, and their runs in it.
 
 Such a plan has windows of the stages, and for each node that may run again the last stage for which
-its first result is kept. Behind that the node runs again where it is read, once in a window, unless
-what it made in the window before is carried into this one.
+its first result is kept. After that the node runs again where it is read, once in a window, unless
+its result in the window before is carried into this one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from .problem import SchedulingProblem
 
 ALWAYS = 1 << 30
-"""A stage behind all others: what is kept for it is kept for every window."""
+"""A stage after all others: a node that is kept for it is kept for every window."""
 
 
 @dataclass
 class WindowedPlan:
-    """What is kept until when.
+    """The stages until which nodes are kept.
 
     Attributes:
       begins: the stages at which windows begin, in order; the first window begins at the first.
       until: by node, the last stage for which its first result is kept; the nodes that are not in
         it are always kept. It counts by whole windows, at the stages at which they begin.
-      carried: nodes, each with the begin of a window that has what ran again in the window before.
+      carried: nodes, each with the begin of a window that reuses their results in the window
+        before.
     """
 
     begins: list[int]
@@ -36,22 +37,22 @@ class WindowedPlan:
         return WindowedPlan(list(self.begins), dict(self.until), set(self.carried))
 
     def is_kept(self, node: int, stage: int) -> bool:
-        """Whether the node's first result is there for a stage, or a window that begins there."""
+        """Whether the node's first result is kept for a stage, or a window that begins there."""
         return self.until.get(node, ALWAYS) >= stage
 
     def carried_into(self, begin: int) -> list[int]:
-        """The nodes that the window beginning there has from the one before."""
+        """Returns the nodes whose results are carried into the window beginning there."""
         return sorted(node for node, at in self.carried if at == begin)
 
     def split(self, begin: int) -> None:
-        """Begins a window there, into which is carried what was carried over its begin."""
+        """Begins a window there; nodes that were carried over its begin are carried into it."""
         number = bisect_right(self.begins, begin)
         if number < len(self.begins):
             self.carried.update((node, begin) for node in self.carried_into(self.begins[number]))
         self.begins.insert(number, begin)
 
     def without(self, begin: int) -> WindowedPlan:
-        """The plan with the window that begins there joined to the one before."""
+        """Returns the plan with the window that begins there joined to the one before."""
         return WindowedPlan(
             [one for one in self.begins if one != begin],
             dict(self.until),
@@ -61,7 +62,7 @@ class WindowedPlan:
 
 @dataclass(frozen=True)
 class WindowedRun:
-    """A plan put into the machine.
+    """The run of a plan in the machine.
 
     Attributes:
       sequence: by place, the node that runs there.
@@ -82,12 +83,12 @@ class WindowedRun:
         return max(self.memory, default=0)
 
     def again(self) -> Iterator[int]:
-        """The places at which nodes run again."""
+        """Yields the places at which nodes run again."""
         return (p for p, node in enumerate(self.sequence) if node != self.steps[p])
 
 
 class WindowedMachine:
-    """What plans by windows take in one problem; all steps from its first stage on are stages."""
+    """Runs plans by windows in one problem; all steps from its first stage on are stages."""
 
     def __init__(self, problem: SchedulingProblem) -> None:
         nodes = problem.nodes
@@ -101,7 +102,8 @@ class WindowedMachine:
             else list(node.operands)
             for node in nodes
         ]
-        """By node, what it reads at its own place; `_early` has what it requests before."""
+        """By node, the nodes that it reads at its own place; `_early` has those that it requests
+        before."""
         self._early: dict[int, list[tuple[int, int]]] = {}
         self._requested_at: dict[tuple[int, int], list[int]] = {}
         for number, node in enumerate(nodes):
@@ -115,22 +117,22 @@ class WindowedMachine:
         self._may_run_again = [node in again for node in range(len(nodes))]
         start = min(problem.stages, default=len(nodes))
         self._before = [[user for user in users if user < start] for users in problem.users[:start]]
-        """By node before the first stage, those of them that read it: no plan changes them."""
+        """By node before the first stage, its readers before that stage: no plan changes them."""
 
     def run(self, plan: WindowedPlan) -> WindowedRun:
-        """The plan in the machine."""
+        """Runs a plan in the machine."""
         operands, may = self._operands, self._may_run_again
         start = len(self._before)
         sequence, steps = list(range(start)), list(range(start))
         reads = list(map(list, self._before))
         there = list(range(len(operands)))
-        """By node, the place of what the window reads of it."""
+        """By node, the place of the result that the window reads."""
         firsts: dict[int, int] = {}
         """By node that has run again for the window, the place of its first result."""
         missing: set[int] = set()
         """The nodes that have to run again where they are read."""
         waiting: dict[int, set[int]] = {}
-        """By node to come, the places of what it has requested."""
+        """By later node, the places of the results that it has requested."""
         seconds = 0.0
         following = iter([*plan.begins, ALWAYS])
         begin = next(following)
@@ -171,8 +173,8 @@ class WindowedMachine:
         return WindowedRun(sequence, steps, reads, self._memory(sequence, reads), seconds)
 
     def _again(self, missing: Collection[int], wanted: Sequence[int]) -> set[int]:
-        """What runs again for nodes to be there: those of them, and of their operands, that are
-        missing."""
+        """Returns the nodes that run again so that others are in memory: those of them, and of
+        their operands, that are missing."""
         stack = [node for node in wanted if node in missing]
         found = set(stack)
         while stack:
@@ -196,7 +198,7 @@ class WindowedMachine:
         return memory
 
     def request(self, ran: WindowedRun, made: int, reader: int) -> int:
-        """The step before which a reader needs what was made at a place."""
+        """Returns the step before which a reader needs the result of a place."""
         node, step = ran.sequence[made], ran.steps[reader]
         requests = self._requested_at.get((node, step), ())
         if ran.sequence[reader] != step or not requests:
