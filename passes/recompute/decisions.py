@@ -1,7 +1,7 @@
-"""A plan as single decisions, one for each clone: every subset of them is a correct plan.
+"""Divides a plan into decisions, one for each clone: every subset of them is a correct plan.
 
 If the clone of an operation is left out, its readers use the first computation instead: in a
-straight-line block directly (backward operations) or behind their barrier (other clones), in a scan
+straight-line block directly (backward operations) or after their barrier (other clones), in a scan
 through a stack. Clones that have no reader left are left out as well; clones of constants follow
 their readers. A subset is therefore a plan as a cut would make it, with more saved values.
 """
@@ -45,7 +45,7 @@ class BlockDecisions:
             self.decisions = tuple(d for window in self._windows for d in window.decisions())
 
     def restricted_to(self, ids: Collection[str]) -> BlockPlan | None:
-        """The plan with these decisions alone; None if it has none of them."""
+        """Returns the plan with these decisions alone; None if it has none of them."""
         windows: list[WindowPlan] = []
         there: frozenset[ir.Value] = frozenset()
         for window in self._windows:
@@ -59,7 +59,7 @@ class BlockDecisions:
         )
 
     def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
-        """Bytes of values that are no longer saved, and of those saved instead."""
+        """Returns the bytes of values that are no longer saved, and of those saved instead."""
         forward = ForwardValues(self._graph, 0)
         saved = forward.read_across
         cloned = frozenset[ir.Value]().union(*(window.reads for window in windows))
@@ -100,7 +100,8 @@ class _Window:
         ]
 
     def restricted_to(self, ids: frozenset[str], there: frozenset[ir.Value]) -> WindowPlan:
-        """The clones with these decisions; ``there`` are values with clones before the window."""
+        """Returns the clones with these decisions; ``there`` are values with clones before the
+        window."""
         carried = self.plan.carried & there
         allowed = {position for position in self.group if self._id(position) in ids}
         readers = tuple(
@@ -117,13 +118,13 @@ class _Window:
         return WindowPlan(cloned, readers, carried, self.plan.behind)
 
     def results_of(self, plan: WindowPlan) -> set[ir.Value]:
-        """What the clones of a plan are clones of."""
+        """Returns the values that a plan clones."""
         graph = self.graph
         positions = [self._position(op) for group in plan.groups for op in group.cloned]
         return {graph.values[value] for p in positions for value in graph.results[p]}
 
     def _made(self, allowed: set[int], wanted: set[int]) -> set[int]:
-        """The clones that the wanted clones need, of those that are allowed."""
+        """Returns the allowed clones that the wanted clones need."""
         clones = allowed.intersection(self.group)
         return reached(wanted, lambda position: clones & self._makers(position))
 
@@ -131,7 +132,7 @@ class _Window:
         return {self.graph.producers[value] for value in self.graph.operands[position]}
 
     def _group(self, group: CloneGroup, made: set[int]) -> CloneGroup:
-        """The group with these clones alone."""
+        """Returns the group with these clones alone."""
         graph = self.graph
         positions = {self._position(op) for op in group.cloned}
         constants = positions.difference(self.group)
@@ -213,7 +214,7 @@ class ScanDecisions:
         )
 
     def restricted_to(self, ids: Collection[str]) -> ScanPlan | None:
-        """The plan with these decisions alone; None if nothing is left."""
+        """Returns the plan with these decisions alone; None if nothing is left."""
         left_out = [clone for clone in self._clones if clone.decision.id not in ids]
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
         rerun = self._problem.rerun - {clone.loop for clone in left_out}
@@ -254,7 +255,7 @@ class ScanDecisions:
             )
 
     def _stacks_of(self, body: ScanBody, name: str) -> Iterable[_Gone]:
-        """The dropped stacks that no clone's decision covers."""
+        """Yields the dropped stacks that no clone's decision covers."""
         first = self._problem.first[body]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
         gone = {r.stack.number: r for clones in self._sites.of[body] for r in clones.gone}
@@ -281,7 +282,7 @@ class _Clone:
 
 @dataclass(frozen=True)
 class _Gone:
-    """A stack that is dropped, of a body's loop, by its number."""
+    """A dropped stack of a body's loop, by its number."""
 
     decision: Decision
     body: ScanBody
@@ -289,14 +290,14 @@ class _Gone:
 
 
 def _bodies_of(plan: ScanPlan) -> list[ScanBody]:
-    """The bodies of the group of a plan."""
+    """Returns the bodies of the group of a plan."""
     loop = plan.loops[0]
     groups = scan_groups(plan.block, 0, DeviceView())
     return next(group for group in groups if any(loop == body.forward.op for body in group))
 
 
 def _by_body(plans: list[PairPlan], body: ScanBody) -> Iterable[tuple[ScanBody, list[PairPlan]]]:
-    """A body and the bodies inside it, each with the plans of its pairs."""
+    """Yields a body and the bodies inside it, each with the plans of its pairs."""
     yield body, plans
     children = {child.forward.op: child for child in body.children}
     for plan in plans:
@@ -305,5 +306,5 @@ def _by_body(plans: list[PairPlan], body: ScanBody) -> Iterable[tuple[ScanBody, 
 
 
 def _named(what: ir.Operation | ir.Value) -> str:
-    """An operation, or a value's producer, by its name in JAX and its source line."""
+    """Names an operation, or a value's producer, by its name in JAX and its source line."""
     return called(what.location, what.name if isinstance(what, ir.Operation) else "an argument")

@@ -1,4 +1,4 @@
-"""The plan of a module's recomputation: without a budget, of any other maker, and written down."""
+"""The plan of a module's recomputation: its contents, its making without a budget, its writing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from .tables import cloned_operations, recompute_tables
 class RematPlan(base.PlanBase):
     """The plans of the straight-line blocks and of the pairs of loops, outer loops first.
 
-    ``zeros_wait`` is whether zeros that backward loops start from wait for what these wait for.
+    ``zeros_wait`` is whether zeros that backward loops start from wait with the loops' other
+    inputs.
     """
 
     blocks: tuple[BlockPlan, ...] = ()
@@ -46,12 +47,12 @@ class RematPlan(base.PlanBase):
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes of residuals that are no longer saved."""
+        """Returns bytes of residuals that are no longer saved."""
         return sum(part.freed_bytes for part in self.parts)
 
     @property
     def added_bytes(self) -> int:
-        """Bytes of values that are saved instead."""
+        """Returns the bytes of values that are saved instead."""
         return sum(part.added_bytes for part in self.parts)
 
     def summary(self) -> str:
@@ -81,7 +82,8 @@ class RematPlan(base.PlanBase):
         return recompute_tables(self.blocks, self.scans)
 
     def decisions(self) -> tuple[base.Decision, ...]:
-        """One decision for each clone, and for each stack dropped without one; blocks first."""
+        """Returns one decision for each clone, and for each stack dropped without one; blocks
+        first."""
         blocks = [
             d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
         ]
@@ -89,7 +91,7 @@ class RematPlan(base.PlanBase):
         return (*blocks, *scans)
 
     def restricted_to(self, ids: Collection[str]) -> RematPlan:
-        """The plan with these decisions alone."""
+        """Returns the plan with these decisions alone."""
         blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
         scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
         return RematPlan(
@@ -100,7 +102,7 @@ class RematPlan(base.PlanBase):
 
 
 def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
-    """The plan without a budget: cheap work is recomputed where that saves memory."""
+    """Plans without a budget: cheap work is recomputed where that saves memory."""
     code_blocks = list(walk.code_blocks(module.operation))
     rules = memory_rules(target)
     device = DeviceView.of(module, rules)
@@ -120,7 +122,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
 
 
 def apply_plan(plan: RematPlan) -> None:
-    """Writes a plan into the module that it is of."""
+    """Writes a plan into its module."""
     replaced = Replacements()
     for scan in plan.scans:
         apply_scan(scan, replaced)

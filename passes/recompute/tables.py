@@ -1,4 +1,4 @@
-"""The tables of a plan that recomputes: what is not kept any more, and what is in its place."""
+"""The tables of a plan that recomputes: the values no longer kept, and those kept instead."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _KEPT = {
 
 
 def recompute_tables(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> tuple[Table, Table]:
-    """The tables of the plans of straight-line blocks and of loops, the largest values first.
+    """Returns the tables of the plans of straight-line blocks and of loops, the largest values
+    first.
 
-    Values of one line of the program stand in one row. What a loop stacks counts for all of its
-    iterations.
+    Values of one line of the program share a row. A loop's stacks count for all of its iterations.
     """
     rows = _Rows()
     for block in blocks:
@@ -42,7 +42,7 @@ def recompute_tables(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> 
 
 
 def cloned_operations(blocks: Iterable[BlockPlan], scans: Iterable[ScanPlan]) -> int:
-    """The number of operations that are recomputed, those of a loop's body once."""
+    """Returns the number of operations that are recomputed, those of a loop's body once."""
     clones = sum(len(group.recomputed) for block in blocks for group in block.groups)
     return clones + sum(len(scan.runs) for scan in scans)
 
@@ -56,9 +56,9 @@ class _Rows:
     """Values by line, counted.
 
     Attributes:
-      dropped: stacks that are gone.
-      readers: what values are computed again for.
-      kept: what that starts from, and whether it was kept before.
+      dropped: the dropped stacks.
+      readers: the operations that recomputed values are for.
+      kept: the values that recomputation starts from, and whether they were kept before.
     """
 
     dropped: Counter[_Key] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ class _Rows:
     kept: Counter[tuple[Described, int, bool]] = field(default_factory=Counter)
 
     def add_block(self, plan: BlockPlan) -> None:
-        # Groups start from the same values, which are there once.
+        # Groups start from the same values, which are in memory once.
         leaves = {leaf: None for window in plan.windows for leaf in window.kept}
         self.kept.update({(each, 1, True): 1 for each in map(Described.of, leaves)})
         for window in plan.windows:

@@ -1,4 +1,4 @@
-"""Recomputation in straight-line code: which values a block saves, which it recomputes, and where.
+"""Recomputation in straight-line code plans which values a block saves and recomputes, and where.
 
 In the order in which they run:
 

@@ -1,9 +1,9 @@
-"""Borders: the positions in a block across which the most bytes are alive.
+"""Borders are the positions in a block across which the most bytes are live.
 
-What is made before a border and read after it is in memory at a peak of the program. `remat` may
-recompute it after the border instead. In a gradient step the border lies where the forward pass
-ends. A program whose gradient stands inside another one, or with several gradients, has a border
-for each of these peaks; one without any gradient has one where most is alive.
+A value made before a border and read after it is in memory at a peak of the program. `remat` may
+recompute it after the border instead. In a gradient step the border is where the forward pass ends.
+A program with nested gradients, or with several gradients, has a border for each of these peaks;
+one without any gradient has one where most bytes are live.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ...analysis.memory_model.tracer import kernels_of
 from ...analysis.program import FROM_OUTSIDE, Program
 
 _MOST_BORDERS, _LEAST_SHARE = 8, 0.25
-"""The most borders of a block, and the share of the highest one's bytes that is alive across each
-of them."""
+"""The most borders of a block, and the share of the highest one's bytes that is live across each of
+them."""
 
 _PLATEAU = 0.97
-"""Where this share of the most bytes is alive, a border may lie."""
+"""Where this share of the most bytes is live, a border may be placed."""
 
 
 _SCALAR_BYTES = 8
@@ -28,11 +28,11 @@ _SCALAR_BYTES = 8
 
 @dataclass(frozen=True)
 class Borders:
-    """The borders of a block, in order; none where nothing that has a weight is alive across any.
+    """The borders of a block, in order; none where no value with a weight is live across any.
 
     Attributes:
-      positions: what is made before a border and read at it or later is alive across it.
-      highest: the one across which most is alive; the end of the block where there is none.
+      positions: values made before a border and read at it or later are live across it.
+      highest: the one across which most bytes are live; the end of the block where there is none.
     """
 
     positions: tuple[int, ...]
@@ -40,7 +40,7 @@ class Borders:
 
     @classmethod
     def of(cls, graph: Program, weights: Sequence[int]) -> Borders:
-        """The borders of a block. ``weights`` are the bytes that count, by value."""
+        """Returns the borders of a block. ``weights`` are the bytes that count, by value."""
         count = len(graph.ops)
         scalars = _returned_scalars(graph)
         first = _highest(_ranges(graph, weights), range(count), scalars)
@@ -64,7 +64,7 @@ class Borders:
 
 @dataclass(frozen=True)
 class _Range:
-    """A value's live range: the positions where it is made and where it is read last."""
+    """A value's live range: the position of its definition and of its last read."""
 
     made: int
     last: int
@@ -74,7 +74,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Border:
-    """The border of a part of the code: the bytes alive across it, and the ranges in that part."""
+    """The border of a part of the code: the bytes live across it, and the ranges in that part."""
 
     bytes: int
     position: int
@@ -83,7 +83,8 @@ class _Border:
 
 
 def _ranges(graph: Program, weights: Sequence[int]) -> list[_Range]:
-    """The live ranges of values. XLA makes those that are not in memory inside their readers."""
+    """Returns the live ranges of values. XLA computes those that are not in memory inside their
+    readers."""
     in_memory = {value for makes in kernels_of(graph).makes for value in makes}
     return [
         _Range(producer, graph.users[value][-1], weights[value], value in in_memory)
@@ -96,11 +97,11 @@ def _ranges(graph: Program, weights: Sequence[int]) -> list[_Range]:
 
 
 def _highest(ranges: Sequence[_Range], code: range, scalars: Sequence[int]) -> _Border | None:
-    """The highest border; None where nothing in memory is alive across any.
+    """Returns the highest border; None where nothing in memory is live across any.
 
-    Much the same is alive over a stretch: in a gradient step from the last layer's values to the
-    gradients of the loss. If a number that is returned is made there, it is taken for the loss,
-    after which the backward pass begins; else the border lies in the middle.
+    Similar numbers of bytes are live over a stretch: in a gradient step from the last layer's
+    values to the gradients of the loss. If a returned scalar is computed there, it is taken for the
+    loss, after which the backward pass begins; else the border is in the middle.
     """
     bytes_ = max(_alive([one for one in ranges if one.in_memory], code), default=0)
     if not bytes_:
@@ -110,13 +111,13 @@ def _highest(ranges: Sequence[_Range], code: range, scalars: Sequence[int]) -> _
     plateau = [position for position, found in zip(code, alive, strict=True) if found >= least]
     losses = [position for position in scalars if plateau[0] <= position <= plateau[-1]]
     middle = plateau[len(plateau) // 2]
-    # Behind the last operation of the code there is nothing to recompute for.
+    # After the last operation of the code there is nothing to recompute for.
     position = min(losses[-1] + 1, code.stop - 1) if losses else middle
     return _Border(bytes_, position, code, ranges)
 
 
 def _returned_scalars(graph: Program) -> list[int]:
-    """Where the block makes numbers that it returns."""
+    """Returns the positions where the block computes scalars that it returns."""
     returned = graph.operands[-1] if graph.ops else []
     return sorted(
         graph.producers[value]
@@ -126,7 +127,7 @@ def _returned_scalars(graph: Program) -> list[int]:
 
 
 def _alive(ranges: Sequence[_Range], code: range) -> list[int]:
-    """By position of the code, the bytes that are alive across it."""
+    """Returns, by position of the code, the bytes that are live across it."""
     change = [0] * (len(code) + 1)
     for one in ranges:
         change[one.made + 1 - code.start] += one.bytes

@@ -1,8 +1,8 @@
-"""What devices exchange: what XLA's partitioner gathers for those who read it, and sums.
+"""Finds values that devices exchange: those that XLA's partitioner gathers for readers, and sums.
 
-It gathers a value once for all that read it. A clone that reads it behind an optimization barrier,
-or that computes it again, has it gathered once more. Sums over devices are done together, as far as
-none of them is waited for.
+It gathers a value once for all readers. A clone that reads it after an optimization barrier, or
+that computes it again, causes one more gather. Sums over devices are combined, as far as no
+operation waits for one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _FARTHEST = 8
 
 
 def is_parameter(value: ir.Value) -> bool:
-    """Whether a value is an argument split over devices, or made of one by cheap operations."""
+    """Whether a value is an argument split over devices, or computed from one by cheap
+    operations."""
     for _ in range(_FARTHEST):
         op = defining_op(value)
         if op is None:
@@ -35,16 +36,16 @@ def is_parameter(value: ir.Value) -> bool:
 
 
 def is_gathered(value: ir.Value) -> bool:
-    """Whether the partitioner of a sharded program may gather a value for those who read it."""
+    """Whether the partitioner of a sharded program may gather a value for its readers."""
     return is_parameter(value) or _is_integer(value)
 
 
 def gathered_for_both(graph: Program, border: int) -> frozenset[int]:
-    """The values of a sharded block that stay gathered from before the border to behind it.
+    """Returns the values of a sharded block that stay gathered from before the border to after it.
 
-    They are integers, which become the indices of gathers and scatters, and one parameter: the one
-    that products before the border read last, if products behind it read it too, as they read the
-    loss head's. To gather that again would make room for no other parameter, so FSDP too leaves the
+    They are integers, which become the indices of gathers and scatters, and one parameter: the last
+    one that products before the border read, if products after it read it too, as with the loss
+    head's. To gather that again would free memory for no other parameter, so FSDP too leaves the
     last layer's gathered. Values are indices into the graph.
     """
     if not graph.ops or not is_partitioned(graph.ops[0]):
@@ -77,7 +78,7 @@ def may_be_summed(graph: Program, value: int) -> bool:
 
 
 def _is_integer(value: ir.Value) -> bool:
-    """Booleans are none: they are masks."""
+    """Whether a value is an integer, not a boolean: booleans are masks."""
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType):
         return False

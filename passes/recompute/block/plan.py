@@ -1,4 +1,4 @@
-"""The plan of a straight-line block: the groups of clones, and the readers that use them.
+"""Plans a straight-line block: the groups of clones, and the readers that use them.
 
 The values of the block are the vertices of a flow network. A value that can only be saved (an
 argument, the result of a matrix product) is a source, a value that is read after a border is a
@@ -35,7 +35,7 @@ class CloneGroup:
 
     ``leaves`` are the saved values that the clones start from. They pass a barrier, together with
     ``gates`` if there are any; ``gate_readers`` of each then use the barrier's result. The
-    clones at the places in ``sunk`` are read in place of the operation by all that read it there.
+    clones at the places in ``sunk`` replace the operation for all its readers there.
     """
 
     before: ir.Operation
@@ -47,7 +47,7 @@ class CloneGroup:
 
     @property
     def recomputed(self) -> tuple[ir.Operation, ...]:
-        """The operations that run once more."""
+        """Returns the operations that run once more."""
         return tuple(op for place, op in enumerate(self.cloned) if place not in self.sunk)
 
 
@@ -57,7 +57,7 @@ class WindowPlan:
 
     ``readers`` are the operations that use clones, each with the values that it reads; of the
     ``carried`` ones these are clones of the window before. ``behind`` are values that are made
-    behind the border, and that clones may start from.
+    after the border, and that clones may start from.
     """
 
     groups: tuple[CloneGroup, ...]
@@ -67,14 +67,14 @@ class WindowPlan:
 
     @property
     def reads(self) -> frozenset[ir.Value]:
-        """The values of which clones are read in place of others, those by sunk clones included."""
+        """Returns the values whose clones are read instead of them, also by sunk clones."""
         sunk = (group.cloned[place] for group in self.groups for place in group.sunk)
         read = (values for _, values in self.readers)
         return frozenset(itertools.chain(*read, *(op.operands for op in sunk)))
 
     @property
     def kept(self) -> tuple[ir.Value, ...]:
-        """The saved values that the clones start from."""
+        """Returns the saved values that the clones start from."""
         others = self.carried | self.behind
         return tuple(leaf for group in self.groups for leaf in group.leaves if leaf not in others)
 
@@ -113,14 +113,14 @@ def plan_block(block: ir.Block, min_bytes: int, device: DeviceView | None = None
     plan = block_plan(schedule)
     if plan.freed_bytes <= plan.added_bytes:
         return _NOTHING
-    # What XLA makes inside of kernels was never in memory: to save it no longer frees nothing.
+    # Values that XLA computes inside of kernels were never in memory: saving them has a cost now.
     trace = trace_block(forward.graph)
     worse = simulate(clone_into_trace(trace, schedule)).bytes > simulate(trace).bytes
     return _NOTHING if worse else plan
 
 
 def block_plan(schedule: CloneSchedule) -> BlockPlan:
-    """The schedule, its indices replaced by operations and values of the block."""
+    """Returns the schedule, its indices replaced by operations and values of the block."""
     forward = schedule.forward
     saved = forward.read_across
     return BlockPlan(

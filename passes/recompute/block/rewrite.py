@@ -17,7 +17,7 @@ from .gathered import is_gathered
 from .plan import BlockPlan, CloneGroup
 
 _Changes = list[tuple[ir.Operation, dict[ir.Value, ir.Value]]]
-"""Operations, each with what it reads in place of values that it reads by then."""
+"""Operations, each with the values that it reads so far and their replacements."""
 
 
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
@@ -32,20 +32,21 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
         for group in window.groups:
             before = replaced.op(group.before)
             if last is not None and before.is_before_in_block(last):
-                held.clear()  # of a later border, whose barriers stand behind this one
+                held.clear()  # of a later border, whose barriers come after this one
             last = before
             beside = _read_beside(group, clones.keys())
             behind = _put_barrier(group, beside, carried, held, replaced, changes)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
             changes.append((replaced.op(reader), {value: clones[value] for value in values}))
-    # At last: what reads clones in one window may be sunk, and cloned, in another.
+    # Last: an operation that reads clones in one window may be sunk, and cloned, in another.
     for op, exchanged in changes:
         remap_operands(op, exchanged)
 
 
 def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Value]:
-    """The group's leaves that its clones read as they are, as no barrier makes XLA gather them.
+    """Returns the group's leaves that its clones read directly, as no barrier makes XLA gather
+    them.
 
     They are values of a sharded program that no clone reads alone: a clone is kept apart from the
     original, and waits, by any other operand that comes from a barrier. ``cloned`` are the values
@@ -57,7 +58,7 @@ def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Valu
     apart = {*group.leaves, *cloned} - beside
     for op in group.cloned:
         if apart.isdisjoint(op.operands):
-            # What it holds in regions it may read there.
+            # Operations in its regions may read such values.
             alone = {*op.operands, *(value for inner in operations(op) for value in inner.operands)}
             apart |= beside & alone
             beside -= alone
@@ -74,10 +75,10 @@ def _put_barrier(
     replaced: Replacements,
     changes: _Changes,
 ) -> dict[ir.Value, ir.Value]:
-    """Inserts the group's barrier; maps its leaves but those ``beside`` to the barrier's results.
+    """Inserts the group's barrier; maps its leaves except ``beside`` to the barrier's results.
 
-    ``carried`` has, by leaf that a clone of the window before stands for, that clone.
-    ``held`` has, by gate, the result of the last barrier over it.
+    ``carried`` maps leaves to the clones of the window before that replace them.
+    ``held`` maps each gate to the result of the last barrier over it.
     """
     apart = [leaf for leaf in group.leaves if leaf not in beside]
     if not apart:

@@ -1,4 +1,4 @@
-"""Which operation reads which recomputed values, and where these are cloned.
+"""Schedules clones: which operation reads which recomputed values, and where these are cloned.
 
 Values that are not saved are recomputed by groups of clones. A group is placed before the first
 operation of its window that reads one. It begins with an optimization barrier over the saved values
@@ -6,10 +6,10 @@ that it starts from and one value that was made shortly before, the gate, in a g
 gradient: XLA can then neither merge the clones with the first computation nor schedule them before
 the gate. Constants are cloned next to the group and do not pass the barrier.
 
-Operations behind the border may be *sunk*: cloned with the values that they read, so that these
-need not be there where the operation stands, but where a clone of it is read. The operation itself
-is then read by nobody. A window may also have clones of the one before, which are *carried* into
-it; what it clones starts from these as from saved values.
+Operations after the border may be *sunk*: cloned with the values that they read, so that these need
+not be in memory at the operation's place, but only where a clone of it is read. The operation
+itself then has no reader. A window may also have clones of the one before, which are *carried* into
+it; its own clones start from these as from saved values.
 
 All values and operations are indices into the block's graph.
 """
@@ -32,7 +32,8 @@ _FARTHEST_GATE = 64
 
 @dataclass(frozen=True)
 class Gate:
-    """Values made shortly before, the position of their barrier, and each one's readers behind."""
+    """Values made shortly before, the position of their barrier, and each one's readers after
+    it."""
 
     values: tuple[int, ...]
     before: int
@@ -79,20 +80,19 @@ class CloneSchedule:
         carried: Sequence[Collection[int]] = (),
         sinkable: Collection[int] = (),
     ) -> None:
-        """Clones what is read in windows.
+        """Clones values that are read in windows.
 
         Args:
           forward: the block's values.
           windows: where they may be cloned.
           kept: by window, the saved values.
-          fused: by window, values that are not saved and of which operations of the block, other
-            than clones, read no clone, as XLA makes them of saved values inside of these.
-          gates: the values in memory that clones may wait for, in the order of their producers,
-            where they are others than ``forward`` has.
-          carried: by window, values of which it reads the clones of the window before, if that has
-            any.
-          sinkable: values made behind the border that are cloned for who reads them, where they are
-            not ``fused``.
+          fused: by window, values that are not saved, and of which only clones read clones: XLA
+            computes them from saved values inside of the block's operations.
+          gates: the values in memory that clones may wait for, in the order of their producers, if
+            they differ from ``forward``'s.
+          carried: by window, values whose clones in the window before, if any, it reads.
+          sinkable: values made after the border that are cloned for their readers, unless they are
+            ``fused``.
         """
         self.forward = forward
         self._gates = forward.gates if gates is None else gates
@@ -100,7 +100,7 @@ class CloneSchedule:
         self.graph = forward.graph
         self.sinkable = frozenset(sinkable)
         self.kept = frozenset().union(*kept)
-        """What is saved for some window."""
+        """The values that are saved for some window."""
         self.seconds = 0.0
         """The weighted time of the clones: cheap work counts by a share."""
         ends = {window.border: window.positions.stop for window in windows}
@@ -118,8 +118,8 @@ class CloneSchedule:
             if clones.reads:
                 found.append(clones)
         self.windows = tuple(found)
-        """In the order in which they are written into the block. Those behind a later border come
-        first, for they clone operations that the others change."""
+        """In the order in which they are written into the block. Those after a later border come
+        first, since they clone operations that the others change."""
 
     def _window(
         self,
@@ -129,8 +129,8 @@ class CloneSchedule:
         carried: frozenset[int],
         end: int,
     ) -> tuple[WindowClones, set[int]]:
-        """The clones of a window, and what is cloned. ``end`` is where the last window of its
-        border stops."""
+        """Returns the clones of a window, and the cloned values. ``end`` is where the last window
+        of its border stops."""
         forward, graph = self.forward, self.graph
         gone = _Gone(forward, window, kept, self.sinkable, carried)
         sunk = self.sinkable - fused
@@ -139,7 +139,7 @@ class CloneSchedule:
         made: set[int] = set()
         for position in window.positions:
             if sunk and not sunk.isdisjoint(graph.results[position]):
-                continue  # its clones read what it reads
+                continue  # its clones read the same values
             wanted = [
                 value
                 for value in graph.operands[position]
@@ -158,7 +158,7 @@ class CloneSchedule:
         return WindowClones(placements, reads, carried), made
 
     def _closure(self, wanted: list[int], gone: _Gone, made: set[int]) -> list[int]:
-        """The positions to clone for the wanted values, without those in ``made``."""
+        """Returns the positions to clone for the wanted values, without those in ``made``."""
         graph, constant, tables = self.graph, self.forward.constant, self.forward.tables
         producers, results, operands = graph.producers, graph.results, graph.operands
         clones: set[int] = set()
@@ -181,7 +181,8 @@ class CloneSchedule:
     def _placements(
         self, window: Window, end: int, cloned_for: dict[int, list[int]], made: set[int]
     ) -> tuple[ClonePlacement, ...]:
-        """The clones of each reader; readers with the same position and gate share one group."""
+        """Returns the clones of each reader; readers with the same position and gate share one
+        group."""
         results = self.graph.results
         placed: dict[int, int] = {}
         together: list[tuple[int, Gate | None, list[int]]] = []
@@ -216,11 +217,11 @@ class CloneSchedule:
         made: set[int],
         kept: frozenset[int],
     ) -> tuple[ClonePlacement, ...]:
-        """All clones of a window together, where it starts.
+        """Returns all clones of a window as groups where it starts.
 
-        They wait for all that the operations right before it made for later ones. XLA then puts it
-        in memory, and does not keep what it is made of until it is read. So it does with the saved
-        results of cheap work that the window reads itself.
+        They wait for all values that the operations right before it made for later ones. XLA then
+        stores these values, and does not keep their operands until they are read. It does the same
+        with the saved results of cheap work that the window reads itself.
         """
         graph, start = self.graph, window.positions.start
         together = {position for positions in cloned_for.values() for position in positions}
@@ -251,10 +252,10 @@ class CloneSchedule:
     def _apart(
         self, clones: Iterable[int], made: set[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The operations that are cloned together, and what they start from behind a barrier.
+        """Returns the operations that are cloned together, and their inputs after a barrier.
 
-        XLA merges a clone with the original where both read the same. What is made of constants
-        alone therefore starts from the smallest of these behind the barrier.
+        XLA merges a clone with the original where both read the same. A value computed from
+        constants alone therefore starts from the smallest of these after the barrier.
         """
         graph, starts = self.graph, self.forward.starts
         cloned = set(clones)
@@ -265,26 +266,26 @@ class CloneSchedule:
         return tuple(sorted(cloned)), tuple(sorted(leaves))
 
     def _operands(self, cloned: Iterable[int]) -> set[int]:
-        """The operands of cloned operations, results of one another included."""
+        """Returns the operands of cloned operations, results of one another included."""
         operands = self.graph.operands
         return {operand for producer in cloned for operand in operands[producer]}
 
     def _leaves(self, operands: set[int], made: set[int]) -> list[int]:
-        """The saved values among the operands of cloned operations."""
+        """Returns the saved values among the operands of cloned operations."""
         constant = self.forward.constant
         return [value for value in operands - made if not constant[value]]
 
     def _earliest(self, operands: set[int], placed: dict[int, int]) -> int:
-        """The first position at which all operands of cloned operations are available."""
+        """Returns the first position at which all operands of cloned operations are available."""
         producers = self.graph.producers
         return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
     def _gate(
         self, position: int, earliest: int, placed: dict[int, int], code: range
     ) -> Gate | None:
-        """The gate of the clones for the operation at ``position``; None if there is none.
+        """Returns the gate of the clones for the operation at ``position``; None if there is none.
 
-        It is the latest value of the ``code`` behind the border that is in memory in any case and
+        It is the latest value of the ``code`` after the border that is in memory in any case and
         still has readers there. Results of cheap work are no gates: XLA fuses them, and a barrier
         would force them into memory.
         """
@@ -302,7 +303,7 @@ class CloneSchedule:
 
 
 class _Gone(dict[int, bool]):
-    """By value, whether a window clones it where it is read; found out when it is asked for."""
+    """By value, whether a window clones it where it is read; computed on demand."""
 
     def __init__(
         self,
@@ -324,7 +325,7 @@ class _Gone(dict[int, bool]):
 
 
 def clone_into_trace(trace: OpTrace, schedule: CloneSchedule) -> OpTrace:
-    """The trace of the block with the clones of the schedule."""
+    """Returns the trace of the block with the clones of the schedule."""
     return _CloneWriter(trace, schedule).run()
 
 
@@ -347,7 +348,7 @@ class _CloneWriter:
         )
         exchanged = trace.held or [0] * len(trace.inner)
         self._inner = [inner - held for inner, held in zip(trace.inner, exchanged, strict=True)]
-        """By operation, the bytes inside beside what exchanges hold, who hold it anew."""
+        """By operation, the bytes inside without those of exchanges, which are added again."""
         self.clones: dict[int, dict[int, int]] = {}
         """By window, the clones that it reads; it has an entry once it is written."""
         self.reads = {
@@ -401,7 +402,7 @@ class _CloneWriter:
     def _exchange(
         self, made: Sequence[int], copies: Sequence[int], read: Mapping[int, int]
     ) -> None:
-        """An operation, or a clone of it, gathers and sends what it reads and makes now."""
+        """Adds the bytes that an operation, or a clone of it, gathers and sends."""
         exchanges = self.new.exchanges
         if made and made[0] in exchanges:
             exchanges[copies[0]] = tuple(
@@ -450,7 +451,7 @@ class _CloneWriter:
             if made and made[0] in work:
                 work[copies[0]] = work[made[0]]
             self._exchange(made, copies, clones)
-        # Operations of the block read what is carried as it is, not behind the barrier.
+        # Operations of the block read the original of a carried value, not the barrier's result.
         clones.update(read_before)
 
     def _emit_barrier(self, placement: ClonePlacement, leaves: Sequence[int]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The values of a block as candidates to save or to recompute: their costs, and who reads them."""
+"""The values of a block as candidates to save or to recompute: their costs and their readers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Window:
 
     Attributes:
       positions: the operations in it.
-      made: where the values are made that may be recomputed for it; it stops at the border.
-      before: for a window with a segment of its own, the operations right before it, the results
-        of which its clones wait for; else None.
+      made: the positions of values that may be recomputed for it; it stops at the border.
+      before: for a window with a segment of its own, the operations right before it, whose results
+        its clones wait for; else None.
     """
 
     positions: range
@@ -34,7 +34,7 @@ class Window:
 
     @property
     def is_segment(self) -> bool:
-        """Whether it recomputes a segment of its own, all of it together."""
+        """Whether it recomputes a segment of its own, as one group."""
         return self.before is not None
 
     @property
@@ -53,7 +53,7 @@ class ForwardValues:
       constant: by value, whether it derives from constants, so that it can be cloned anywhere.
       weights: by value, the bytes that saving it costs; 0 if it is in memory in any case.
       recomputable: by value, whether it may be recomputed: with a pricing if it is pure, else if it
-        is cheap. Results of the ``loops`` that are given are saved, and so are ``fixed`` values.
+        is cheap. Results of the given ``loops`` are saved, and so are ``fixed`` values.
       seconds: by recomputable value, the time to compute it, if there is a pricing.
     """
 
@@ -99,10 +99,11 @@ class ForwardValues:
         self.stacks = {
             value for value in self.of_loops if any(are_loops[user] for user in graph.users[value])
         }
-        """Results of the loops that others of them read: their plan may drop these."""
+        """Results of the loops that other loops read: their plan may drop these."""
         self.borders = Borders.of(graph, self.weights)
         self.gathered = gathered_for_both(graph, self.borders.highest)
-        """What a sharded program has gathered once for both sides of the border: it is saved."""
+        """Values that a sharded program has gathered once for both sides of the border: they are
+        saved."""
         for value in self.gathered:
             self.recomputable[value] = False
             self.seconds.pop(value, None)
@@ -120,7 +121,7 @@ class ForwardValues:
             and not self.made_of[value]
             and (first := self._smallest_constant(producer)) is not None
         }
-        """By operation that makes what is no constant of constants alone, the smallest of these."""
+        """By operation that computes a non-constant from constants alone, the smallest of these."""
         self.tables = {
             value
             for value, producer in enumerate(graph.producers)
@@ -135,8 +136,8 @@ class ForwardValues:
         """Values in memory that clones may wait for, in the order of their producers."""
 
     def may_be_gate(self, value: int) -> bool:
-        """Whether clones may wait for the value, if it is in memory in any case, which results of
-        cheap work mostly are not: XLA fuses them."""
+        """Whether clones may wait for the value, if it is in memory in any case. Results of cheap
+        work mostly are not: XLA fuses them."""
         graph = self.graph
         producer = graph.producers[value]
         return (
@@ -148,7 +149,7 @@ class ForwardValues:
         )
 
     def _smallest_constant(self, position: int) -> int | None:
-        """The smallest of the constants that an operation's operands are made of."""
+        """Returns the smallest of the constants that an operation's operands are computed from."""
         graph, seen = self.graph, {position}
         firsts: list[int] = []
         stack = list(graph.operands[position])
@@ -164,10 +165,11 @@ class ForwardValues:
 
     @functools.cached_property
     def read_across(self) -> frozenset[int]:
-        """The values, constants left out, that are made before the highest border and read after.
+        """Returns the values, without constants, that are made before the highest border and read
+        after.
 
-        They are what is saved where nothing is recomputed. A value that only the next operation
-        reads is left out: its clone would stand where it is made, and free nothing.
+        They are the saved values where nothing is recomputed. A value that only the next operation
+        reads is left out: its clone would be where it is made, and free nothing.
         """
         graph, border = self.graph, self.borders.highest
         return frozenset(
@@ -181,7 +183,8 @@ class ForwardValues:
         )
 
     def sinks_of(self, window: Window) -> list[int]:
-        """The values that a window reads, without constants and what is made after its border."""
+        """Returns the values that a window reads, without constants and values made after its
+        border."""
         if window not in self._sinks_of:
             graph, constant, border = self.graph, self.constant, window.border
             read = dict.fromkeys([v for p in window.positions for v in graph.operands[p]])
@@ -191,7 +194,8 @@ class ForwardValues:
         return self._sinks_of[window]
 
     def reads_within(self, code: range) -> list[tuple[int, int, int]]:
-        """The values with a weight from before the code that it reads; the first read, the last."""
+        """Returns the values with a weight from before the code that it reads; the first read, the
+        last."""
         graph, found = self.graph, []
         for value, producer in enumerate(graph.producers):
             if producer < code.start and self.weights[value] and not self.constant[value]:
@@ -205,16 +209,16 @@ class ForwardValues:
         return self.recomputable[value] and self.graph.producers[value] in window.made
 
     def prices(self, rates: Rates) -> list[int]:
-        """By value, the price of recomputing it in bytes, NEVER at most."""
+        """Returns, by value, the price of recomputing it in bytes, at most NEVER."""
         if rates not in self._prices:
             prices = [0] * len(self.cheap)
             for value, seconds in self.seconds.items():
                 rate = rates.cheap if self.cheap[value] else rates.expensive
-                # An infinite rate is tested for by itself: the seconds may be 0.
+                # An infinite rate has its own branch: the seconds may be 0.
                 prices[value] = NEVER if rate == math.inf else int(min(seconds * rate, NEVER))
             self._prices[rates] = prices
         return self._prices[rates]
 
     def weigh(self, values: frozenset[int]) -> int:
-        """The bytes that saving these values costs."""
+        """Returns the bytes that saving these values costs."""
         return sum(self.weights[value] for value in values)

@@ -1,13 +1,13 @@
-"""The windows behind the borders of a block, and the values to save so that each window can
-recompute what it reads.
+"""Divides the code after the borders of a block into windows, and selects the values to save so
+that each window can recompute the values that it reads.
 
 A value is recomputed at most once in a window, and only saved values live across windows. The
 length of the windows therefore bounds the memory of recomputed values. Each window has a minimum
 cut of its own. The windows are solved from the one that runs last (in a backward pass the first
 layers) to the one that runs first; a value that one window saves costs those before it nothing.
 
-*Segments* are the parts of the code before a border that the windows behind it mirror. A backward
-pass reads the values of the last layer first. The windows behind a border therefore go backwards
+*Segments* are the parts of the code before a border that the windows after it mirror. A backward
+pass reads the values of the last layer first. The windows after a border therefore go backwards
 through the code before it, one segment after the other. A window that recomputes no more than its
 segment starts from what the segment reads, such as a layer's input, and holds no more than one
 segment's values at a time.
@@ -34,10 +34,10 @@ Bytes = NDArray[np.int64]
 
 
 class Mirror:
-    """Finds where windows end, and where their segments start, so that few bytes fit neither."""
+    """Finds where windows end, and where their segments start, so that few bytes cross both."""
 
     def __init__(self, forward: ForwardValues, code: range) -> None:
-        """``code`` is what is behind the border."""
+        """``code`` is the code after the border."""
         self._border = code.start
         graph, weights = forward.graph, forward.weights
         reads = forward.reads_within(code)
@@ -50,7 +50,8 @@ class Mirror:
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
     def bound(self, ends: range, aim: int, stop: int, crossing: Sequence[int]) -> int:
-        """Where a window ends best, by the bytes that the code reads ``crossing`` each position.
+        """Returns the best end of a window, by the bytes that the code reads ``crossing`` each
+        position.
 
         ``stop`` is where the segment of the window stops.
         """
@@ -61,26 +62,26 @@ class Mirror:
         )
 
     def start(self, end: int, stop: int) -> int:
-        """Where the segment starts of a window that ends here."""
+        """Returns where the segment starts of a window that ends here."""
         return self._at(end, stop)[0]
 
     def _at(self, end: int, stop: int) -> tuple[int, int]:
-        """The best start of a segment, and the bytes on the wrong side of it.
+        """Returns the best start of a segment, and the bytes on the wrong side of it.
 
-        Those are bytes that are made before the start and read before the end alone, and that are
-        made behind the start and read behind the end; and bytes from before the start that the code
-        up to the border reads behind it.
+        Those are bytes that are made before the start and read before the end alone, bytes that are
+        made after the start and read after the end, and bytes from before the start that the code
+        up to the border reads after it.
         """
         if (end, stop) not in self._found:
             before = self._made_before(self._last < end)
-            # Of what is read early the bytes behind the start are not wrong, and those before are.
+            # Among early reads, bytes made after the start are right, and those before are wrong.
             wrong = (2 * before - before[-1] + self._otherwise)[: stop + 1]
             start = int(len(wrong) - 1 - np.argmin(wrong[::-1]))
             self._found[end, stop] = start, int(wrong[start])
         return self._found[end, stop]
 
     def _made_before(self, chosen: NDArray[np.bool_]) -> Bytes:
-        """By position up to the border, the chosen bytes that are made before it."""
+        """Returns, by position up to the border, the chosen bytes that are made before it."""
         found = np.bincount(
             self._made[chosen] + 1, self._weights[chosen], minlength=self._border + 1
         )
@@ -88,7 +89,8 @@ class Mirror:
 
 
 def _alive(forward: ForwardValues, border: int) -> Bytes:
-    """By position up to the border, the bytes that the code up to there reads from before it."""
+    """Returns, by position up to the border, the bytes that the code up to there reads from before
+    it."""
     graph = forward.graph
     change = np.zeros(border + 2, np.int64)
     for value, producer in enumerate(graph.producers):
@@ -105,7 +107,7 @@ _SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
 bounds the planning time, and keeps a value from being recomputed in many windows."""
 
 _LOSS_LENGTH = 48
-"""The length of the loss's window in operations, about."""
+"""The approximate length of the loss's window in operations."""
 
 
 def split(
@@ -122,12 +124,12 @@ def split(
     after the end.
 
     Args:
-      forward: the block's values.
+      length: the approximate number of operations in a window.
       length: about how many operations a window has.
       loss_apart: the first window is short: it covers the backward pass of the loss, whose forward
         values have short live ranges.
       segmented: a window recomputes no more than the part of the code before the border that
-        mirrors it; what that part reads from before itself is saved.
+        mirrors it; values that this part reads from before itself are saved.
       nested: there are windows after each of the block's borders, not only after the highest one.
     """
     borders, end = forward.borders, len(forward.graph.ops)
@@ -142,7 +144,7 @@ def split(
 def _windows(
     forward: ForwardValues, code: range, length: int, loss_apart: bool, segmented: bool
 ) -> list[Window]:
-    """The windows of the code behind one border."""
+    """Returns the windows of the code after one border."""
     crossing = _crossing(forward, code)
     mirror = Mirror(forward, code) if segmented else None
     bounds, starts = [code.start], [code.start]
@@ -168,7 +170,8 @@ def _windows(
 
 
 def _crossing(forward: ForwardValues, code: range) -> list[int]:
-    """By position, the bytes from before the code that are read before and at or after it."""
+    """Returns, by position, the bytes from before the code that are read before and at or after
+    it."""
     change = [0] * (len(code) + 1)
     for value, first, last in forward.reads_within(code):
         change[first + 1 - code.start] += forward.weights[value]
@@ -186,11 +189,11 @@ class PriceSchedule:
 
     @classmethod
     def flat(cls, rates: Rates) -> PriceSchedule:
-        """The same rates at all positions."""
+        """Returns a schedule with the same rates at all positions."""
         return cls(rates, rates, 0)
 
     def prices(self, forward: ForwardValues) -> list[int]:
-        """By value, the price of recomputing it in bytes."""
+        """Returns, by value, the price of recomputing it in bytes."""
         late = forward.prices(self.late)
         if self.border == 0:
             return late
@@ -207,7 +210,7 @@ def keep(
     price_schedules: Sequence[PriceSchedule],
     solved: Solved | None = None,
 ) -> tuple[frozenset[int], ...]:
-    """By window, the values that are saved for it and those that run later.
+    """Returns, by window, the values that are saved for it and for those that run later.
 
     ``price_schedules`` has the price schedule of each window; ``solved`` caches cuts, and new ones
     are added.
@@ -233,9 +236,9 @@ def keep(
 class _Problem:
     """The cut problem of one window, its values numbered from the sinks on.
 
-    Equal layers then have equal problems. What is a pair of an edge stands one behind the other:
-    problems are looked up far more often than they are solved. ``prices`` are of the values that
-    are no sources, in order.
+    Equal layers then have equal problems. The two vertices of an edge are stored one after the
+    other: problems are looked up far more often than they are solved. ``prices`` are those of the
+    values that are no sources, in order.
     """
 
     weights: tuple[int, ...]
@@ -245,7 +248,7 @@ class _Problem:
     prices: tuple[int, ...]
 
     def solve(self) -> frozenset[int]:
-        """The numbers of the values to save."""
+        """Returns the numbers of the values to save."""
         most = sum(self.weights) + 1
         sources = frozenset(self.sources)
         made = (number for number in range(len(self.weights)) if number not in sources)
@@ -257,7 +260,8 @@ class _Problem:
 def _problem(
     forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
 ) -> tuple[list[int], _Problem]:
-    """A window's cut problem, with what other windows save; and its values by number.
+    """Returns a window's cut problem, given the values that other windows save; and its values by
+    number.
 
     These are the values from which its sinks are computed, nearest first.
     """

@@ -1,4 +1,5 @@
-"""What a backward body computes again by itself, as under a checkpoint: clones may read it."""
+"""Finds values that a backward body computes by itself, as under a checkpoint: clones may read
+them."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from ...ir import walk
 
 
 def numbers_around() -> ValueNumbers:
-    """Numbers of the values around loops: one for all pairs of a block, since to number what they
-    read anew for each pair takes the square of their number."""
+    """Returns numbers of the values around loops: one object for all pairs of a block, since
+    numbering them anew for each pair takes time quadratic in the number of pairs."""
     return ValueNumbers(through_constraints=True)
 
 
 def computed_again(pair: LoopPair, graph: Program, around: ValueNumbers) -> dict[int, ir.Value]:
-    """By value of a forward body, a value of the backward body that is equal and there in time.
+    """Maps values of a forward body to equal values of the backward body that are computed in time.
 
-    Values that the forward body stacks are left out, and so is what is cheap to compute: XLA fuses
-    that, or merges it. In time is before every operation that may want the value: those that read
-    a residual that is made of it. A value that is known to lie elsewhere on the devices is another:
-    whoever reads it instead would send it.
+    Values that the forward body stacks are left out, and so are cheap ones: XLA fuses or merges
+    them. In time is before every operation that may want the value: those that read a residual that
+    is computed from it. A value with a sharding known to differ is not equal: its readers would
+    need an exchange.
     """
     if not may_compute_again(pair):
         return {}
@@ -64,8 +65,8 @@ def computed_again(pair: LoopPair, graph: Program, around: ValueNumbers) -> dict
 
 
 def _wanted_from(pair: LoopPair, graph: Program, place: dict[object, int]) -> list[float]:
-    """By value of the forward body, the place of the first operation of the backward body that
-    reads a residual made of it; infinite where none does."""
+    """Returns, by value of the forward body, the place of the first operation of the backward body
+    that reads a residual computed from it; infinite where none does."""
     wanted = [math.inf] * len(graph.sizes)
     for residual in pair.residuals:
         stored = graph.index[residual.stored]

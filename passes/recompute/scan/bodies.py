@@ -1,8 +1,9 @@
-"""The bodies of the loops that are planned together, and of the loops inside them.
+"""Models the bodies of the loops that are planned together, and of the loops inside them.
 
 A forward loop may have several backward loops, and a backward loop may be the forward loop of
-others. Loops that are so connected are a group. What a backward body recomputes of a forward body
-that is itself a backward body starts from what the first loop of the chain stored.
+others. Loops that are so connected are a group. A forward body may itself be a backward body: its
+recomputation in later backward bodies starts from the values that the first loop of the chain
+stored.
 
 An inner pair's forward loop is in the outer forward body, its backward loop in the outer backward
 body. The stacks of the inner forward loop reach the inner backward loop in one of two ways. Linked:
@@ -85,7 +86,7 @@ class ScanBody:
         self.position = self._position()
 
     def pair_with(self, backward: ir.Operation) -> int | None:
-        """The number of the pair with a backward loop; None if there is none."""
+        """Returns the number of the pair with a backward loop; None if there is none."""
         numbers = (n for n, pair in enumerate(self.pairs) if pair.backward.op == backward)
         return next(numbers, None)
 
@@ -97,12 +98,13 @@ class ScanBody:
 
     @property
     def runs(self) -> int:
-        """How often the body runs for each run of the outermost loop."""
+        """Returns how often the body runs for each run of the outermost loop."""
         trips = self.forward.trip_count
         return trips if self.parent is None else trips * self.parent.runs
 
     def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
-        """Bytes of all slices of a value that would be in memory at one time if it were stacked."""
+        """Returns the bytes of all slices of a value that would be in memory at one time if it were
+        stacked."""
         return self.graph.bytes_of(value) * self._kept_slices(rerun)
 
     def _kept_slices(self, rerun: frozenset[ScanBody]) -> int:
@@ -117,12 +119,12 @@ class ScanBody:
         return around is not None and around.graph.kinds[self.position] is not OpKind.OPAQUE
 
     def stack(self, value: int) -> StackedOutput | None:
-        """The existing stack of a value of the body; None if it has none."""
+        """Returns the existing stack of a value of the body; None if it has none."""
         residual = self.residual_of.get(value)
         return residual.stack if residual else self.stacked.get(value)
 
     def is_there(self, value: int) -> bool:
-        """Whether the backward body can access the value without saving or recomputing it."""
+        """Whether the backward body can read the value without saving or recomputing it."""
         if self.graph.producers[value] != FROM_OUTSIDE:
             return False
         forward = self.forward
@@ -133,7 +135,7 @@ class ScanBody:
         return self.outside(value) is None
 
     def outside(self, value: int) -> tuple[ScanBody, int] | None:
-        """The value of an outer body that always equals this one; None if none does."""
+        """Returns the value of an outer body that always equals this one; None if none does."""
         if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
             return None
         forward = self.forward
@@ -150,7 +152,8 @@ class ScanBody:
         return None
 
     def bytes_from_outside(self, value: int) -> int:
-        """Bytes of a value from outside that the backward loop would keep alive by reading it.
+        """Returns the bytes of a value from outside that the backward loop would keep live by
+        reading it.
 
         For values of an outermost body that `is_there` accepts. Of several backward loops the last
         one counts.
@@ -164,20 +167,21 @@ class ScanBody:
         inside = value < len(forward.body.arguments)
         outer = forward.op.operands[value] if inside else self.graph.values[value]
         maker = defining_op(outer)
-        # What is made outside of a loop around both is alive in all of that one's iterations.
+        # A value made outside of a loop around both is live in all of that loop's iterations.
         if maker is None or maker.block != backward.block:
             return 0
         if any(not _stands_before(use.owner.operation, backward) for use in outer.uses):
-            return 0  # alive when the backward loop runs in any case
+            return 0  # live when the backward loop runs in any case
         return self.graph.bytes_of(value)
 
     def _position(self) -> int:
-        """The forward loop's position in the outer body; -1 for the outermost body."""
+        """Returns the forward loop's position in the outer body; -1 for the outermost body."""
         return -1 if self.parent is None else self.parent.graph.ops.index(self.forward.op)
 
 
 def inner_pairs(outer: LoopPair) -> list[LoopPair]:
-    """The inner pairs of an outer pair, each loop in one of them: in the one that stacks most."""
+    """Returns the inner pairs of an outer pair, each loop in only one: in the one that stacks
+    most."""
     chosen: list[LoopPair] = []
     taken: set[Hashable] = set()
     for pair in sorted(nested_pairs(outer), key=_stacked_bytes, reverse=True):

@@ -1,7 +1,7 @@
-"""The values that the bodies of a group of loops save, as one minimum vertex cut.
+"""Selects the values that the bodies of a group of loops save, by one minimum vertex cut.
 
 Weights and prices are in bytes, for whole stacks and all iterations. A value that is saved is saved
-for all loops that read it; what is recomputed, each of them recomputes.
+for all loops that read it; each of these loops recomputes the others that it needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Shared = tuple[ScanBody, int]
 
 
 class _Network(tuple[tuple[object, ...], ...]):
-    """What makes two problems equal but for their prices; hashed once, and looked up often."""
+    """The parts that make two problems equal except for their prices; hashed once, and looked up
+    often."""
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -37,10 +38,11 @@ class _Network(tuple[tuple[object, ...], ...]):
 
 
 def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
-    """The stacked values that several loops read, or that one reads which is read itself.
+    """Returns the stacked values that several loops read, or that a loop reads whose values are
+    read.
 
-    A cut counts what is recomputed once for each loop that needs it where nothing is saved. Where
-    such a value is saved, the loops behind it need nothing of what it is made from.
+    Without saved values a cut counts recomputation once for each loop that needs it. Where such a
+    value is saved, later loops need none of its operands.
     """
     found: dict[Shared, None] = {}
     for body in bodies:
@@ -64,7 +66,7 @@ class CutProblem:
     A vertex is a value, or an operation with several results.
 
     Attributes:
-      bodies: the bodies of the group, each with its inner ones behind it.
+      bodies: the bodies of the group, each followed by its inner ones.
       rerun: the inner bodies whose forward loops are rerun.
       saved: by body, values that are saved where they are read, not recomputed.
       first: by body, the vertex of its first value.
@@ -85,9 +87,9 @@ class CutProblem:
     made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
     times: dict[int, int] = field(default_factory=dict)
     _least: dict[tuple[int, ...], int] = field(default_factory=dict)
-    """By prices, weight and price of the cut of least cost."""
+    """By prices, the weight and price of the cut of least cost."""
     _known_work: list[tuple[int, bool, float, int]] | None = None
-    """Of one device, whose pricings differ by their rates."""
+    """The work for one device, whose pricings differ by their rates."""
 
     @classmethod
     def of(
@@ -99,7 +101,7 @@ class CutProblem:
         only_cheap: bool,
         saved: frozenset[Shared] = frozenset(),
     ) -> CutProblem:
-        """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
+        """Returns the problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
         bodies = [body for one in outermost for body in one.all()]
         problem = cls(bodies, rerun, min_bytes, only_cheap, saved)
         problem._weigh()
@@ -108,7 +110,8 @@ class CutProblem:
         return problem
 
     def cut(self, pricing: Pricing | None, solved: Solved) -> frozenset[int]:
-        """The vertices to save: those of least weight plus price of all recomputed vertices.
+        """Returns the vertices to save: those of least weight plus price of all recomputed
+        vertices.
 
         ``solved`` has the cuts of equal problems, to which new ones are added.
         """
@@ -123,11 +126,11 @@ class CutProblem:
     def cut_within(
         self, pricing: Pricing | None, cap_bytes: int, solved: Solved
     ) -> tuple[frozenset[int], int] | None:
-        """The vertices to save, within ``cap_bytes``, so that the rest costs least, and that price;
-        None if nothing fits.
+        """Returns the vertices to save, within ``cap_bytes``, at the least price of the rest, and
+        that price; None if nothing fits.
 
-        ``solved`` is as for `cut`. What is best within more bytes than it takes is best within any
-        number of bytes between the two.
+        ``solved`` is as for `cut`. The best cut within more bytes than it takes is the best within
+        any number of bytes between the two.
         """
         prices = self.prices(pricing)
         # A value that cannot be stored exceeds any cap.
@@ -145,7 +148,7 @@ class CutProblem:
         return kept, network.price_of(kept)
 
     def least_price(self, pricing: Pricing, cap_bytes: int, solved: Solved) -> int:
-        """No cut within ``cap_bytes`` has a lower price, as none is cheaper than the one at no cap,
+        """Returns a lower bound of the price within ``cap_bytes``, from the cut without a cap,
         whose weight and price count together; quicker than `cut_within`.
 
         ``solved`` is as for `cut`.
@@ -160,7 +163,7 @@ class CutProblem:
         return self._least[key] - cap_bytes
 
     def _capped(self, pricing: Pricing | None) -> dict[int, int]:
-        """Prices, none above what nothing is saved for."""
+        """Returns the prices, each limited to the cost at which nothing is saved."""
         prices = self.prices(pricing)
         return {vertex: min(price, self.unstorable) for vertex, price in prices.items()}
 
@@ -170,7 +173,7 @@ class CutProblem:
         return _Network(tuple(part) for part in parts)
 
     def prices(self, pricing: Pricing | None) -> dict[int, int]:
-        """By vertex, the price of recomputing it; empty without a pricing: all is free."""
+        """Returns, by vertex, the price of recomputing it; empty without a pricing: all is free."""
         if pricing is None:
             return {}
         price = pricing.of_work
@@ -180,7 +183,8 @@ class CutProblem:
         }
 
     def _work(self, pricing: Pricing) -> list[tuple[int, bool, float, int]]:
-        """By vertex with a price, the work of its operation, and how often that runs again."""
+        """Returns, by vertex with a price, the work of its operation, and how often that runs
+        again."""
         if self._known_work is None:
             self._known_work = [
                 (vertex, *pricing.work(body.graph.ops[position]), body.runs * self.times[vertex])
@@ -208,7 +212,8 @@ class CutProblem:
             for value in child.parent.graph.operands[child.position]
         ]
         self.unstorable = 1 + sum(stored) + sum(read)
-        """More than the weight of all that is saved today or read by a rerun loop: infinity."""
+        """More than the weight of all saved values and all reads of rerun loops: it means
+        infinity."""
         for body in self.bodies:
             self.first[body] = len(self.weights)
             for value in range(len(body.graph.sizes)):
@@ -289,7 +294,8 @@ class CutProblem:
         self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
 
     def _read_by(self) -> dict[Hashable, list[int]]:
-        """By outermost backward loop, the vertices that it reads or that are rerun for it."""
+        """Returns, by outermost backward loop, the vertices that it reads or that are rerun for
+        it."""
         reads: defaultdict[Hashable, list[int]] = defaultdict(list)
         for body in self.bodies:
             outermost = body
@@ -306,5 +312,5 @@ class CutProblem:
 
 
 def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
-    """The price of recomputing an operation of a body in all iterations of its loop."""
+    """Returns the price of recomputing an operation of a body in all iterations of its loop."""
     return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs

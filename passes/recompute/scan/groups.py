@@ -1,9 +1,9 @@
-"""The loops of a block that are planned together: those that stacks connect.
+"""Finds the loops of a block that are planned together, since stacks connect them.
 
-Two kinds of connection make one problem of several loops. Several loops may read what one has
-stacked: what it keeps, it keeps for all of them. And a loop that reads stacks may stack for others
-itself (second derivatives, inner steps of an optimizer): what the last loop of such a chain
-recomputes starts from what the first one stored, at the same slice.
+Two kinds of connection make one problem of several loops. Several loops may read the stacks of one
+loop: it saves values for all of them. And a loop that reads stacks may stack for others itself
+(second derivatives, inner steps of an optimizer): the recomputation of the last loop of such a
+chain starts from the values that the first one stored, at the same slice.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from .bodies import ScanBody, inner_pairs
 
 
 def scan_groups(block: ir.Block, min_bytes: int, device: DeviceView) -> list[list[ScanBody]]:
-    """The bodies of each group of loops of a block, those of earlier loops first."""
+    """Returns the bodies of each group of loops of a block, those of earlier loops first."""
     chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes, device)]
     around = numbers_around()
     return [_linked(_with_chains(group), device, around) for group in _connected(chosen)]
 
 
 def _free(block: ir.Block) -> list[list[LoopPair]]:
-    """By forward loop, the pairs not rematerialized before that share no loop with outer ones.
+    """Returns, by forward loop, the pairs not rematerialized before that share no loop with outer
+    ones.
 
-    What is stacked for a loop around both is in memory in each iteration of that one.
+    A stack for a loop around both is in memory in each iteration of that loop.
     """
     found = loop_pairs(block)
-    # Most bodies have no pair, and to look around each of them takes the square of their number.
+    # Most bodies have no pair, and looking around each of them takes time quadratic in their
+    # number.
     taken = _planned_from_outside(block) if found else set[Hashable]()
     by_forward: dict[Hashable, list[LoopPair]] = {}
     for pair in found:
@@ -55,7 +57,7 @@ def _is_done(pair: LoopPair) -> bool:
 
 
 def _planned_from_outside(block: ir.Block) -> set[Hashable]:
-    """The loops of a loop's body that are in pairs inside of a pair of loops."""
+    """Returns the loops of a loop's body that are in pairs inside of a pair of loops."""
     loop = next(walk.ancestors(block), None)
     if loop is None or loop.name != "stablehlo.while":
         return set()
@@ -69,7 +71,7 @@ def _planned_from_outside(block: ir.Block) -> set[Hashable]:
 
 
 def _is_large(pairs: Sequence[LoopPair], min_bytes: int, device: DeviceView) -> bool:
-    """Whether the pairs have a residual that need not be kept as it is, all iterations together."""
+    """Whether the pairs have a large enough residual that may be dropped, over all iterations."""
     return any(
         (device.bytes_of(residual.stored) or 0) * max(pair.forward.trip_count, 1) >= min_bytes
         for pair in pairs
@@ -78,7 +80,7 @@ def _is_large(pairs: Sequence[LoopPair], min_bytes: int, device: DeviceView) -> 
 
 
 def _chosen(pairs: list[LoopPair]) -> list[LoopPair]:
-    """The pairs of a forward loop to plan: all, or the one alone that has pairs inside."""
+    """Returns the pairs of a forward loop to plan: all, or only the one that has pairs inside."""
     if len(pairs) > 1:
         for pair in sorted(pairs, key=lambda pair: not pair.reversed_):
             if (alone := closed([pair])) and inner_pairs(alone[0]):
@@ -87,7 +89,7 @@ def _chosen(pairs: list[LoopPair]) -> list[LoopPair]:
 
 
 def _connected(by_forward: Iterable[list[LoopPair]]) -> list[list[list[LoopPair]]]:
-    """The pairs of each forward loop, in groups that share no loop."""
+    """Returns the pairs of each forward loop, in groups that share no loop."""
     groups: list[tuple[set[Hashable], list[list[LoopPair]]]] = []
     for pairs in by_forward:
         loops = {walk.key(loop.op) for p in pairs for loop in (p.forward, p.backward)}
@@ -105,7 +107,7 @@ def _connected(by_forward: Iterable[list[LoopPair]]) -> list[list[list[LoopPair]
 
 @functools.total_ordering
 class _Place:
-    """Where the forward loop of some pairs stands in its block."""
+    """The position of the forward loop of some pairs in its block."""
 
     def __init__(self, pairs: list[LoopPair]) -> None:
         self.loop = pairs[0].forward.op
@@ -118,9 +120,9 @@ class _Place:
 
 
 def _with_chains(group: list[list[LoopPair]]) -> list[list[LoopPair]]:
-    """The group with pairs of the first and the last loop of each chain.
+    """Returns the group with pairs of the first and the last loop of each chain.
 
-    They have no residual of their own.
+    These pairs have no residual of their own.
     """
     for middle in reversed(group):
         for first in group:
@@ -165,7 +167,7 @@ def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
 def _linked(
     group: Sequence[list[LoopPair]], device: DeviceView, around: ValueNumbers
 ) -> list[ScanBody]:
-    """The bodies of a group, with the links between them."""
+    """Returns the bodies of a group, with the links between them."""
     bodies = [ScanBody(tuple(pairs), device) for pairs in group]
     if len(bodies) == 1 and len(bodies[0].pairs) == 1 and not bodies[0].children:
         bodies[0].again = computed_again(bodies[0].pairs[0], bodies[0].graph, around)
@@ -179,7 +181,7 @@ def _linked(
 
 
 def _link(first: ScanBody, into: LoopPair, middle: ScanBody) -> None:
-    """Notes what the values are that the middle loop of a chain reads of the first."""
+    """Records the values of the first loop that the middle loop of a chain reads."""
     lasts = [(last, _between(first.pairs, last.backward.op)) for last in middle.pairs]
     in_step = all(
         over is not None and over.index == last.index and _stays_in_step(into, last)

@@ -1,13 +1,13 @@
-"""The plan of a group of loops: what forward loops store, what backward bodies recompute.
+"""Plans a group of loops: the values that forward loops store and backward bodies recompute.
 
 A scan's forward loop stacks every residual of its body, and the backward loop reads one slice in
 each iteration. A minimum vertex cut of the forward body selects the values to store. The operations
-between these and what the backward body reads are cloned into the backward body. Loop invariants
+between these and the values that the backward body reads are cloned into it. Loop invariants
 and slices of the scanned inputs cost nothing. The carry can be stored like any other value. No
 barrier is needed, since the two bodies are separate computations.
 
-Where several loops read what one stacks, or a loop that reads stacks for others, one cut selects
-what all of them store.
+Where several loops read the stacks of one, or a loop that reads stacks for others, one cut selects
+the stored values for all of them.
 
 Nested scans are cut together. The stacks of an inner scan are stacked once more by the outer one,
 or the whole inner forward loop is rerun in the outer backward body, whichever is cheaper.
@@ -32,15 +32,15 @@ from .groups import scan_groups
 from .sites import BodySite, CloneSites
 
 _FEW = 4
-"""How many shared values are tried one by one; of more all of them are tried together, too."""
+"""Up to how many shared values are tried one by one; more are tried all together as well."""
 
 _FEW_INNER = 4
-"""Of how many inner loops all sets that may be rerun are looked at, to see that none is cheaper."""
+"""Up to how many inner loops all sets that may be rerun are compared for a cheaper one."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A value that a loop's body reads from a stack of an earlier loop, and what was stored."""
+    """A value that a loop's body reads from a stack of an earlier loop, and the stored value."""
 
     read: ir.Value
     forward: ir.Operation
@@ -49,20 +49,21 @@ class Link:
 
 @dataclass(frozen=True)
 class PairPlan:
-    """What a loop stores for one of the loops that read its stacks, and what that recomputes.
+    """The values that a loop stores for one reader of its stacks, and the values that this
+    recomputes.
 
     Attributes:
       stored: the forward values that the clones start from, each with its existing stack, or None
         if it needs a new one.
-      dropped: the residuals that the backward loop no longer reads, nor any other.
+      dropped: the residuals that neither the backward loop nor any other reads any more.
       sites: the clones, and their readers in the backward body.
-      links: what the forward body reads of earlier loops whose pair with this backward loop
-        provides it.
+      links: values that the forward body reads of earlier loops whose pair with this backward loop
+        provides them.
       again: forward values, each with the equal one that the backward body computes by itself.
-      freed_bytes, added_bytes: of whole stacks; what several pairs share is counted in the first.
+      freed_bytes, added_bytes: of whole stacks; values that several pairs share count in the first.
       inner: the plans of the pairs inside these bodies.
       rerun: whether the outer pair clones this forward loop into its backward body, instead of
-        stacking what it stacks.
+        stacking its stacks.
     """
 
     pair: LoopPair
@@ -78,7 +79,8 @@ class PairPlan:
 
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
-        """The recomputed operations, and how often each runs for each run of the backward loop."""
+        """Returns the recomputed operations, and how often each runs for each run of the backward
+        loop."""
         trip_count = self.pair.backward.trip_count
         own = ((op, trip_count) for site in self.sites for op in site.cloned)
         inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
@@ -101,17 +103,17 @@ class ScanPlan:
 
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
-        """The recomputed operations, and how often each runs for each run of the block."""
+        """Returns the recomputed operations, and how often each runs for each run of the block."""
         return tuple(run for plan in self.pairs for run in plan.runs)
 
     @property
     def block(self) -> ir.Block:
-        """The block of the group's loops."""
+        """Returns the block of the group's loops."""
         return self.pairs[0].pair.backward.op.block
 
     @property
     def loops(self) -> tuple[ir.Operation, ...]:
-        """The outermost loops that the plan changes."""
+        """Returns the outermost loops that the plan changes."""
         pairs = (plan.pair for plan in self.pairs)
         return tuple(
             dict.fromkeys(loop.op for pair in pairs for loop in (pair.forward, pair.backward))
@@ -119,7 +121,7 @@ class ScanPlan:
 
     @property
     def backward_loops(self) -> tuple[ir.Operation, ...]:
-        """Those of them that recompute."""
+        """Returns the loops that recompute."""
         return tuple(dict.fromkeys(plan.pair.backward.op for plan in self.pairs))
 
 
@@ -138,7 +140,7 @@ class BlockScans:
     ) -> None:
         """Without a device's view sizes are those of all devices together.
 
-        ``solved`` has the cuts that are known, to which new ones are added.
+        ``solved`` has the known cuts, to which new ones are added.
         """
         self.block = block
         self.solved: Solved = {} if solved is None else solved
@@ -152,22 +154,23 @@ class BlockScans:
         self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
         self._plans: dict[tuple[tuple[ScanBody, ...], CloneSites], ScanPlan | None] = {}
         self._cuts: dict[tuple[tuple[ScanBody, ...], Rates | None], _ScanCut] = {}
-        """The cheapest ones: of one device, whose pricings differ by their rates."""
+        """The cheapest cuts for one device, whose pricings differ by their rates."""
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
-        """A plan for each group from which memory is gained."""
+        """Returns a plan for each group that saves memory."""
         plans = (self.plan_of(group, self._best(group, pricing).sites) for group in self.groups)
         return [plan for plan in plans if plan is not None]
 
     def kept_bytes(self, pricing: Pricing | None) -> int:
-        """Bytes of whole stacks that the best cuts save, at their weight in the cuts."""
+        """Returns the bytes of whole stacks that the best cuts save, at their weight in the
+        cuts."""
         cuts = (self._best(group, pricing) for group in self.groups)
         return sum(cut.problem.weights[vertex] for cut in cuts for vertex in cut.kept)
 
     def problem(
         self, bodies: tuple[ScanBody, ...], settings: _Settings, *, only_cheap: bool
     ) -> CutProblem:
-        """The cut problem of groups of bodies, with what is decided before it is cut."""
+        """Returns the cut problem of groups of bodies, with the decisions made before the cut."""
         key = bodies, settings, only_cheap
         if key not in self._problems:
             self._problems[key] = CutProblem.of(
@@ -176,15 +179,15 @@ class BlockScans:
         return self._problems[key]
 
     def sites(self, problem: CutProblem, kept: frozenset[int]) -> CloneSites:
-        """The clones that follow from a cut."""
+        """Returns the clones that follow from a cut."""
         key = problem, kept
         if key not in self._sites:
             self._sites[key] = CloneSites(problem, kept)
         return self._sites[key]
 
     def plan_of(self, group: tuple[ScanBody, ...], sites: CloneSites) -> ScanPlan | None:
-        """The plan of a group; None if no memory would be gained, or, where nothing is computed
-        again, less than anybody asks for."""
+        """Returns the plan of a group; None if it would free no memory, or, without recomputation,
+        less than ``min_bytes``."""
         key = group, sites
         if key not in self._plans:
             plan = scan_plan(group, sites)
@@ -194,7 +197,7 @@ class BlockScans:
         return self._plans[key]
 
     def saved(self, pricing: Pricing) -> frozenset[Shared]:
-        """The shared values that are saved before the cheapest cuts."""
+        """Returns the shared values that are saved before the cheapest cuts."""
         problems = (self._best(group, pricing).problem for group in self.groups)
         return frozenset[Shared]().union(*(problem.saved for problem in problems))
 
@@ -205,8 +208,8 @@ class BlockScans:
         return self._cuts[key]
 
     def _find_best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
-        """The cheapest cut. Inner loops are rerun, and shared values saved, one by one, if that
-        makes it cheaper."""
+        """Returns the cheapest cut. Inner loops are rerun, and shared values saved, one by one, if
+        that makes it cheaper."""
         settings = _Settings()
         best = self._cut(group, settings, pricing)
         for one in _decisions(group) if pricing is not None else ():
@@ -225,7 +228,7 @@ class BlockScans:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What is decided before bodies are cut: inner loops that are rerun, values that are saved."""
+    """The decisions made before bodies are cut: inner loops to rerun, and values to save."""
 
     rerun: frozenset[ScanBody] = frozenset()
     saved: frozenset[Shared] = frozenset()
@@ -235,7 +238,7 @@ class _Settings:
 
 
 def _decisions(group: Sequence[ScanBody]) -> list[_Settings]:
-    """What may be decided: each by itself, and all shared values together."""
+    """Returns the possible decisions: each by itself, and all shared values together."""
     bodies = [child for body in group for child in body.all()]
     shared = shared_values(bodies)
     saved = [[one] for one in shared[:_FEW]] + ([shared] if len(shared) > 1 else [])
@@ -244,7 +247,8 @@ def _decisions(group: Sequence[ScanBody]) -> list[_Settings]:
 
 
 def scan_plan(group: Sequence[ScanBody], sites: CloneSites) -> ScanPlan | None:
-    """The plan of the bodies of a group and their inner bodies; None if nothing would change."""
+    """Returns the plan of the bodies of a group and their inner bodies; None if nothing would
+    change."""
     plans = [
         plan
         for body in group
@@ -255,7 +259,7 @@ def scan_plan(group: Sequence[ScanBody], sites: CloneSites) -> ScanPlan | None:
 
 
 def _pair_plan(body: ScanBody, number: int, sites: CloneSites) -> PairPlan | None:
-    """The plan of a pair and its inner ones; None if nothing would change."""
+    """Returns the plan of a pair and its inner ones; None if nothing would change."""
     pair, written, rerun = body.pairs[number], sites.of[body][number], body in sites.problem.rerun
     inner = [plan for child in body.children if (plan := _pair_plan(child, 0, sites)) is not None]
     handed_on = [
@@ -277,7 +281,7 @@ def _pair_plan(body: ScanBody, number: int, sites: CloneSites) -> PairPlan | Non
         for residual in dropped
         if residual.stack.number not in freed_before
     )
-    # What an inner loop stacks for others is not stacked by the outer loop: it would be new.
+    # The outer loop does not stack an inner loop's stacks for others: it would be a new stack.
     there = body.residual_of if body.parent else {**body.residual_of, **body.stacked}
     new = sum(graph.bytes_of(leaf) for leaf in written.leaves - added_before if leaf not in there)
     return PairPlan(
@@ -361,7 +365,8 @@ def plan_scans_budgeted(
         return problem.least_price(pricing, cap_bytes, scans.solved) < best.price
 
     def reachable(start: _Settings) -> Iterator[_Settings]:
-        """All that is tried from a start on, and what else some of the inner loops give."""
+        """Yields the settings tried from a start on, and others that rerun some of the inner
+        loops."""
         for count in range(len(inner) + 1):
             for some in itertools.combinations(inner, count):
                 yield replace(start, rerun=start.rerun ^ frozenset(some))
@@ -400,7 +405,7 @@ class _BudgetedCut:
 def _choose(
     scans: BlockScans, settings: _Settings, pricing: Pricing, cap_bytes: int
 ) -> _BudgetedCut | None:
-    """The cheapest cut with what is decided before; None if none fits."""
+    """Returns the cheapest cut after the decisions made before; None if none fits."""
     problem = _problem(scans, settings)
     found = problem.cut_within(pricing, cap_bytes, scans.solved)
     return None if found is None else _BudgetedCut(problem, *found)

@@ -2,12 +2,12 @@
 
 The forward loops are rebuilt first, each once for all its backward loops; inner loops before outer
 ones, because an outer loop stacks the stacks of an inner one. Then the backward loops are rebuilt,
-outer loops before inner ones, because an inner loop reads what the outer body was given, and later
-loops before earlier ones, because what is cloned from a body is cloned as that was planned.
+outer loops before inner ones, because an inner loop reads operands of the outer body, and later
+loops before earlier ones, because clones of a body are of the planned, unmodified body.
 
-At the end a body of a partitioned program reads what it has already (`merge_clones`). A clone of a
+At the end duplicates in a body of a partitioned program are merged (`merge_clones`). A clone of a
 layer reads its parameters by slices of its own. XLA merges equal slices, but only after it has
-partitioned the program: until then each of them has made it gather the parameters.
+partitioned the program: until then it gathers the parameters for each of them.
 
 Before::
 
@@ -54,7 +54,7 @@ from .sites import BodySite
 def merge_clones(block: ir.Block) -> None:
     """Replaces cheap clones of a block by equal earlier operations of it, as XLA does later.
 
-    Of equal sharding constraints the first stands for all: each would have its operand moved.
+    The first of equal sharding constraints replaces all: each would exchange its operand.
     """
     numbers = ValueNumbers(through_barriers=False)
     first: dict[int, ir.Value] = {}
@@ -98,8 +98,8 @@ def _later_first(one: list[PairPlan], other: list[PairPlan]) -> int:
 def finish_scans(replaced: Replacements) -> set[Hashable]:
     """Erases the old loops, and the operations that are dead around and inside the new ones.
 
-    Returns the keys of the dead loops: also a new one is dead where all that was read of it is
-    recomputed.
+    Returns the keys of the dead loops: a new one is dead as well where all its results that were
+    read are recomputed.
     """
     erased: set[Hashable] = set()
     blocks = dict.fromkeys(old.block for old in replaced.ops)
@@ -110,7 +110,7 @@ def finish_scans(replaced: Replacements) -> set[Hashable]:
         if is_partitioned(block.owner.operation):
             merge_clones(block)
         erased |= _erase_dead_inside(block)
-    # Inner blocks first: what is dead in them may be all that reads a value of the outer ones.
+    # Inner blocks first: dead operations in them may be the only readers of an outer value.
     for block in sorted(blocks, key=lambda block: -len(list(walk.ancestors(block)))):
         erased |= erase_dead(block)
     return erased
@@ -159,7 +159,7 @@ class _Inside(Replacements):
     edits: dict[ir.Value, WhileRewriter] = field(default_factory=dict)
 
     def position(self, loop: ir.Operation, number: int) -> int:
-        """The number of a carry of a loop that may have been rebuilt as a forward loop."""
+        """Returns the number of a carry of a loop that may have been rebuilt as a forward loop."""
         edit = self.edits.get(loop.results[0])
         return number if edit is None else edit.position(number)
 
@@ -181,7 +181,7 @@ class _Forward:
     inner: list[_Forward]
 
     def result(self, number: int) -> ir.Value:
-        """The loop's result for a carry, by its number in the original loop."""
+        """Returns the loop's result for a carry, by its number in the original loop."""
         return self.loop.results[self.edit.position(number)]
 
 
@@ -238,7 +238,7 @@ def _rebuild_forward(
 
 
 def _handed_on(plan: PairPlan, forward: _Forward) -> list[ir.Value]:
-    """The stacks of a rebuilt loop that are no operands of its backward loop yet."""
+    """Returns the stacks of a rebuilt loop that are no operands of its backward loop yet."""
     known = {residual.stored for residual in _kept_residuals(plan)}
     return [stack for value, stack in forward.stacks.items() if value not in known]
 
@@ -261,7 +261,7 @@ class _BackwardLoop:
         """``given`` are the plans and the rebuilt forward loops, in the order of these."""
         self.replaced, self.inside, self.around = replaced, inside, around
         self.planned = given[0][0].pair.backward
-        # A loop that is the forward loop of other pairs was rebuilt as that.
+        # A loop that is the forward loop of other pairs was rebuilt as such.
         now = replaced if around is None else inside
         self.edit = WhileRewriter(now.op(self.planned.op))
         self.bodies: list[_BackwardBody] = []
@@ -288,11 +288,11 @@ class _BackwardLoop:
         return loop
 
     def position(self, number: int) -> int:
-        """The number of a carry of the loop as it was planned, in the loop as it is."""
+        """Returns the number in the current loop of a carry of the planned loop."""
         return self.inside.position(self.planned.op, number)
 
     def _sites(self) -> Iterator[tuple[int, _BackwardBody, BodySite]]:
-        """The sites of all pairs, each with its operation's place in the body."""
+        """Yields the sites of all pairs, each with its operation's place in the body."""
         places = {
             walk.key(view.operation): place for place, view in enumerate(self.edit.body.operations)
         }
@@ -301,14 +301,15 @@ class _BackwardLoop:
                 yield places[walk.key(self.inside.op(site.op))], body, site
 
     def argument(self, outer: ir.Value) -> ir.Value:
-        """The body's argument for a value outside the loop, an invariant carry, added if needed."""
+        """Returns the body's argument for a value outside the loop, an invariant carry, added if
+        needed."""
         if outer not in self.invariant:
             self.invariant[outer] = self.edit.add(outer)
         return self.edit.body.arguments[self.invariant[outer]]
 
     @functools.cached_property
     def invariant(self) -> dict[ir.Value, int]:
-        """By operand of the loop, its invariant carry, added ones included.
+        """Returns, by operand of the loop, its invariant carry, added ones included.
 
         Computed on first use, when the loop's operands are final.
         """
@@ -334,7 +335,7 @@ class _BackwardBody:
         self.inner = list(zip(plan.inner, forward.inner, strict=True))
 
     def exchange_stacks(self) -> None:
-        """Lets the loop read what a forward loop that is rerun stacks."""
+        """Lets the loop read the stacks of a forward loop that is rerun."""
         if self.plan.rerun:
             for residual in _kept_residuals(self.plan):
                 for number in residual.operands:
@@ -396,14 +397,16 @@ class _BackwardBody:
         return self._outside(value)
 
     def _follow(self, link: Link, before: ir.Operation) -> ir.Value:
-        """What the forward body reads of an earlier loop, from the pair with that loop."""
+        """Returns the value that the forward body reads of an earlier loop, from the pair with that
+        loop."""
         body = next(b for b in self.loop.bodies if b.plan.pair.forward.op == link.forward)
         stored = self.inside.value(link.stored)
         body._provide(stored, before)
         return body.known[stored]
 
     def _outside(self, value: ir.Value) -> ir.Value:
-        """The value around the backward loop that equals a value around the forward loop."""
+        """Returns the value around the backward loop that equals a value around the forward
+        loop."""
         around = self.loop.around
         if around is None:
             return self.loop.replaced.value(value)
@@ -412,7 +415,7 @@ class _BackwardBody:
         return around.known[value]
 
     def _read(self, residual: Residual, before: ir.Operation) -> ir.Value | None:
-        """An existing slice of a stack in the body, if it is before ``before``."""
+        """Returns an existing slice of a stack in the body, if it is before ``before``."""
         for read in residual.reads:
             op = defining_op(read)
             if op is not None and op.is_before_in_block(before):
@@ -431,7 +434,7 @@ class _BackwardBody:
         return reshaped
 
     def _forward_counter(self, before: ir.Operation) -> ir.Value:
-        """The counter of the forward iteration that corresponds to the backward one."""
+        """Returns the counter of the forward iteration that corresponds to the backward one."""
         pair = self.plan.pair
         if (pair.slope, pair.offset) == (1, 0):
             return pair.index

@@ -1,4 +1,5 @@
-"""The clones that a cut requires in the backward bodies, and the stored values they start from."""
+"""Finds the clones that a cut requires in the backward bodies, and the stored values they start
+from."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class BodySite:
     """An operation of the backward body that reads residuals which are no longer stored.
 
     Attributes:
-      op: the operation. The backward loop of an inner pair has a site for what its body needs.
+      op: the operation. The backward loop of an inner pair has a site for the reads of its body.
       reads: pairs of a value that the operation reads today and the forward value that it equals.
       cloned: the forward operations to clone right before the operation, in order.
     """
@@ -122,14 +123,14 @@ class CloneSites:
         )
 
     def want(self, body: ScanBody, number: int, key: Hashable, value: int) -> None:
-        """Asks for a value of a forward body in the backward body of one of its pairs."""
+        """Requests a value of a forward body in the backward body of one of its pairs."""
         self._wanted[body][number].setdefault(key, []).append(value)
 
 
 def _reads(
     body: ScanBody, pair: LoopPair, gone: list[Residual]
 ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
-    """By the key of an operation of the backward body, its reads of residuals that are gone."""
+    """Returns, by the key of an operation of the backward body, its reads of dropped residuals."""
     reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
     for residual in gone:
         for read in residual.reads:
@@ -142,7 +143,7 @@ def _reads(
 
 @dataclass
 class _Closure:
-    """What is to be cloned right before one operation of the backward body of a pair."""
+    """The operations to clone right before one operation of the backward body of a pair."""
 
     sites: CloneSites
     body: ScanBody
@@ -152,7 +153,8 @@ class _Closure:
     def of(
         self, wanted: list[int], forced: list[int], made: set[int], leaves: set[int]
     ) -> list[int]:
-        """Positions of the operations to clone for the wanted values, without those in ``made``.
+        """Returns the positions of the operations to clone for the wanted values, without those in
+        ``made``.
 
         Operations at ``forced`` positions are cloned in any case. Results of the clones are added
         to ``made``, and the stored values that they start from to ``leaves``.
@@ -184,7 +186,7 @@ class _Closure:
         return sorted(clones)
 
     def _follow(self, before: ScanBody, value: int) -> None:
-        """Asks for what an earlier loop of a chain stored."""
+        """Requests the values that an earlier loop of a chain stored."""
         number = before.pair_with(self.body.pairs[self.number].backward.op)
         assert number is not None
         self.sites.want(before, number, self.key, value)

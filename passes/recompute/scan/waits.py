@@ -1,17 +1,18 @@
-"""Has a backward loop wait for small results of large values that nothing reads behind it.
+"""Makes a backward loop wait for small results of large values that no operation reads after it.
 
-The loss is a number: XLA may compute it last, and then keeps the logits that it is computed from
-while the backward loop runs, which is when the most bytes are alive. A barrier around the loss and
-something that the loop starts from has the loss computed first. In the order of the program it is
-computed first in any case, and that is the order whose memory the planner counts.
+The loss is a scalar: XLA may compute it last, and then keeps the logits that it is computed from
+while the backward loop runs, which is when the most bytes are live. A barrier around the loss and
+an operand that the loop starts from makes XLA compute the loss first. In program order it is
+computed first in any case, and the planner counts the memory of that order.
 
-The barrier is put around a value as it was before it was only moved and converted to a wider type,
-such as a gradient of bfloat16 that the optimizer reads as float32: what a barrier is around is in
-memory as it stands, where XLA else makes the wide one inside of its readers.
+The barrier is placed around the value before it was only moved and converted to a wider type, e.g.
+a gradient of bfloat16 that the optimizer reads as float32: the operands of a barrier are in memory
+in their type, where XLA else computes the wide one inside of its readers.
 
-Zeros that the loop starts from, as the stacks of gradients, wait for nothing: XLA:TPU may have them
-in memory beside the logits when it compares orders, and then takes another order. There the number
-that they are filled with passes the barrier as well (`MemoryRules.makes_zeros_early`).
+Zeros that the loop starts from, e.g. the stacks of gradients, wait for nothing: XLA:TPU may have
+them in memory together with the logits when it compares orders, and then chooses another order.
+There the scalar that they are filled with passes the barrier as well
+(`MemoryRules.makes_zeros_early`).
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ _LEAST_BYTES = 2**20
 """A value has to be this large to be worth a barrier."""
 
 _LEAST_SHARE = 128
-"""What can be dropped has to be this part of the largest value that is made, or more: a barrier is
-a tuple in memory, and less is within what a plan keeps free of its budget."""
+"""The dropped bytes have to be this part of the largest value that is made, or more: a barrier is a
+tuple in memory, and a plan leaves more of its budget free than smaller ones."""
 
 _SMALLER = 2
-"""A result is worth its place if what it is computed from is this many times as large."""
+"""A result is worth keeping if the values it is computed from are this many times as large."""
 
 _LARGE_SHARE = 8
-"""A sum over devices that is waited for is not done together with others. It is worth that if what
-can be dropped is this part of the largest value that is made, or more."""
+"""A sum over devices that a loop waits for is not combined with others. It is worth that if the
+dropped bytes are this part of the largest value that is made, or more."""
 
 
 def wait_before(loops: Iterable[ir.Operation], *, zeros_wait: bool = False) -> None:
-    """Puts a barrier before each loop before which something large can be dropped.
+    """Inserts a barrier before each loop before which a large value can be dropped.
 
-    ``zeros_wait`` is whether zeros that the loops start from are made behind it.
+    ``zeros_wait`` is whether zeros that the loops start from are made after it.
     """
     blocks: dict[ir.Block, _Waits] = {}
     read: list[_Waits] = []
@@ -63,29 +64,29 @@ def wait_before(loops: Iterable[ir.Operation], *, zeros_wait: bool = False) -> N
 class _Waits:
     """Barriers before loops of one block, which is read once for loops from the last to the first.
 
-    What lies before a loop is as it was read while barriers were put behind it only, and of what
-    lies behind it counts no more than that it reads something.
+    Code before a loop is unchanged while barriers are inserted only after it; only the reads of the
+    code after a loop count.
     """
 
     def __init__(self, graph: Program, *, zeros_wait: bool) -> None:
         self._graph, self._zeros_wait = graph, zeros_wait
         self._barriers: dict[int, list[ir.Operation]] = {}
-        """By value the barriers that were put around it."""
+        """By value, the barriers that were placed around it."""
         self._held: set[int] = set()
-        """The values whose readers behind a loop read what a barrier gave."""
+        """The values whose readers after a loop read a barrier's result."""
         self.replaced: list[ir.Operation] = []
-        """What is made again behind a barrier."""
+        """The operations that are repeated after a barrier."""
         self._first = len(graph.ops)
         """The position of the first loop with a barrier."""
         self._largest = max(map(graph.bytes_of, _made(graph)), default=0)
         """The bytes of the largest value that is made in the block."""
 
     def is_stale(self, loop: ir.Operation) -> bool:
-        """Whether a barrier lies before a loop."""
+        """Whether a barrier is before a loop."""
         return self._position(loop) > self._first
 
     def put_before(self, loop: ir.Operation) -> None:
-        """Puts a barrier before the loop, if there is something to wait for."""
+        """Inserts a barrier before the loop, if it has a value to wait for."""
         graph, position = self._graph, self._position(loop)
         start = _start(loop, graph)
         early = [] if start is None else _early(position, graph, self._largest)
@@ -122,7 +123,8 @@ class _Waits:
     def _widened(
         self, number: int, source: int, held: dict[ir.Value, ir.Value], loop: ir.Operation
     ) -> ir.Value:
-        """What a value is before a loop, behind the barrier around the one that it is made of."""
+        """Returns a value before a loop, after the barrier around the value that it is computed
+        from."""
         graph = self._graph
         made_by: list[ir.Operation] = []
         while number != source:
@@ -142,7 +144,8 @@ class _Waits:
 
 
 def _made(graph: Program) -> Iterator[int]:
-    """The values that are made in a block: no arguments, and none that a loop passes on."""
+    """Yields the values that are computed in a block: no arguments, and none that a loop passes
+    on."""
     for op, results in zip(graph.ops, graph.results, strict=True):
         from_ = results
         if op.name == "stablehlo.while":
@@ -153,7 +156,7 @@ def _made(graph: Program) -> Iterator[int]:
 
 
 def _start(loop: ir.Operation, graph: Program) -> int | None:
-    """The number of the smallest tensor that is computed for the loop to start from."""
+    """Returns the number of the smallest tensor that is computed for the loop to start from."""
     computed = [
         (graph.bytes_of(value), number)
         for number, value in enumerate(map(graph.index.__getitem__, loop.operands))
@@ -165,7 +168,8 @@ def _start(loop: ir.Operation, graph: Program) -> int | None:
 
 
 def _zeros_of(loop: ir.Operation) -> dict[int, ir.Operation]:
-    """By the number of an operand, what fills it with a constant, where it is large."""
+    """Returns, by the number of an operand, the operation that fills it with a constant, if it is
+    large."""
     found = {number: defining_op(value) for number, value in enumerate(loop.operands)}
     return {
         number: op
@@ -179,11 +183,11 @@ def _zeros_of(loop: ir.Operation) -> dict[int, ir.Operation]:
 
 
 _RELABELS = frozenset({"stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose"})
-"""Operations that make of a value the same numbers, in another order or type."""
+"""Operations that give a value the same numbers, in another order or type."""
 
 
 def _narrow(number: int, graph: Program) -> int:
-    """The smallest value, and of these the last, that has the same numbers as a value."""
+    """Returns the smallest value, and of these the last, that has the same numbers as a value."""
     narrowest = number
     while graph.names[graph.producers[number]] in _RELABELS:
         [number] = graph.operands[graph.producers[number]]
@@ -195,10 +199,10 @@ def _narrow(number: int, graph: Program) -> int:
 
 
 def _early(position: int, graph: Program, largest: int) -> list[int]:
-    """What is read behind the loop only, and is small beside what it is computed from.
+    """Returns values that are read after the loop only, and are small beside their operands.
 
-    That is, of values made before the loop that the loop does not need, those whose computation
-    reads something large that nothing needs from the loop on.
+    These are values made before the loop that the loop does not need, and whose computation reads a
+    large value that no operation needs from the loop on.
     """
     needed = _needed_by(position, graph)
     dropped = [0] * position
@@ -228,7 +232,7 @@ def _early(position: int, graph: Program, largest: int) -> list[int]:
 
 
 def _needed_by(position: int, graph: Program) -> set[int]:
-    """The operations whose results an operation is computed from."""
+    """Returns the operations whose results an operation is computed from."""
 
     def makers(reader: int) -> set[int]:
         return {graph.producers[value] for value in graph.operands[reader]} - {FROM_OUTSIDE}
