@@ -1,14 +1,14 @@
-"""Which operations the body of a loop holds, and what each of them reads.
+"""Finds the operations that the body of a loop holds, and the values that each of them reads.
 
 A value is read in a loop in one of three forms: as the loop makes it (`Form.LOCAL`), as it is known
-outside of the loop (`Form.OUTSIDE`), or as a part, cut along an axis, of what is whole. The part of
-a value that only loops read is made of parts of what it is made of, where those give it.
+outside of the loop (`Form.OUTSIDE`), or as a part, cut along an axis, of a whole value. The part of
+a value that only loops read is computed from parts of its operands, where those give it.
 
 Parts of a loop or a conditional that do not depend on the dimension are done once by themselves.
 A scan over layers may carry a random key beside the data, and what is drawn from the last key is
 read by a loop over chunks again: code, or work too heavy to repeat with every chunk. So the key has
-to be known before that loop. What the key is made of depends on no chunk: a loop that carries these
-values alone, as a rule a key and a counter, computes it before.
+to be known before that loop. The key depends on no chunk: a loop that carries only the values that
+it is computed from, as a rule a key and a counter, computes it before.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class OperationCopy:
     Attributes:
       node: the operation.
       layout: of a copy that makes a part of a whole result, the part; None of one that makes its
-        results as the flow says.
-      reads: what its operands are.
-      returned: what each block of its code returns; of a copy that makes a part, nothing.
+        results as the flow gives them.
+      reads: the values of its operands.
+      returned: the results of each block of its code; empty for a copy that makes a part.
       places: of a copy that makes some of the results only, which ones; of a barrier and a loop
         also which operands it has. None of one that makes them all.
     """
@@ -64,7 +64,7 @@ class OperationCopy:
 
     @property
     def results(self) -> tuple[int, ...]:
-        """The values that it makes."""
+        """Returns the values that it makes."""
         if self.places is None:
             return self.node.results
         return tuple(self.node.results[place] for place in self.places)
@@ -76,9 +76,9 @@ class LoopCopies:
 
     Attributes:
       phase: the loop.
-      by_node: the copies of each operation, by its number, however deep it stands.
-      aliases: parts that are those of other values.
-      slices: parts that are cut from what is whole, each with the form of that.
+      by_node: the copies of each operation, by its number, however deeply nested.
+      aliases: parts that are the same as those of other values.
+      slices: parts that are cut from whole values, each with the form of its source.
       outside: values that are read as they are known outside, in order.
     """
 
@@ -92,8 +92,8 @@ class LoopCopies:
 class CopyFinder:
     """Finds the contents of the loop of one phase.
 
-    ``needs_outside`` is told of each value that has to be known outside; ``is_made_outside`` says
-    of which whole values that is so anyhow, so that cutting them costs nothing.
+    ``needs_outside`` is called with each value that has to be known outside; ``is_made_outside``
+    says which whole values are known there anyhow, so that cutting them costs nothing.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CopyFinder:
         self._waiting: list[Read] = []
 
     def find(self, exits: Iterable[int]) -> LoopCopies:
-        """The contents of the loop that these values leave. Raises NotPossibleError."""
+        """Finds the contents of the loop that these values leave. Raises NotPossibleError."""
         for value in exits:
             self._want((value, Form.LOCAL))
             while self._waiting:
@@ -129,7 +129,7 @@ class CopyFinder:
         return self._program.of(value)
 
     def local(self, value: int) -> Read:
-        """How a loop reads its chunk or term of a value."""
+        """Returns how a loop reads its chunk or term of a value."""
         flow = self.of(value)
         if value in self._program.inner or self._is_local(value, flow):
             return value, Form.LOCAL
@@ -142,7 +142,7 @@ class CopyFinder:
         return value, flow.layout
 
     def _is_local(self, value: int, flow: Flow) -> bool:
-        """Whether the loop makes it, and does not cut it from what there is."""
+        """Whether the loop computes a value, instead of cutting it from a known one."""
         node = self._program.maker(value)
         if node is None or value in self._program.seeds:
             return False
@@ -151,7 +151,7 @@ class CopyFinder:
         return flow.given or self._program.phase_of(node) == self._phase
 
     def _whole(self, value: int, *, cut: bool = False) -> Read:
-        """How a loop reads all of a value, to ``cut`` a part of it or as it is."""
+        """Returns how a loop reads all of a value, to ``cut`` a part of it or unchanged."""
         program = self._program
         value = program.behind(value)
         if value in program.inner:
@@ -163,7 +163,8 @@ class CopyFinder:
         return value, Form.OUTSIDE
 
     def _read(self, node: Node, value: int, layout: AxisLayout | None, held: bool) -> Read:
-        """How an operation reads a value; ``held`` where it is known in full although it is not."""
+        """Returns how an operation reads a value; ``held`` where it is known in full although it is
+        not whole."""
         if held or self.of(value).is_whole:
             if layout is not None:
                 return value, layout
@@ -192,15 +193,15 @@ class CopyFinder:
             self._cut(value, form)
 
     def _copy_barrier(self, node: Node, place: int) -> None:
-        """The part of a barrier that the loop reads: other operands may be whole, or of other
-        loops.
+        """Copies the part of a barrier that the loop reads: other operands may be whole, or of
+        other loops.
         """
         read = self.local(node.operands[place])
         self._barriers.setdefault(node.number, (node, {}))[1][place] = read
         self._want(read)
 
     def _copy(self, node: Node) -> None:
-        """The operation as the flow says, with all code in it."""
+        """Copies the operation as the flow gives it, with all code in it."""
         copies = self._found.by_node.setdefault(node.number, [])
         if any(copy.layout is None for copy in copies):
             return
@@ -222,7 +223,7 @@ class CopyFinder:
             self._want(read)
 
     def _returned(self, node: Node, block: Code) -> tuple[Read, ...]:
-        """How the end of a block of an operation's code reads what it returns."""
+        """Returns how the end of a block of an operation's code reads the block's results."""
         if node.category is Category.LOOP and block is node.blocks[0]:
             return (self._whole(block.returned[0]),)
         held = self._program.held_inside(node)
@@ -235,7 +236,7 @@ class CopyFinder:
         )
 
     def _wanted_layout(self, value: int, result: int, held: frozenset[int]) -> AxisLayout | None:
-        """The part that code returns of what is whole in it."""
+        """Returns the part that code returns of a whole value in it."""
         layout = self.of(result).layout
         return layout if self.of(value).is_whole or value in held else None
 
@@ -273,7 +274,7 @@ class CopyFinder:
         whole = self.of(value).is_whole or value in program.seeds
         if not whole:
             return None
-        # To read a part costs nothing, where it is not made again from less, as a mask.
+        # To read a part costs nothing, unless the value is made again from less, e.g. a mask.
         made_outside = value not in program.inner and self._is_made_outside(value)
         if made_outside and not program.is_sunk(value):
             return None
@@ -303,11 +304,11 @@ _CUTTABLE = frozenset(
 
 @dataclass(frozen=True)
 class PartApart:
-    """A part of an operation that stands before all loops.
+    """A part of an operation that is computed before all loops.
 
     Attributes:
       node: the operation.
-      values: the results of it that are read of the part.
+      values: the results of it that are read from the part.
       copies: the operations in the part.
     """
 
@@ -317,14 +318,15 @@ class PartApart:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """What it reads from outside."""
+        """Returns the values that it reads from outside."""
         return tuple(self.copies.outside)
 
 
 def parts_apart(program: LoopProgram) -> list[PartApart]:
-    """The parts that loops need before they begin, although they make the same, the first first."""
+    """Returns the parts that loops need before they begin, although the loops compute them too, in
+    order."""
     wanted: dict[int, int] = {}
-    """By value the first loop that needs it to be known before."""
+    """By value, the first loop that needs it to be known before."""
     found: list[PartApart] = []
 
     def want(values: Iterable[int], loop: int) -> None:
@@ -360,7 +362,7 @@ _DIVIDED = frozenset({Category.RELABEL, Category.CONDITIONAL, Category.LOOP})
 
 
 class _PartFinder:
-    """Finds what some whole results of an operation are made of."""
+    """Finds the operations that some whole results of an operation are computed from."""
 
     def __init__(self, program: LoopProgram, node: Node) -> None:
         self._program = program
@@ -377,7 +379,7 @@ class _PartFinder:
         }
 
     def part(self, values: tuple[int, ...]) -> PartApart | None:
-        """The part that makes these; None where it is none of its own."""
+        """Returns the part that makes these values; None where they have no separate part."""
         if self._node.category not in (Category.LOOP, Category.CONDITIONAL):
             return None
         held = self._program.held_inside(self._node)
@@ -407,7 +409,8 @@ class _PartFinder:
         return PartApart(self._node, values, copies)
 
     def _make(self, node: Node, value: int) -> bool:
-        """Whether an operation can make one of its results alone; what it needs for that is due."""
+        """Whether an operation can make one of its results alone; the values that it needs are
+        queued."""
         place = node.results.index(value)
         if node.category is Category.LOOP:
             self._carry(node, place)

@@ -1,9 +1,9 @@
-"""Sums of products over devices that are made once, after a loop, and not with each chunk.
+"""Reduces sums of products over devices once, after a loop, and not with each chunk.
 
 A product that sums over an axis which devices have parts of gives each device a term of the sum,
-and XLA's partitioner reduces the terms where the product stands: in a loop with each chunk. Here
-each device adds up its own terms, along an axis of their own that is split over the devices, and
-they are reduced once.
+and XLA's partitioner reduces the terms right at the product: in a loop with each chunk. Here each
+device adds up its own terms, along an axis of their own that is split over the devices, and they
+are reduced once.
 
 Before, with the batch of 16 sharded over 4 devices, along "data" of the mesh, in a loop over
 positions::
@@ -20,14 +20,14 @@ After::
       contracting_dims = [1, 2] x [1, 2]        : tensor<4x64x256xf32>
     %next = stablehlo.add %sum, %d              : tensor<4x64x256xf32>
 
-and behind the loop::
+and after the loop::
 
     %0 = stablehlo.reduce(%sums) add across [0] : tensor<64x256xf32>
-    %1 = sdy.sharding_constraint %0             : what the sum's own placement is
+    %1 = sdy.sharding_constraint %0             : with the sum's own placement
 
 Unlike a computation on each device (`devices`) this takes any mesh, whichever of its axes the
-dimension of the loop is split along, if any: what else the mesh splits stays as it is. The
-accumulators are whole on each device, but for that.
+dimension of the loop is split along, if any: the other shardings are unchanged. The accumulators
+are whole on each device, except for that.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _NUMBERS = "dot_dimension_numbers"
 
 @dataclass(frozen=True)
 class DeviceTerms:
-    """How each device adds up its own terms of a sum that is a product.
+    """The sharding in which each device adds up its own terms of a product's sum.
 
     Attributes:
       summed: the contracted dimensions that devices have parts of, by their place among all that
         the product contracts, and how many parts each has.
-      terms: where the terms lie: an axis for each of these, and then those of the sum.
-      total: where the sum lies.
+      terms: the sharding of the terms: an axis for each of these, and then those of the sum.
+      total: the sharding of the sum.
     """
 
     summed: tuple[tuple[int, int], ...]
@@ -75,24 +75,24 @@ class DeviceTerms:
 
     @property
     def devices(self) -> int:
-        """How many have terms of their own."""
+        """Returns how many devices have terms of their own."""
         return math.prod(self.counts)
 
     def local_elements(self, type_: ir.Type) -> int:
-        """The elements of a device's accumulator."""
+        """Returns the elements of a device's accumulator."""
         return math.prod(self.terms.local_shape(shape_of(self.type_of(type_))))
 
     def type_of(self, type_: ir.Type) -> ir.RankedTensorType:
-        """The type of all terms together, of the type of their sum."""
+        """Returns the type of all terms together, from the type of their sum."""
         return typed(type_, [*self.counts, *shape_of(type_)])
 
     def placed(self, accumulators: ir.Value) -> ir.Value:
-        """What the loop starts with, where the terms lie."""
+        """Returns the loop's initial accumulators, sharded as the terms."""
         sharding = sharding_of(self.terms, accumulators.context)
         return sdy.ShardingConstraintOp(accumulators, sharding).result
 
     def apart(self, term: ir.Value) -> ir.Value:
-        """Writes the terms of all devices in place of their sum, which is erased if it can be."""
+        """Writes the terms of all devices instead of their sum, which is erased if possible."""
         found = product_behind(term)
         assert found is not None
         product, between = found
@@ -106,7 +106,7 @@ class DeviceTerms:
         return made
 
     def reduced(self, accumulators: ir.Value, sent: ir.Type) -> ir.Value:
-        """The sum over the devices, which send each other elements of the type ``sent``."""
+        """Returns the sum over the devices, which send each other elements of the type ``sent``."""
         own = element_of(accumulators)
         start = zeros(ir.RankedTensorType.get([], sent))
         axes = range(len(self.summed))
@@ -131,7 +131,7 @@ class DeviceTerms:
         return made.results[0]
 
     def _divided(self, operand: ir.Value, axes: OperandAxes) -> tuple[ir.Value, OperandAxes]:
-        """An operand with an axis of devices before each axis that they have parts of."""
+        """Returns an operand with an axis of devices before each axis that they have parts of."""
         parts = {axes.contracted[place]: count for place, count in self.summed}
         shape: list[int] = []
         places: list[int] = []
@@ -148,7 +148,7 @@ class DeviceTerms:
         return reshaped(operand, shape), found
 
     def _moved(self, op: ir.Operation, made: ir.Value) -> ir.Value:
-        """What lies between a product and its sum, done to the terms of all devices."""
+        """Repeats an operation between a product and its sum on the terms of all devices."""
         result = op.results[0]
         if op.name == "stablehlo.convert":
             return converted(made, element_of(result))
@@ -163,8 +163,8 @@ class DeviceTerms:
 def device_terms(
     value: ir.Value, flow: DimensionFlow, program: Program, shardings: Shardings
 ) -> DeviceTerms | None:
-    """How each device adds up its own terms of a value that a loop sums; None where none has its
-    own, or they cannot be told from those of others."""
+    """Returns how each device adds up its own terms of a value that a loop sums; None where no
+    device has its own, or they cannot be separated from those of others."""
     summed_in_loop = flow.of(program.index[value])
     if shardings.trivial or summed_in_loop.combine is not Combine.SUM:
         return None
@@ -206,7 +206,7 @@ def device_terms(
 
 
 def _is_alone(product: ir.Operation, between: tuple[ir.Operation, ...], program: Program) -> bool:
-    """Whether the loop has a product that is read by nothing but its sum."""
+    """Whether the loop has a product that only its sum reads."""
     inside = {walk.key(node.op) for node in program.root.nodes}
     made = (product, *between)
     return (

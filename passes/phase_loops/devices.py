@@ -1,9 +1,9 @@
-"""Loops that each device runs on its own part of a dimension.
+"""Makes loops that each device runs on its own part of a dimension.
 
-Where the dimension is sharded over all devices, and all else that a loop reads is on every one of
-them, the loop needs nothing from other devices until it ends. So it runs as a manual computation,
-and what it sums is reduced over the devices once, after it. Left to XLA's partitioner the reduction
-would be a part of each iteration, wherever it is not the loop's own accumulation that is reduced.
+Where the dimension is sharded over all devices, and every device has all other values that a loop
+reads, the loop needs nothing from other devices until it ends. So it runs as a manual computation,
+and its sums are reduced over the devices once, after it. XLA's partitioner would place the
+reduction in each iteration, unless the loop's own accumulation is reduced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .program import LoopProgram
 
 @dataclass(frozen=True)
 class DeviceParts:
-    """The devices that have a part of the dimension each.
+    """The devices that each have a part of the dimension.
 
     Attributes:
       mesh: the mesh, or the reference to it.
@@ -46,11 +46,11 @@ class DeviceParts:
 
     @property
     def count(self) -> int:
-        """The devices."""
+        """Returns the number of devices."""
         return math.prod(self.sizes[name] for name in self.axes)
 
     def sharding(self, type_: ir.Type, axis: int | None) -> sdy.TensorShardingAttr:
-        """A sharding of one axis over the devices, or of none."""
+        """Returns a sharding of one axis over the devices, or of none."""
         references = [sdy.AxisRefAttr.get(name) for name in self.axes]
         return sdy.TensorShardingAttr.get(
             self.mesh,
@@ -61,7 +61,7 @@ class DeviceParts:
         )
 
     def part(self, type_: ir.Type, axis: int | None) -> ir.Type:
-        """The type of a device's part."""
+        """Returns the type of a device's part."""
         if axis is None:
             return type_
         shape = shape_of(type_)
@@ -71,7 +71,8 @@ class DeviceParts:
     def scattered_axis(
         self, placement: ValueSharding, type_: ir.Type, op: ir.Operation
     ) -> int | None:
-        """The axis along which a sum that has this placement has a part on each of the devices.
+        """Returns the axis along which a sum that has this placement has a part on each of the
+        devices.
 
         None where it is placed otherwise, or the parts are not in the order of the devices.
         """
@@ -88,12 +89,12 @@ class DeviceParts:
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """What one device has of the values that a loop reads.
+    """One device's part of the values that a loop reads.
 
     Attributes:
       devices: how many have a part of the dimension each; 1 where one loop is for all.
       parts: values, by number and the axis that is divided, of which it has a part.
-      number: that of the device, a scalar, where it is asked for.
+      number: the device's number, a scalar, where it is needed.
     """
 
     devices: int = 1
@@ -101,11 +102,11 @@ class DeviceShare:
     number: ir.Value | None = None
 
     def own(self, layout: AxisLayout) -> AxisLayout:
-        """How the dimension lies in the part of a value that one device has."""
+        """Returns the layout of the dimension in the part of a value that one device has."""
         return replace(layout, outer=layout.outer // self.devices)
 
     def cut(self, value: ir.Value, layout: AxisLayout, zero: ir.Value) -> ir.Value:
-        """The device's part of what all of them have, as if it were sharded."""
+        """Returns the device's part of a value that all of them have, as if it were sharded."""
         if self.number is None:
             return value
         length = shape_of(value)[layout.axis] // self.devices
@@ -123,7 +124,7 @@ def parts_of(
     apart: Sequence[PartApart],
     gathered: Collection[int] = (),
 ) -> DeviceParts | None:
-    """The devices that can run the loops each by itself; None where they cannot.
+    """Returns the devices that can run the loops each by itself; None where they cannot.
 
     Values that are ``gathered`` before the loops are on every device.
     """
@@ -162,7 +163,7 @@ def _of_seeds(program: LoopProgram) -> DeviceParts | None:
 def _is_local(
     program: LoopProgram, parts: DeviceParts, copies: LoopCopies, exits: Sequence[LoopExit]
 ) -> bool:
-    """Whether a loop's operations need nothing of other devices."""
+    """Whether a loop's operations need no values of other devices."""
     layouts: list[object] = [
         layout for (_, layout), (_, form) in copies.slices.items() if form is Form.OUTSIDE
     ]
@@ -195,7 +196,7 @@ def _is_everywhere(
     apart: Sequence[PartApart],
     gathered: Collection[int],
 ) -> bool:
-    """Whether all that loops read of what is whole is made of what every device has."""
+    """Whether all whole values that loops read are computed from values that every device has."""
     parts = {value: part for part in apart for value in part.values}
     cut = {value for copies in loops for value, _ in copies.slices}
     waiting = [
@@ -233,9 +234,10 @@ def compute_by_parts(
     """Writes a manual computation.
 
     Args:
-      operands: what it reads, each with the axis that is divided over the devices, or None.
-      results: the types of what it makes, with the same.
-      body: writes a device's computation on its parts, and gives its parts of the results.
+      operands: the values that it reads, each with the axis that is divided over the devices, or
+        None.
+      results: the types of its results, with the same.
+      body: writes a device's computation on its parts, and returns its parts of the results.
     """
     made = sdy.ManualComputationOp(
         [type_ for type_, _ in results],
@@ -267,7 +269,7 @@ def reduced(
     element: ir.Type,
     scattered: int | None = None,
 ) -> ir.Value:
-    """A value combined over the devices, in some element type, inside of a manual computation.
+    """Combines a value over the devices, in some element type, inside of a manual computation.
 
     Each device gets all of it, or its part along the axis that it is ``scattered`` along.
     """

@@ -1,8 +1,8 @@
-"""What leaves a loop, in what type it is accumulated, and where sums are taken.
+"""Decides which values leave a loop, in which type they are accumulated, and where sums are taken.
 
-Behind a sum there is mostly linear work: a transpose, a conversion, `0.1 * g`. All that is made of
-one value by such work alone can be made of its sum, once, after the loop. So each value that is
-needed outside has a chain of values where its loop may be left instead, and chains meet: an
+After a sum there is mostly linear work: a transpose, a conversion, `0.1 * g`. Values computed from
+one value by such work alone can be computed from its sum, once, after the loop. So each value that
+is needed outside has a chain of values where its loop may be left instead, and chains meet: an
 optimizer reads a gradient for its mean and for its square. Sums are taken at those of these values
 whose accumulators take the least memory together.
 """
@@ -30,11 +30,11 @@ from .device_terms import DeviceTerms
 from .program import LoopProgram
 
 AccumulatorRule = Callable[[ir.Value], ir.Type]
-"""Gives the element type in which the terms of a partial value are added up."""
+"""Returns the element type in which the terms of a partial value are added up."""
 
 
 class Leaves(enum.StrEnum):
-    """How a value leaves a loop."""
+    """The way in which a value leaves a loop."""
 
     STACKED = "stacked"
     """Its chunks are written one after another."""
@@ -49,19 +49,20 @@ class LoopExit:
     """A value that leaves a loop.
 
     Attributes:
-      number: the value, by number.
-      flow: what it is in the loop.
-      leaves: how it leaves it.
+      number: the value's number.
+      flow: its flow in the loop.
+      leaves: the way in which it leaves the loop.
       element: the element type that it has in the loop's carry.
-      sent: the element type in which devices that have a term each would combine them: that of the
-        value before it is converted to a wider one.
+      sent: the element type in which devices that have a term each would combine them: the type of
+        the value before it is converted to a wider one.
       rounds: a term that is a product is rounded to its own type before it is added, as devices
-        send it. Else it is made in the accumulator's.
-      widened: values, by number, that are it in the accumulator's type: they are its sum.
-      scattered: of what each of several devices sums, the axis along which each of them gets a part
-        of the sum; None where it gets all of it.
-      terms: how each of several devices adds up its own terms, where XLA divides the loop; None
-        where they exchange them with each chunk, if at all.
+        send it. Otherwise it is computed in the accumulator's type.
+      widened: values, by number, that are conversions to the accumulator's type: they equal the
+        sum.
+      scattered: for a sum over several devices, the axis along which each of them gets a part of
+        the sum; None where it gets all of it.
+      terms: the sharding in which each device adds up its own terms, where XLA divides the loop;
+        None where they exchange them with each chunk, if at all.
     """
 
     number: int
@@ -84,17 +85,17 @@ class LoopExit:
 
 
 def own_type(value: ir.Value) -> ir.Type:
-    """Terms are added up in their own type."""
+    """Returns the terms' own type as the accumulator's."""
     return element_of(value)
 
 
 def widened(value: ir.Value) -> ir.Type:
-    """Terms of floating-point types narrower than float32 are added up in float32."""
+    """Returns float32 as the accumulator's type for narrower floating-point types."""
     return sum_element(element_of(value))
 
 
 def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExit:
-    """How a value leaves the loop that makes it."""
+    """Returns how a value leaves the loop that makes it."""
     flow, value = program.of(number), program.program.values[number]
     own = element_of(value)
     if flow.is_split:
@@ -122,12 +123,12 @@ def _sent(program: LoopProgram, number: int) -> ir.Type:
 
 @dataclass(frozen=True, order=True, slots=True)
 class _Cost:
-    """What accumulators cost; the less the better, in this order.
+    """The cost of accumulators; less is better, in this order.
 
     Attributes:
       bits: their size.
-      rounded: how many values of the accumulator's type would be made of a sum that was rounded to
-        a narrower one.
+      rounded: how many values of the accumulator's type would be computed from a sum that was
+        rounded to a narrower one.
       narrow: how many of the accumulators have another type than their terms.
     """
 
@@ -143,12 +144,13 @@ class _Cost:
 
 @dataclass(frozen=True)
 class SumPlaces:
-    """Which values are made of the sums of others.
+    """The values that are computed from the sums of others.
 
     Attributes:
-      followers: partial values that are needed outside, or lead to such, and are made of sums.
-      widened: by a value that is summed in a wider type the conversions of it to that type: they
-        are its sum, which nothing rounds in between.
+      followers: partial values that are needed outside, or lead to such, and are computed from
+        sums.
+      widened: by a value that is summed in a wider type, its conversions to that type: they equal
+        its sum, without rounding in between.
     """
 
     followers: frozenset[int]
@@ -156,7 +158,8 @@ class SumPlaces:
 
     @classmethod
     def of(cls, program: LoopProgram, rule: AccumulatorRule) -> SumPlaces:
-        """The places where accumulators take the least memory; of equals the earliest."""
+        """Returns the places where accumulators take the least memory; the earliest of equal
+        ones."""
         return _Finder(program, rule).found()
 
 
@@ -207,7 +210,8 @@ class _Finder:
         return _Cost(bits, self._rounded(number, element), 1)
 
     def _rounded(self, number: int, element: ir.Type) -> int:
-        """The values of an element type that would be made of the rounded sum of another value."""
+        """Returns the number of values of an element type that would be computed from the rounded
+        sum of another."""
         widened = self._widened(number)
         rounded = (each for each in self.children.get(number, ()) if each not in widened)
         below = reached(rounded, lambda value: self.children.get(value, ()))
@@ -246,7 +250,7 @@ def has_identity(element: ir.Type, combine: Combine) -> bool:
 
 
 def identity(type_: ir.RankedTensorType, combine: Combine) -> ir.Value:
-    """A tensor of elements that change nothing when they are combined with others."""
+    """Returns a tensor of elements that change nothing when they are combined with others."""
     if combine is Combine.SUM:
         return zeros(type_)
     element = type_.element_type
@@ -257,7 +261,7 @@ def identity(type_: ir.RankedTensorType, combine: Combine) -> ir.Value:
 
 
 def _infinity(element: ir.Type, combine: Combine) -> ir.Attribute | None:
-    """Infinity; None for types without one."""
+    """Returns infinity; None for types without one."""
     if not isinstance(element, ir.FloatType):
         return None
     wanted = -math.inf if combine is Combine.MAX else math.inf
@@ -266,7 +270,7 @@ def _infinity(element: ir.Type, combine: Combine) -> ir.Attribute | None:
 
 
 def _integer(element: ir.IntegerType, combine: Combine) -> ir.Attribute:
-    """The least or the greatest integer of a type; of booleans false or true."""
+    """Returns the least or the greatest integer of a type; for booleans false or true."""
     width = int(element.width)
     if width == 1 or element.is_unsigned:
         number = 0 if combine is Combine.MAX else 2**width - 1

@@ -1,9 +1,9 @@
-"""Values that are gathered once, before the loops that read them.
+"""Finds values to gather once, before the loops that read them.
 
 Where a loop goes over chunks of a dimension that devices have a part of each, and parameters are
 sharded over the same devices (FSDP), each chunk would gather the parameters that its products read.
-They are the same for all chunks. So a sharding constraint before the loop places them as the
-products want them, and the loop reads that.
+They are the same for all chunks. So a sharding constraint before the loop gives them the sharding
+that the products need, and the loop reads the result.
 
 Before, with the batch of x and the rows of w sharded over 8 devices::
 
@@ -20,8 +20,8 @@ After::
       %h = stablehlo.dot_general %chunk, %whole    : tensor<2x64xf32>
       ...
 
-What would be gathered, Shardy's partitioner says (`analysis/shardings/exchanges`), so that weights
-which stay where they are, such as those of experts, are left alone.
+Shardy's partitioner determines the gathers (`analysis/shardings/exchanges`), so that weights that
+are not moved, e.g. those of experts, are left alone.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ _REORDERS = frozenset(
 
 @dataclass(frozen=True)
 class Gather:
-    """A value that loops read, and where it lies when it is gathered.
+    """A value that loops read, and its sharding when it is gathered.
 
     Attributes:
       number: the value.
-      placement: without the axes of the mesh that the dimension of the loops is sharded along.
-      size: bytes of it on a device.
+      placement: its sharding without the axes of the mesh that the loops' dimension is sharded
+        along.
+      size: its bytes on a device.
       is_stack: a loop inside of a chunk, over layers, would gather a part of it at a time.
-      between: constraints between it and what reads it gathered, by number, that would split it
-        again: on explicit axes there is one behind what makes it narrower.
+      between: constraints, by number, between it and the readers of the gathered value that would
+        split it again: on explicit axes one follows the operation that makes it narrower.
     """
 
     number: int
@@ -74,10 +75,10 @@ class Gather:
 
     @property
     def added_bytes(self) -> int:
-        """The memory that microbatches take beyond what each takes that gathers it by itself.
+        """Returns the memory that microbatches take beyond that of gathering it in each of them.
 
-        What is gathered outside of loops over layers, XLA keeps from the forward to the backward
-        pass: at the peak between them all of it is there anyway.
+        XLA keeps a value gathered outside of loops over layers from the forward to the backward
+        pass: at the peak between them all of it is in memory anyway.
         """
         return self.size if self.is_stack else 0
 
@@ -88,15 +89,15 @@ def gathers_of(
     exchanges: Callable[[], Iterable[PlacedExchange]],
     names: Collection[str] | None = None,
 ) -> tuple[Gather, ...]:
-    """What loops over the dimension would gather again with each chunk; pure.
+    """Finds the values that loops over the dimension would gather again with each chunk; pure.
 
-    Of a value that is made narrower before it is gathered, the narrower one; of a stack of layers,
-    all of it.
+    If a value is made narrower before it is gathered, it is the narrower one; for a stack of
+    layers, all of it.
 
     Args:
-      flow: of the dimension, in all of a module, in a block or in a part of one.
-      shardings: those of the module.
-      exchanges: finds its exchanges; raises ValueError where they cannot be known.
+      flow: the dimension's flow, in a whole module, in a block or in a part of one.
+      shardings: the module's shardings.
+      exchanges: finds the module's exchanges; raises ValueError where they are unknown.
       names: the axes of the mesh along which values are gathered; None for any.
     """
     placements = (
@@ -111,13 +112,13 @@ def gathers_of(
         return ()
     try:
         found = exchanges()
-    except ValueError:  # Shardy's partitioner cannot take the program: nothing tells what it sends
+    except ValueError:  # Shardy's partitioner refuses the program: its exchanges are unknown
         return ()
     return tuple(_Finder(flow, shardings, names).found(found))
 
 
 def batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
-    """The axes of the mesh that the dimension is sharded along in what is given of it."""
+    """Returns the axes of the mesh that the dimension is sharded along in the given values."""
     names: set[str] = set()
     for seed in flow.seeds:
         placement = shardings.placement(seed.value)
@@ -128,7 +129,7 @@ def batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
 
 @dataclass
 class _Source:
-    """What is gathered of a value."""
+    """The gathers of a value."""
 
     names: set[str] = field(default_factory=set)
     is_stack: bool = False
@@ -172,7 +173,7 @@ class _Finder:
             yield Gather(number, wanted, size, source_of.is_stack, between)
 
     def _gathered(self, placed: PlacedExchange) -> set[str]:
-        """The axes of the mesh along which operations of the program have a value gathered."""
+        """Returns the axes of the mesh along which operations of the program gather a value."""
         exchange = placed.exchange
         if exchange.kind != "all-gather":
             return set()
@@ -184,7 +185,8 @@ class _Finder:
         return names if self._names is None else names.intersection(self._names)
 
     def _splitting(self, value: ir.Value, names: Collection[str]) -> Iterator[int]:
-        """The constraints behind a value that keep it split along axes it is gathered along."""
+        """Yields the constraints after a value that keep it split along axes it is gathered
+        along."""
         waiting = [value]
         while waiting:
             for use in waiting.pop().uses:
@@ -198,15 +200,16 @@ class _Finder:
                     waiting.append(op.results[0])
 
     def _is_data(self, value: int) -> bool:
-        """Whether a value is the same for all chunks, and not made of less, as zeros are."""
+        """Whether a value is the same for all chunks, and not computed from less, e.g. zeros."""
         node = self._program.makers.get(value)
         less = node is not None and sum(map(self._bytes, node.operands)) < self._bytes(value)
         return self._flow.of(value).is_whole and not less
 
     def _source(self, value: int) -> int | None:
-        """The value outside of the program's own loops that one is a part of, or another order.
+        """Returns the value outside of the program's own loops that one is a part or a reordering
+        of.
 
-        A wider one is not taken in the place of a narrower one.
+        A wider value does not replace a narrower one.
         """
         while True:
             before = self._before(value)
@@ -231,7 +234,8 @@ class _Finder:
 
 
 def _unchanged(code: Code) -> Iterator[tuple[int, int]]:
-    """By argument of a loop's body that each iteration passes on, what the loop is given for it."""
+    """Yields each argument of a loop's body that all iterations pass on, with the loop's operand
+    for it."""
     for node in _loops(code):
         body = node.blocks[-1]
         for argument, returned, given in zip(

@@ -1,7 +1,7 @@
-"""Where loops stand among the operations of their block that are in none of them.
+"""Places loops among the operations of their block that are in none of them.
 
-A loop stands right before the first operation that needs something of it. What it reads itself and
-is made behind that place goes before it.
+A loop is placed right before the first operation that needs one of its results. Operations after
+that place whose results the loop reads are moved before it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..ir.ops import facts_of
 
 @dataclass(frozen=True)
 class LoopPlace:
-    """Where a loop stands.
+    """The place of a loop.
 
     Attributes:
-      before: the operation right behind it.
-      moved: operations that stand behind that one, and go before the loop, in order.
+      before: the operation right after it.
+      moved: operations after that one that are moved before the loop, in order.
     """
 
     before: ir.Operation
@@ -32,11 +32,11 @@ class LoopPlace:
 
 @dataclass(frozen=True)
 class LoopValues:
-    """What a loop, or what is computed before all loops, reads and makes.
+    """The values that a loop, or a computation before all loops, reads and makes.
 
     Attributes:
       read: values of its block, or from outside of that, that it reads.
-      made: values that it makes in the place of operations.
+      made: values that it makes instead of operations.
     """
 
     read: frozenset[ir.Value]
@@ -47,7 +47,8 @@ class LoopValues:
 class LoopContents:
     """The loops of one plan as a whole, in values and operations by number.
 
-    ``apart`` is what each part of an operation reads and makes that is computed before the loops.
+    ``apart`` has the values that each part of an operation computed before the loops reads and
+    makes.
     """
 
     read: tuple[int, ...]
@@ -63,16 +64,16 @@ def placed(
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
 ) -> tuple[LoopPlace, ...]:
-    """The places of loops, which are in order.
+    """Returns the places of loops, which are in order.
 
     Args:
-      block: where they stand.
-      loops: what they read and make.
-      apart: operations of which a part stands in their place, by `walk.key`.
-      gone: the operations that the loops replace, by the same, but for the parts.
+      block: their block.
+      loops: the values that they read and make.
+      apart: operations that are replaced by a part, by `walk.key`.
+      gone: the operations that the loops replace, by the same key, except the parts.
       renamed: results of such operations that are other values under another name.
 
-    Raises NotPossibleError where a loop needs what is made of its own results.
+    Raises NotPossibleError where a loop needs a value computed from its own results.
     """
     later: set[ir.Value] = set()
     for loop in reversed(loops):
@@ -113,7 +114,7 @@ def placed(
 
 
 def _values(op: ir.Operation, apart: Mapping[Hashable, LoopValues]) -> LoopValues:
-    """What an operation, or the part that stands in its place, reads and makes."""
+    """Returns the values that an operation, or the part that replaces it, reads and makes."""
     part = apart.get(walk.key(op)) if apart else None
     if part is not None:
         return part
@@ -131,7 +132,7 @@ def _stages(
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
 ) -> list[int]:
-    """How many of the loops have to have ended before each operation."""
+    """Returns how many of the loops have to have ended before each operation."""
     stage = {value: number for number, loop in enumerate(loops, 1) for value in loop.made}
     stages = []
     for op, own in zip(ops, values, strict=True):
@@ -155,7 +156,7 @@ def _needs(
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
 ) -> list[int | None]:
-    """The first loop that each operation has to stand before."""
+    """Returns the first loop that each operation has to come before."""
     first: dict[ir.Value, int] = {}
     for number, loop in reversed(list(enumerate(loops, 1))):
         first.update(dict.fromkeys(loop.read, number))
@@ -182,9 +183,9 @@ def check_together(block: Code, plans: Sequence[LoopContents]) -> None:
     """Raises NotPossibleError where loops of one block wait for each other.
 
     Args:
-      block: where they stand.
-      plans: of each group of loops what it reads and makes, and the operations that it replaces,
-        all by number.
+      block: their block.
+      plans: for each group of loops, the values that it reads and makes, and the operations that it
+        replaces, all by number.
     """
     gone = {number for plan in plans for number in plan.gone}
     steps = [(node.reads(), node.results) for node in block.nodes if node.number not in gone]

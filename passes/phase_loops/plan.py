@@ -1,4 +1,4 @@
-"""Decides what each loop of a flow holds, what leaves it, and where it stands."""
+"""Decides the contents of each loop of a flow, the values that leave it, and its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOP_COLUMNS = {
     "leaves the loop": Kind.TEXT,
     "why it ends": Kind.TEXT,
 }
-"""Of a table of loops, after what tells whose they are."""
+"""The columns of a table of loops, after those that name the owner."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PhaseLoop:
     """One loop.
 
     Attributes:
-      exits: what leaves it.
+      exits: the values that leave it.
       copies: the operations in its body.
     """
 
@@ -60,7 +60,7 @@ class Schedule:
 
     @classmethod
     def of(cls, size: int, chunks: int) -> Schedule:
-        """Equal chunks of a dimension: so many, or as few less as equal lengths make.
+        """Returns equal chunks of a dimension: so many, or as few less as equal lengths make.
 
         Raises ValueError where there are less than 2, or more than the dimension has elements.
         """
@@ -74,7 +74,7 @@ class Schedule:
         return self.trips + bool(self.rest)
 
     def text(self, chunks: str = "chunks") -> str:
-        """E.g. "4 chunks of 16, the last of 3", with the name that chunks have there."""
+        """Returns e.g. "4 chunks of 16, the last of 3", with the given name of chunks."""
         text = f"{self.chunks} {chunks} of {self.length}"
         return f"{text}, the last of {self.rest}" if self.rest else text
 
@@ -87,12 +87,12 @@ class LoopsPlan:
       program: the program, and the flow through it.
       schedule: the chunks that each loop has.
       loops: one for each phase.
-      apart: what is computed before the loops although they compute it, too.
+      apart: values that are computed before the loops although the loops compute them too.
       gone: operations that the loops replace, in the order of the program.
       parts: the devices that run the loops each by itself; None where XLA divides the loops.
-      gathers: what is gathered before the loops.
-      widens_moved: a product is made in the type of its accumulator also where the term is its
-        transpose, or it in another shape.
+      gathers: the values that are gathered before the loops.
+      widens_moved: a product is computed in the type of its accumulator also where the term is its
+        transpose or a reshape of it.
     """
 
     program: LoopProgram
@@ -114,22 +114,24 @@ class LoopsPlan:
 
     @property
     def handed_on(self) -> frozenset[int]:
-        """Constraints, by number, that would split again what is gathered before the loops."""
+        """Returns constraints, by number, that would split values again that are gathered before
+        the loops."""
         return frozenset[int]().union(*(each.between for each in self.gathers))
 
     @property
     def carried_bytes(self) -> int:
-        """What leaves the loops, as they carry it."""
+        """Returns the bytes of the values that leave the loops, as they carry them."""
         return sum(map(self.bytes_of, self.exits))
 
     def bytes_of(self, found: LoopExit) -> int:
-        """What leaves a loop, as it carries it."""
+        """Returns the bytes of a value that leaves a loop, as it carries it."""
         shape = self.program.program.shapes[found.number] or ()
         return math.prod(shape) * (element_bits(found.element) or 0) // 8
 
     @property
     def contents(self) -> LoopContents:
-        """What the loops read, make and replace, for `placement.check_together`."""
+        """Returns the values that the loops read, make and replace, for
+        `placement.check_together`."""
         return LoopContents(
             tuple(value for loop in self.loops for value in loop.copies.outside),
             tuple(number for found in self.exits for number in (found.number, *found.widened)),
@@ -138,7 +140,7 @@ class LoopsPlan:
         )
 
     def with_exits(self, changed: Callable[[LoopExit], LoopExit]) -> LoopsPlan:
-        """The plan with what leaves its loops changed, but for the values."""
+        """Returns the plan with changed exits of its loops, for the same values."""
         return replace(
             self,
             loops=tuple(
@@ -147,13 +149,13 @@ class LoopsPlan:
         )
 
     def summary(self) -> str:
-        """E.g. "2 loops of 4 chunks of 16"."""
+        """Returns e.g. "2 loops of 4 chunks of 16"."""
         text = f"{pluralize(len(self.loops), 'loop')} of {self.schedule.text()}"
         return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
 
     @property
     def cut(self) -> str:
-        """E.g. "8 chunks of 1024, the last of 512, of 7680"."""
+        """Returns e.g. "8 chunks of 1024, the last of 512, of 7680"."""
         cut = self.schedule
         last = f", the last of {cut.rest}" if cut.rest else ""
         text = f"{pluralize(cut.chunks, 'chunk')} of {cut.length}{last}, of {self.flow.size}"
@@ -161,7 +163,7 @@ class LoopsPlan:
 
     @property
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
-        """A row for each loop, for `LOOP_COLUMNS`."""
+        """Returns a row for each loop, for `LOOP_COLUMNS`."""
         return tuple(
             (
                 phase.operations,
@@ -182,13 +184,13 @@ def plan_loops(
     gathers: Collection[Gather] = (),
     by_parts: bool = True,
 ) -> LoopsPlan:
-    """The loops of a flow, over so many chunks or as few less as equal lengths make.
+    """Plans the loops of a flow, over so many chunks or as few less as equal lengths make.
 
     Args:
       flow: the flow, through a function, another block of code, or a part of one.
       chunks: from 2 to the size of the dimension; raises ValueError for others.
       accumulate_in: the element types of accumulators.
-      remade_bytes: loops make again what light work makes of the program's arguments, where that
+      remade_bytes: loops compute values of light work on the program's arguments again, where that
         saves so many bytes while they run; None where they do not.
       gathers: values that are gathered before the loops, where these read them.
       by_parts: each device may run the loops by itself, where it can.
@@ -219,9 +221,9 @@ def plan_loops(
 
 
 def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPlace, ...]:
-    """Where the loops stand in the block as it is.
+    """Returns the places of the loops in the current block.
 
-    ``now`` are values that others of the program have been replaced by. Raises NotPossibleError.
+    ``now`` maps values of the program to those that replaced them. Raises NotPossibleError.
     """
     program = plan.program
     values = program.program.values
@@ -260,7 +262,8 @@ def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPla
 
 
 class _Planner:
-    """Finds the loops' contents, the last loop first: what it needs, earlier ones make."""
+    """Finds the loops' contents, the last loop first: earlier ones make the values that it
+    needs."""
 
     def __init__(self, program: LoopProgram, accumulate_in: AccumulatorRule) -> None:
         self._program = program
@@ -275,7 +278,7 @@ class _Planner:
         self._waiting: list[int] = []
         self._apart = {value: part for part in parts_apart(program) for value in part.values}
         self._found: set[int] = set()
-        """Phases whose exits are known: what leaves them later would be read before it is made."""
+        """Phases whose exits are known: a later exit would be read before it is made."""
 
     def loops(self) -> tuple[PhaseLoop, ...]:
         program = self._program
@@ -299,12 +302,12 @@ class _Planner:
         return tuple(found)
 
     def apart(self) -> tuple[PartApart, ...]:
-        """What is computed before the loops, in the order of the program."""
+        """Returns the values that are computed before the loops, in the order of the program."""
         needed = (part for value, part in self._apart.items() if value in self._live)
         return tuple({part.node.number: part for part in needed}.values())
 
     def gone(self) -> tuple[Node, ...]:
-        """Operations that nothing outside of the loops reads any more."""
+        """Returns operations that nothing outside of the loops reads any more."""
         program = self._program
         return tuple(
             node

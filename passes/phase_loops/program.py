@@ -1,4 +1,4 @@
-"""A program and a flow through it, as loops are planned from: makers, phases, what is made again.
+"""A program and a flow through it, from which loops are planned: producers, phases, repeated work.
 
 Values are numbers, as in `Program`.
 """
@@ -19,13 +19,13 @@ _LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
 
 
 class LoopProgram:
-    """See the module.
+    """The program that loops are planned from; values are numbers.
 
     Attributes:
-      program: the program, or the part of one, that it goes through.
+      program: the program, or the part of one, that the flow goes through.
       inner: the values of code inside of operations.
       seeds: where the dimension is given, in values that operations make.
-      sources: what cuts are made of.
+      sources: the values that cuts are computed from.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class LoopProgram:
         remade_bytes: int | None = None,
         held: Collection[int] = (),
     ) -> None:
-        """With ``remade_bytes`` loops make again what saves so many bytes (`is_remade`), but never
-        the whole values that are ``held`` for them."""
+        """With ``remade_bytes`` loops compute values again that save so many bytes (`is_remade`),
+        but never the whole values that are ``held`` for them."""
         self.flow = flow
         self._held_whole = frozenset(held)
         self._remade_bytes = remade_bytes
@@ -67,47 +67,51 @@ class LoopProgram:
 
     @property
     def phases(self) -> int:
-        """The number of loops."""
+        """Returns the number of loops."""
         return max(self._phases.values(), default=0)
 
     def of(self, value: int) -> Flow:
         return self.flow.of(value)
 
     def maker(self, value: int) -> Node | None:
-        """The operation of the program's own block that makes a value; None of an argument."""
+        """Returns the operation of the program's own block that makes a value; None for an
+        argument."""
         return self._makers.get(value)
 
     def any_maker(self, value: int) -> Node | None:
-        """The operation that makes a value, however deep; None of an argument."""
+        """Returns the operation that makes a value, at any nesting; None for an argument."""
         return self.program.makers.get(value)
 
     def phase_of(self, node: Node) -> int:
-        """The loop that an operation of the program's own block is in; 0 where it is in none."""
+        """Returns the loop that an operation of the program's own block is in; 0 where it is in
+        none."""
         return self._phases[node.number]
 
     def held(self, node: Node) -> frozenset[int]:
-        """Values that the code around an operation reads in full although they are not whole."""
+        """Returns values that the code around an operation reads in full although they are not
+        whole."""
         return self._held.get(node.number, frozenset())
 
     def held_inside(self, node: Node) -> frozenset[int]:
-        """The same for an operation's own code."""
+        """Returns values that an operation's own code reads in full although they are not whole."""
         fit = self.flow.fits.get(node.number)
         return self.held(node) | frozenset(() if fit is None else fit.captured)
 
     def behind(self, value: int) -> int:
-        """What a value is outside of loops: of a barrier that loops repeat, that one's operand.
+        """Returns the value outside of loops: for a result of a barrier that loops repeat, its
+        operand.
 
-        A barrier in a loop keeps apart what is computed there; outside of it there is none.
+        A barrier in a loop separates computations there; outside of it there is none.
         """
         while value in self._behind:
             value = self._behind[value]
         return value
 
     def is_sunk(self, value: int) -> bool:
-        """Whether what is whole is made in a loop again, as it is made of less than it takes.
+        """Whether a loop computes a whole value again, since its operands take less memory.
 
-        So is the same data in another order, which products read as it was: outside of the loop it
-        would be a copy.
+        This holds for the same data in another order too, of which products read the original:
+        outside of the loop it would be a copy.
         """
         least = self._bytes_inside.get(value)
         if least is None or value in self._held_whole:
@@ -116,11 +120,11 @@ class LoopProgram:
         return reorders or least < self.program.bytes_of(value)
 
     def is_remade(self, value: int) -> bool:
-        """Whether a loop that reads all of what is whole makes it again, of arguments mostly.
+        """Whether a loop that reads all of a whole value computes it again, mostly from arguments.
 
-        These are in memory anyway, and what one trip makes of them is not held for all: weights
-        that are cast, masked, normalized, or reversed for a convolution's backward pass. So it is
-        in a loop by hand.
+        These are in memory anyway, and the copy of one trip is not held for all: weights that are
+        cast, masked, normalized, or reversed for a convolution's backward pass. A loop written by
+        hand does the same.
         """
         if self.is_sunk(value):
             return True
@@ -130,11 +134,13 @@ class LoopProgram:
         return self.program.bytes_of(value) - least >= self._remade_bytes
 
     def loop_of_whole(self, value: int) -> int:
-        """The loop that makes a whole value beside others, or by light work of such; 0 for none."""
+        """Returns the loop that makes a whole value with others, or by light work on such; 0 for
+        none."""
         return self._loops_of_whole.get(self.behind(value), 0)
 
     def _find_loops_of_whole(self) -> dict[int, int]:
-        """Such as the count of steps of a loop that carries a chunk, and what is made of it.
+        """Finds e.g. the count of steps of a loop that carries a chunk, and values computed from
+        it.
 
         Only light work is done again in the loop, once a chunk.
         """
@@ -157,7 +163,7 @@ class LoopProgram:
         return max((flow.phase for flow in flows if not flow.is_whole), default=0)
 
     def _flow_as_made(self, value: int) -> Flow:
-        """What is given as cut, and made whole, is cut like what is whole."""
+        """Returns the flow of a whole value for one that is given as cut, and made whole."""
         return WHOLE if value in self.seeds else self.of(value)
 
     def _read_code(self, node: Node) -> None:
@@ -169,9 +175,10 @@ class LoopProgram:
                     self._held[inner.number] = held
 
     def _least_bytes(self, known: dict[int, int]) -> dict[int, int]:
-        """Of whole results of light work, what a loop holds in memory that makes them again.
+        """Returns, by whole result of light work, the bytes that a loop holds that computes it
+        again.
 
-        ``known`` says of other values what they take.
+        ``known`` has the bytes of other values.
         """
         least = dict(known)
         for node in self.nodes:

@@ -1,4 +1,4 @@
-"""A chunk of a value: read from it, written into it, its type; attributes that hold its size."""
+"""Reads, writes and types a chunk of a value, and resizes attributes that hold its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChunkStart:
       index: the first element of the dimension, a scalar.
       zero: a zero of the same type.
       length: the elements of the chunk.
-      share: what the device has that runs the loop.
+      share: the share of the device that runs the loop.
     """
 
     index: ir.Value
@@ -33,19 +33,19 @@ class ChunkStart:
 
 
 def chunk_type(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Type:
-    """The type of a chunk of a value of this type."""
+    """Returns the type of a chunk of a value of this type."""
     return resized(type_, chunk.share.own(layout), chunk.length)
 
 
 def resized(type_: ir.Type, layout: AxisLayout, length: int) -> ir.Type:
-    """A type with so many elements of the dimension in an axis of this layout."""
+    """Returns a type with so many elements of the dimension in an axis of this layout."""
     shape = shape_of(type_)
     shape[layout.axis] = layout.outer * length * layout.inner
     return typed(type_, shape)
 
 
 def stack_type(type_: ir.Type, layout: AxisLayout) -> ir.Type:
-    """The type in which chunks of a value are collected.
+    """Returns the type in which chunks of a value are collected.
 
     Where the dimension is not the major part of its axis, it has an axis of its own there.
     """
@@ -57,33 +57,34 @@ def stack_type(type_: ir.Type, layout: AxisLayout) -> ir.Type:
 
 
 def read_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
-    """A chunk of a whole value."""
+    """Reads a chunk of a whole value."""
     value = chunk.share.cut(value, layout, chunk.zero)
     return read_own_chunk(value, chunk.share.own(layout), chunk)
 
 
 def read_own_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
-    """A chunk of the part of a value that a device has."""
+    """Reads a chunk of the part of a value that a device has."""
     made = resized(value.type, layout, chunk.length)
     stack = reshaped(value, shape_of(stack_type(value.type, layout)))
     return reshaped(chunk_box(layout, chunk).slice(stack), shape_of(made))
 
 
 def write_chunk(stack: ir.Value, part: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
-    """A stack with a chunk of a value written into it."""
+    """Returns a stack with a chunk of a value written into it."""
     box = chunk_box(layout, chunk)
     return box.update(stack, reshaped(part, box.type_in(stack.type).shape))
 
 
 def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
-    """A chunk of an iota along the axis that is cut: its numbers, cut and then broadcast."""
+    """Returns a chunk of an iota along the axis that is cut: its numbers, cut and then
+    broadcast."""
     line = stablehlo.iota(typed(type_, [layout.length]), 0)
     cut = read_chunk(line, replace(layout, axis=0), chunk)
     return broadcast(cut, shape_of(chunk_type(type_, layout, chunk)), [layout.axis])
 
 
 def chunk_box(layout: AxisLayout, chunk: ChunkStart) -> Box:
-    """Where a chunk is in a stack."""
+    """Returns the place of a chunk in a stack."""
     if layout.outer > 1:
         return Box({layout.axis + 1: (chunk.index, chunk.length)}, chunk.zero)
     start = chunk.index
@@ -96,7 +97,7 @@ def resize_attributes(op: ir.Operation) -> None:
     """Makes the attributes of an operation agree with its operands and results.
 
     These are all attributes of StableHLO that hold a size which a rule of `dimension_flow` lets
-    change; constants are not meant.
+    change, except those of constants.
     """
     resize = _RESIZES.get(op.name)
     if resize is not None:

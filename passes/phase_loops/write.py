@@ -1,4 +1,4 @@
-"""Writes the loops of a plan in place of the operations that they hold.
+"""Writes the loops of a plan instead of the operations that they hold.
 
 A loop has what it carries, a body, and a last shorter chunk after it. Where devices have a part of
 the dimension each, each of them runs a loop of its own.
@@ -49,8 +49,8 @@ def apply_loops(
 
     Args:
       scope: the name-stack component of the operations that are added.
-      replaced: values of the program that others took the place of, for several plans of one block;
-        what this one replaces is added.
+      replaced: values of the program and those that replaced them, for several plans of one block;
+        the values that this plan replaces are added.
 
     Raises NotPossibleError, before anything is edited, where the loops have no place in the block
     as it is now.
@@ -61,7 +61,7 @@ def apply_loops(
     apart = {walk.key(part.node.op): writer.write_part(part) for part in plan.apart}
     for loop, place in zip(plan.loops, places, strict=True):
         before = apart.get(walk.key(place.before), place.before)
-        # They may read a barrier that stands behind, in the place of which its parts are read.
+        # Parts may read a later barrier that is replaced by them.
         moves.move_into(before, [apart.get(walk.key(op), op) for op in place.moved])
         with ir.InsertionPoint(before):
             writer.write(loop)
@@ -78,7 +78,7 @@ class _Writer:
         self._gathered: dict[int, ir.Value] = {}
 
     def write_part(self, part: PartApart) -> ir.Operation:
-        """Writes what is computed before the loops where the whole operation stands."""
+        """Writes a part that is computed before the loops at the place of the whole operation."""
         op = part.node.op
         with ir.InsertionPoint(op), scoped(op.location, self._scope):
             chunks = ChunkWriter(self._plan.program, part.copies, None, self._outside)
@@ -106,7 +106,7 @@ class _Writer:
                 self._leave(found, made)
 
     def _leave(self, found: LoopExit, made: ir.Value) -> None:
-        """Makes what left a loop the value that others read."""
+        """Replaces a value by the result of the loop."""
         for number in found.widened:
             self._replace(self._plan.program.program.values[number], made)
         if made.type != found.type:
@@ -120,7 +120,7 @@ class _Writer:
         self._replaced[value] = made
 
     def _outside(self, number: int) -> ir.Value:
-        """A value as it is known outside of loops."""
+        """Returns a value as it is known outside of loops."""
         value = self._plan.program.program.values[number]
         return self._replaced.get(value, value)
 
@@ -133,12 +133,12 @@ class _Writer:
             self._gathered[number] = sdy.ShardingConstraintOp(value, sharding).result
 
     def _inside(self, number: int) -> ir.Value:
-        """A value of outside as loops read it."""
+        """Returns a value from outside as loops read it."""
         found = self._gathered.get(number)
         return self._outside(number) if found is None else found
 
     def clear(self) -> None:
-        """Erases what the loops replace; what is another value under another name becomes that."""
+        """Erases the replaced operations; a value that equals another one is replaced by that."""
         for node in self._plan.gone:
             self._rename(node)
         erase(*(node.op for node in self._plan.gone))
@@ -160,10 +160,10 @@ class LoopWriter:
     """Writes a loop at the current insertion point.
 
     Attributes:
-      plan: the plan that it is one of.
-      loop: what it holds.
+      plan: the plan of the loop.
+      loop: its contents.
       outside: the values that are known outside, by number.
-      share: what the device has that runs the loop.
+      share: the share of the device that runs the loop.
     """
 
     plan: LoopsPlan
@@ -172,7 +172,8 @@ class LoopWriter:
     share: DeviceShare = EVERYTHING
 
     def write(self) -> list[ir.Value]:
-        """The values that leave the loop, those that are accumulated in the accumulators' types."""
+        """Writes the loop and returns the values that leave it, accumulated ones in the
+        accumulators' types."""
         schedule = self.plan.schedule
         carried = self._while()
         if schedule.rest:
@@ -214,7 +215,7 @@ class LoopWriter:
         return identity(carried, found.flow.combine or Combine.SUM)
 
     def _whole_type(self, found: LoopExit) -> ir.Type:
-        """The type of all chunks of a value together."""
+        """Returns the type of all chunks of a value together."""
         if found.leaves is not Leaves.STACKED or found.flow.layout is None:
             return found.type
         layout = self.share.own(found.flow.layout)
@@ -223,7 +224,7 @@ class LoopWriter:
     def _chunk(
         self, start: ir.Value, length: int, carried: Sequence[ir.Value]
     ) -> Sequence[ir.Value]:
-        """Writes a chunk; returns what is carried after it."""
+        """Writes a chunk; returns the carried values after it."""
         chunk = ChunkStart(start, counter(0), length, self.share)
         handed_on = self.plan.handed_on
         writer = ChunkWriter(self.plan.program, self.loop.copies, chunk, self.outside, handed_on)
@@ -234,7 +235,7 @@ class LoopWriter:
         ]
 
     def _add_in_place(self, carried: Sequence[ir.Value]) -> None:
-        """Makes the terms that are products in the types of their sums, once all is written.
+        """Computes the terms that are products in the types of their sums, once all is written.
 
         A product is its own sum, unrounded, and no term is in memory: XLA adds it to the
         accumulator inside of the product.
@@ -261,7 +262,7 @@ def _carry(found: LoopExit, made: ir.Value, before: ir.Value, chunk: ChunkStart)
 def write_by_parts(
     plan: LoopsPlan, parts: DeviceParts, loop: PhaseLoop, outside: Callable[[int], ir.Value]
 ) -> Sequence[ir.Value]:
-    """Writes the loop; gives what leaves it, combined over the devices."""
+    """Writes the loop; returns the values that leave it, combined over the devices."""
     divided = [
         (value, layout.axis)
         for (value, layout), (_, form) in loop.copies.slices.items()
@@ -302,7 +303,7 @@ def write_by_parts(
 
 
 def _tells_devices_apart(loop: PhaseLoop) -> bool:
-    """Whether a device cuts its part from what all of them have."""
+    """Whether a device cuts its part from a value that all of them have."""
     if any(form is not Form.OUTSIDE for _, form in loop.copies.slices.values()):
         return True
     copies = (copy for group in loop.copies.by_node.values() for copy in group)
@@ -313,10 +314,10 @@ class ChunkWriter:
     """Writes the operations of one chunk at the current insertion point.
 
     Args:
-      copies: what the loop holds.
-      chunk: the chunk; None of what is made of no chunk.
+      copies: the contents of the loop.
+      chunk: the chunk; None for code that depends on no chunk.
       outside: the values that are known outside, by number.
-      handed_on: constraints that are not written, by number: what they read lies otherwise there.
+      handed_on: constraints that are not written, by number: their operands have another sharding.
     """
 
     def __init__(
@@ -340,14 +341,14 @@ class ChunkWriter:
         return self._own_chunk
 
     def write(self) -> None:
-        """Writes the operations; `value` then gives what they make."""
+        """Writes the operations; `value` then returns their results."""
         for read, base in self._copies.slices.items():
             if base[1] is Form.OUTSIDE:
                 self._value(read)
         self._block(self._program.program.root)
 
     def value(self, number: int) -> ir.Value:
-        """A value as the loop makes it."""
+        """Returns a value as the loop makes it."""
         return self._value((number, Form.LOCAL))
 
     def _value(self, read: Read) -> ir.Value:
@@ -409,14 +410,14 @@ class ChunkWriter:
     def _clone(
         self, node: Node, operands: Sequence[ir.Value], layout: AxisLayout | None
     ) -> Sequence[ir.Value]:
-        """The operation, with the sizes of a chunk."""
+        """Clones the operation, with the sizes of a chunk."""
         if layout is not None and node.op.name == "stablehlo.constant":
             return [_splat(node.op, chunk_type(node.op.results[0].type, layout, self._chunk))]
         made = node.op.clone().operation
         own = len(node.op.operands)
         for place, operand in enumerate(operands[:own]):
             made.operands[place] = operand
-        # Of an operation with a combiner, further ones are what this reads from outside.
+        # Further operands of an operation with a combiner are values that this reads from outside.
         inside = node.operands[own:]
         if inside:
             values = self._program.program.values
@@ -434,7 +435,7 @@ class ChunkWriter:
         return self._program.of(value).layout
 
     def _code(self, copy: OperationCopy, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """An operation with code in it, and that code."""
+        """Writes an operation with code in it, and that code."""
         node, op = copy.node, copy.node.op
         results = [self._type(value) for value in copy.results]
         attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
@@ -472,7 +473,7 @@ class ChunkWriter:
         return list(made.results)
 
     def _cuts_in(self, node: Node) -> bool:
-        """Whether the code of an operation asks which chunk it is, to cut what is whole in it."""
+        """Whether the code of an operation needs the chunk's index, to cut a whole value in it."""
         copies = self._copies
         own = {value for block in node.blocks for value in block.defined()}
         return any(value in own for value, _ in copies.slices) or any(
@@ -511,13 +512,14 @@ class ChunkWriter:
 
 
 def _with_whole(shardings: ir.Attribute) -> ir.Attribute:
-    """The shardings of what code on each device reads, and that of a scalar which all have."""
+    """Returns the shardings of values that code on each device reads, and of a scalar that all
+    have."""
     before = list(sdy.TensorShardingPerValueAttr(shardings).shardings)
     named = sdy.TensorShardingAttr(before[0]).mesh_or_ref
     return sdy.TensorShardingPerValueAttr.get([*before, sdy.TensorShardingAttr.get(named, [])])
 
 
 def _splat(op: ir.Operation, type_: ir.Type) -> ir.Value:
-    """A constant of one element everywhere, of another shape."""
+    """Returns a constant of one element everywhere, of another shape."""
     element = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(ir.RankedTensorType(type_), element))
