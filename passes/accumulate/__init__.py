@@ -1,7 +1,7 @@
 """Run a training step one microbatch at a time, and accumulate its gradients.
 
 A step that is written for a whole batch takes memory for the whole batch. This pass finds the batch
-among the dimensions of the step's arguments, or is told where it is, and writes the loop over
+among the dimensions of the step's arguments, or takes the given ones, and writes the loop over
 microbatches that users otherwise write themselves: the forward and the backward pass of a
 microbatch in its body, sums of gradients in its carry, the optimizer after it. Here x has 8
 examples, and there are 4 microbatches.
@@ -27,16 +27,16 @@ After::
     }
     %u = stablehlo.subtract %w, %r#1          : tensor<16x64xf32>
 
-The results are those of the step as it was, up to the order of sums: how each value depends on the
+The results are those of the original step, up to the order of sums: how each value depends on the
 batch is proved (`passes/analysis/dimension_flow`), and means over the batch stay means over all of
 it. Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
 
 **Which dimension is the batch** (`choice`). Of the dimensions that the matrix products of the step
 share, it is the one that gradients are sums over. It is taken where one loop does (`phases`), and
-where at most 5 % of the products are left outside that loop, not counting work on sums, as an
-optimizer's. Batches of one length that never meet, as those of a generator and a discriminator, are
-divided together. A step whose batch cannot be divided so, as with batch norm or a contrast within
-the batch, stays as it is, and a warning names the operation and the user's line (`refusal`).
+where at most 5 % of the products are left outside that loop, not counting work on sums, e.g. an
+optimizer's. Batches of one length that never meet, e.g. those of a generator and a discriminator,
+are divided together. A step whose batch cannot be divided so, e.g. with batch norm or a contrast
+within the batch, is unchanged, and a warning names the operation and the user's line (`refusal`).
 
 **Sharded parameters** (FSDP; `gather`, `reduce`). Parameters that are sharded over the devices of
 the batch are gathered for the products that read them. They are the same for all microbatches: a
@@ -47,10 +47,10 @@ Either takes memory, so that `auto` does as much as the budget holds with the fe
 without a budget `gather=once` alone is no more than that.
 
 **With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
-by the memory model first, then by XLA's figures of what was compiled.
+by the memory model first, then by XLA's figures of the compiled plans.
 
-A program without gradients, such as an evaluation, is left alone without a word. How data flows
-tells whether there are any (`gradients`); names are for messages.
+A program without gradients, such as an evaluation, is left alone without a message. The data flow
+decides whether there are any (`gradients`); names are for messages.
 """
 
 from __future__ import annotations
@@ -182,13 +182,13 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
 
     @property
     def _once(self) -> tuple[Once, Once]:
-        """The least and the most that may be done once a step."""
+        """Returns the least and the most work that may be done once a step."""
         if self.reduce == "once":
             return Once.SUMS, Once.SUMS
         most = Once.GATHERS if self.reduce == "each" else Once.SUMS
         by_gather = {
             "each": (Once.NOTHING, Once.NOTHING),
-            # Without a budget no more memory is taken than is asked for.
+            # Without a budget no more memory is taken than requested.
             "once": (Once.GATHERS, most if self.bound is not None else Once.GATHERS),
             "auto": (Once.NOTHING, most),
         }
@@ -209,7 +209,7 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
         if attempts and not attempts[best].record.possible:
-            return None  # the plan tells why the step is not accumulated
+            return None  # the plan says why the step is not accumulated
         return super().complaint(attempts, best, target, module_of_best)
 
     def remarks(

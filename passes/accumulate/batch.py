@@ -1,6 +1,7 @@
-"""The dimension that is the batch: what gradients are sums over, or what `args=` names.
+"""Finds the dimension that is the batch: the one that gradients are sums over, or that `args=`
+names.
 
-Where none is, the text says why the program's gradients are not accumulated.
+Where none is found, the text says why the program's gradients are not accumulated.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ..ir.values import shape_of
 from .trial import CutTrial, has_gradients, tried
 
 _SHOWN = 6
-"""Arguments that a message lists."""
+"""The most arguments that a message lists."""
 
 
 class ArgumentNames:
-    """The names that people know a program's arguments by: JAX's, such as `batch['tokens']`."""
+    """The user's names of a program's arguments: JAX's, such as `batch['tokens']`."""
 
     def __init__(self, program: Program) -> None:
         self.values = [program.values[number] for number in program.root.arguments]
@@ -39,7 +40,7 @@ class ArgumentNames:
         return self._names[number] or f"argument {number}"
 
     def resolve(self, axes: Axes) -> list[tuple[ir.Value, int]]:
-        """The places that are meant. Raises NotPossibleError where one is not there.
+        """Returns the places that the axes name. Raises NotPossibleError where one does not exist.
 
         A name stands for an argument, or for all in the tree of that name which have the axis.
         """
@@ -88,7 +89,8 @@ class ArgumentNames:
 
 
 def data_arguments(program: Program) -> frozenset[ir.Value]:
-    """Arguments that look like data: neither donated, nor returned in their shape and type."""
+    """Returns arguments that look like data: neither donated, nor returned in their shape and
+    type."""
     root, values = program.root, program.values
     attributes = walk.readable_attributes(root.block.owner.operation).get("arg_attrs")
     described = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes)] if attributes else []
@@ -106,7 +108,7 @@ def data_arguments(program: Program) -> frozenset[ir.Value]:
 
 
 def names_of(names: ArgumentNames, places: Sequence[tuple[ir.Value, int]]) -> str:
-    """Axes of arguments for people: "axis 0 of x and of batch['y']"."""
+    """Names axes of arguments for users: "axis 0 of x and of batch['y']"."""
     by_axis: dict[int, list[str]] = {}
     for value, axis in places:
         by_axis.setdefault(axis, []).append(names.of(value))
@@ -121,34 +123,34 @@ def names_of(names: ArgumentNames, places: Sequence[tuple[ir.Value, int]]) -> st
 
 
 def _plain(name: str) -> str:
-    """A name without quotes, which shells take away."""
+    """Returns a name without quotes, which shells remove."""
     return name.replace("'", "").replace('"', "")
 
 
 MOST_TRIED = 8
-"""Dimensions that are tried; programs have few that many products share."""
+"""The most dimensions that are tried; programs have few that many products share."""
 
 LEAST_SHARE = 0.05
-"""A dimension that fewer of the products' FLOPs have is none to try."""
+"""A dimension with a smaller share of the products' FLOPs is not tried."""
 
 MOST_PHASES = 16
-"""What takes more loops is none to cut; a batch norm takes four or five."""
+"""A dimension that takes more loops is not cut; a batch norm takes four or five."""
 
 
 class NoStepError(Exception):
-    """The program is no training step: no product is summed over a dimension of its arguments."""
+    """The program is no training step: it sums no product over a dimension of its arguments."""
 
 
 def choose(program: Program, axes: Axes | None, phases: int) -> CutTrial:
-    """The dimension to cut.
+    """Returns the dimension to cut.
 
     Args:
       program: the step.
-      axes: what the user calls the batch; None to find it.
+      axes: the user's names of the batch; None to find it.
       phases: how many loops it may take.
 
-    Raises NotPossibleError where the program is a training step and none will do, and NoStepError
-    where it is none.
+    Raises NotPossibleError where the program is a training step and no dimension can be cut, and
+    NoStepError where it is none.
     """
     dimensions = ProgramDimensions(program)
     if not has_gradients(program, dimensions):
@@ -178,9 +180,10 @@ class _Search:
         self._dimensions = dimensions
 
     def found(self) -> CutTrial | None:
-        """The best of what most products have; batches that never meet are cut together.
+        """Returns the best dimension of those that most products have; batches that never meet are
+        cut together.
 
-        So are the images and the noise of two networks that train against each other.
+        An example are the images and the noise of two networks that train against each other.
         """
         cuts = []
         for dimension in self._dimensions[:MOST_TRIED]:
@@ -196,7 +199,7 @@ class _Search:
         return self._best()
 
     def named(self, axes: Axes) -> CutTrial | None:
-        """The best dimension that is at all the places."""
+        """Returns the best dimension that is at all the places."""
         self._is_named = True
         names = ArgumentNames(self._program)
         first, *more = names.resolve(axes)
@@ -209,7 +212,7 @@ class _Search:
         return self._best()
 
     def refusal(self) -> NotPossibleError:
-        """Why nothing was found."""
+        """Returns why no dimension was found."""
         if not self._trials and not self._deep:
             return NotPossibleError(
                 "its arguments have no dimension that many of its products share"
@@ -226,7 +229,8 @@ class _Search:
         )
 
     def _nearest(self) -> CutTrial:
-        """What to tell about: a dimension of data alone, its first axis; else what is likest."""
+        """Returns the dimension to report: one of data alone, its first axis; else the most likely
+        one."""
         data = data_arguments(self._program)
 
         def is_data(seeds: Iterable[Seed]) -> bool:
@@ -278,7 +282,7 @@ class _Search:
     def _like(
         self, seeds: Sequence[Seed], place: tuple[ir.Value, int], names: ArgumentNames
     ) -> tuple[Seed, ...]:
-        """The seeds of the dimension at a place that is as long as another one."""
+        """Returns the seeds of the dimension at a place that is as long as another one."""
         length = seeds[0].layout.size
         others = [_seeds(dimension) for dimension in self._at(place)]
         found = next((other for other in others if other[0].layout.size == length), None)
@@ -309,12 +313,12 @@ def _may_unite(seeds: Iterable[Seed], others: Iterable[Seed]) -> bool:
 
 
 MOST_WHOLE = 0.05
-"""The share of the products that may be done once, on whole data: a model's position encodings,
-low-rank updates that are added to its weights, and the like."""
+"""The share of the products that may be done once, on whole data, e.g. a model's position
+encodings, or low-rank updates that are added to its weights."""
 
 
 def why_not(trial: CutTrial, phases: int) -> str | None:
-    """Why a dimension is not cut in so many loops; None where it can be."""
+    """Returns why a dimension is not cut in so many loops; None where it can be."""
     flow = trial.flow
     if flow.sharded > 1:
         return (
@@ -344,7 +348,7 @@ def why_not(trial: CutTrial, phases: int) -> str | None:
 
 
 def _ends(trial: CutTrial) -> str:
-    """Why there is more than one loop: what runs once, else the first reason."""
+    """Says why there is more than one loop: the work that runs once, else the first reason."""
     found = [end for phase in trial.flow.phases for end in phase.ends]
     if not found:
         return "a part of it waits for all of another"
@@ -394,7 +398,7 @@ def _done_at_once(program: Program, product: Node, trial: CutTrial) -> str:
 
 
 def _innermost(node: Node) -> Node:
-    """The operation in there that has the effect."""
+    """Returns the operation inside that has the effect."""
     inner = (each for block in node.blocks for each in block.nodes if each.effects)
     found = next(inner, None)
     return node if found is None else _innermost(found)

@@ -1,11 +1,11 @@
-"""The number of microbatches for a budget: by the model at first, then by XLA's figures.
+"""Chooses the number of microbatches for a budget: by the model first, then by XLA's figures.
 
 Memory falls with the number, so that numbers that hold the budget and numbers that do not bracket
-the least one that does. Where sums take more than they save it does not: then no number holds what
-the step as it is does not, and the one that takes the least is used.
+the least one that does. It does not fall where sums take more than they save: then no number holds
+a budget that the unmodified step misses, and the number that takes the least is used.
 
-What a step may do once instead of with each microbatch (`Once`) takes memory too. It does not
-change the number: of the number that is chosen, as much is done once as holds the budget.
+Work that a step may do once instead of with each microbatch (`Once`) takes memory too. It does not
+change the number: with the chosen number, as much is done once as holds the budget.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Attempts = Sequence[Attempt[AccumulateRecord]]
 
 
 class Correction:
-    """The temporary memory that a number of microbatches is expected to take.
+    """Predicts the temporary memory of a number of microbatches.
 
-    The ratio between XLA's figure and the model's is much the same for numbers that are near.
+    The ratio between XLA's figure and the model's is similar for numbers that are near.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Correction:
         attempts: Attempts,
         added: Mapping[Once, int] | None = None,
     ) -> None:
-        """``added`` is the memory that each thing takes which may be done once."""
+        """``added`` is the memory that each kind of work takes that may be done once."""
         self._model = model
         self.added = added or {Once.NOTHING: 0}
         self.least_once = min(self.added)
@@ -41,7 +41,8 @@ class Correction:
         }
 
     def __call__(self, number: int, once: Once | None = None) -> float:
-        """Of a number, with as little done once as there may be, if not told otherwise."""
+        """Predicts the memory of a number, with the least work done once unless ``once`` is
+        given."""
         choice = number, self.least_once if once is None else once
         if choice in self._real:
             return self._real[choice]
@@ -52,12 +53,12 @@ class Correction:
                 key=lambda tried: (abs(math.log(tried[0] / number)), abs(tried[1] - choice[1])),
             )
             ratio = self._real[near] / max(self._modelled(*near), 1)
-            # What was done once besides may be what took more than was thought.
+            # Work that was done once may be the cause of the larger figure.
             expected *= min(ratio, 1.0) if near[1] > choice[1] else ratio
         return expected
 
     def _once(self, attempt: Attempt[AccumulateRecord]) -> Once:
-        """What an attempt does once; of the step as it is, nothing is done anew."""
+        """Returns the work that an attempt does once; the unmodified step does none."""
         return max(attempt.record.once, self.least_once)
 
     def _modelled(self, number: int, once: Once) -> int:
@@ -65,9 +66,9 @@ class Correction:
 
 
 def bracket(possible: Sequence[int], attempts: Attempts, limit: int) -> list[int]:
-    """The numbers, ascending, of which any may be the least that holds the limit.
+    """Returns the numbers, ascending, of which any may be the least that holds the limit.
 
-    One that misses it with more done once than need be is among them.
+    A number that misses it with more work done once than necessary is among them.
     """
     tried = {
         each.record.microbatches: each.temp_bytes <= limit
@@ -80,7 +81,7 @@ def bracket(possible: Sequence[int], attempts: Attempts, limit: int) -> list[int
 
 
 def first_that_holds(numbers: Sequence[int], expected: Correction, limit: int) -> int | None:
-    """The least number that is expected to hold, found by bisection."""
+    """Returns the least number that is expected to hold, found by bisection."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
@@ -94,7 +95,7 @@ def first_that_holds(numbers: Sequence[int], expected: Correction, limit: int) -
 def next_number(
     possible: Sequence[int], expected: Correction, attempts: Attempts, limit: int
 ) -> int:
-    """The number to compile next; one that was compiled where no other is better."""
+    """Returns the number to compile next; one that was compiled where no other is better."""
     open_ = bracket(possible, attempts, limit)
     found = first_that_holds(open_, expected, limit)
     if found is not None:
@@ -107,7 +108,7 @@ def next_number(
 
 
 def next_once(number: int, expected: Correction, limit: int) -> Once:
-    """What is done once with a number of microbatches: as much as is expected to hold."""
+    """Returns the work done once with a number of microbatches: as much as is expected to hold."""
     if number == 1:
         return Once.NOTHING
     holding = [once for once in expected.added if expected(number, once) <= limit]
@@ -115,7 +116,7 @@ def next_once(number: int, expected: Correction, limit: int) -> Once:
 
 
 def _least_once(attempt: Attempt[AccumulateRecord]) -> Once:
-    """The least that an attempt could have done once."""
+    """Returns the least work that an attempt could have done once."""
     record = attempt.record
     if record.is_unmodified:
         return Once.NOTHING
@@ -123,7 +124,7 @@ def _least_once(attempt: Attempt[AccumulateRecord]) -> Once:
 
 
 def least_number(possible: Sequence[int], expected: Correction) -> int:
-    """The number that takes the least memory; of those like it the smallest."""
+    """Returns the number that takes the least memory; the smallest of similar ones."""
     least = min(map(expected, possible))
     return next(number for number in possible if expected(number) <= least * INDISTINCT)
 

@@ -47,13 +47,16 @@ SCOPE = "hloom.accumulate"
 """Name-stack component of the operations that are added."""
 
 REMADE_BYTES = 2**16
-"""What is smaller is made of the parameters once, before the loop: kernels for little memory."""
+"""Smaller values are computed from the parameters once, before the loop: kernels for little
+memory."""
 
 _LITTLE = 0.25
-"""Of a step's memory, of which sums are a part: what holds gradients at all is near the rest."""
+"""The share of a step's memory that sums have to be: a program that holds gradients at all has
+nearly that."""
 
 _LENT = 0.25
-"""Of the memory that microbatches save what may be taken again to send less, without a budget."""
+"""The share of the memory that microbatches save which may be used to send less, without a
+budget."""
 
 _ONCE = {
     Once.GATHERS: "parameters gathered once",
@@ -66,7 +69,7 @@ _MODEL_ERROR = 1.1
 """The factor by which the model may be off."""
 
 _LEAST_TOLD = 2**20
-"""Bytes below which nobody has to know."""
+"""Fewer bytes than these are not reported."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,12 @@ class AccumulatePlan(base.PlanBase):
     """The loops over the microbatches.
 
     Attributes:
-      loops: None where the program stays as it is.
-      batch: the axes that are divided, for people; empty where none was found.
+      loops: None where the program is unchanged.
+      batch: the axes that are divided, for users; empty where none was found.
       reason: why there are no loops; empty where there are.
-      refusal: the same, where somebody who asked for them has to know.
-      record: for the plans after it.
-      temp_bytes: the temporary memory by the model, before and after, where it is raised.
+      refusal: the same reason, if the user requested the loops and has to know.
+      record: the record for later plans.
+      temp_bytes: the temporary memory by the model, before and after, if it is raised.
     """
 
     loops: LoopsPlan | None = None
@@ -120,7 +123,7 @@ class AccumulatePlan(base.PlanBase):
 
     @property
     def _once(self) -> tuple[str, ...]:
-        """What is done once a step, a text where there is something."""
+        """Returns the work that is done once a step, as a text, if there is any."""
         if self.loops is None or not self.record.once:
             return ()
         gathered = size(sum(each.size for each in self.loops.gathers))
@@ -145,7 +148,7 @@ class AccumulatePlan(base.PlanBase):
         return (Table("Loops over the microbatches", LOOP_COLUMNS, self.loops.rows),)
 
     def decisions(self) -> tuple[base.Decision, ...]:
-        """One: a step is accumulated, or it is not."""
+        """Returns one decision: a step is accumulated, or it is not."""
         return () if self.empty else (base.Decision("accumulate", self.summary()),)
 
     def restricted_to(self, ids: Collection[str]) -> AccumulatePlan:
@@ -154,23 +157,23 @@ class AccumulatePlan(base.PlanBase):
 
 @dataclass(frozen=True)
 class AccumulateSettings:
-    """What is asked for; see the options of the pass."""
+    """The settings of a plan; see the options of the pass."""
 
     axes: Axes | None
     phases: int
     accumulate_in: AccumulatorRule
     once: tuple[Once, Once]
-    """The least and the most that may be done once."""
+    """The least and the most work that may be done once."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is divided, by the numbers of arguments: it holds for any clone of the module.
+    """The divided dimension, by the numbers of arguments: it holds for any clone of the module.
 
     Attributes:
-      places: arguments by number, and where the batch is in them.
-      text: the same for people.
-      flow: of the batch, in the module itself.
+      places: arguments by number, and the axis of the batch in them.
+      text: the same for users.
+      flow: the flow of the batch in the module itself.
     """
 
     places: tuple[tuple[int, AxisLayout], ...]
@@ -192,7 +195,7 @@ class _Batch:
 
 
 class MicrobatchPlanner:
-    """Plans for one module and for clones of it, whose batch is looked for once."""
+    """Plans for one module and for clones of it, whose batch is searched once."""
 
     def __init__(self, origin: ir.Module, target: Target, settings: AccumulateSettings) -> None:
         self._origin = origin
@@ -203,7 +206,8 @@ class MicrobatchPlanner:
         self._device_sums = DeviceSums(origin)
 
     def fixed(self, module: ir.Module, microbatches: int) -> AccumulatePlan:
-        """The plan for a number of microbatches; for as many as there can be, where it is more."""
+        """Returns the plan for a number of microbatches; for the most possible, where that is
+        less."""
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return batch
@@ -217,9 +221,9 @@ class MicrobatchPlanner:
         return replace(plan, temp_bytes=self._raised(batch, plan))
 
     def _once(self, batch: _Batch, number: int) -> Once:
-        """What is done once without a budget: what takes little of the memory that is saved.
+        """Returns the work done once without a budget: work that takes little of the saved memory.
 
-        Nothing tells then what memory there is, and microbatches are asked for to take less of it.
+        The available memory is unknown then, and the user requests microbatches to take less of it.
         """
         added = self._added_by(batch)
         if len(added) == 1 or number == 1:
@@ -229,10 +233,10 @@ class MicrobatchPlanner:
         return max((once for once, size in added.items() if size <= lent), default=min(added))
 
     def _raised(self, batch: _Batch, plan: AccumulatePlan) -> tuple[int, int] | None:
-        """The temporary memory before and after, by the model; None where it is not raised.
+        """Returns the temporary memory before and after, by the model; None where it is not raised.
 
-        It is raised where sums take more than activations of the rest of the batch did. What holds
-        little beside the step's memory is not modelled.
+        It is raised where sums take more than the activations of the rest of the batch did. Sums
+        that are small beside the step's memory are not modelled.
         """
         if plan.loops is None:
             return None
@@ -246,7 +250,8 @@ class MicrobatchPlanner:
 
     @property
     def around_bytes(self) -> int | None:
-        """Arguments and results by the model; None where there is no batch to divide."""
+        """Returns the bytes of arguments and results by the model; None without a batch to
+        divide."""
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return None
@@ -261,9 +266,9 @@ class MicrobatchPlanner:
         *,
         least: bool = False,
     ) -> AccumulatePlan:
-        """The plan that follows these attempts, for as much temporary memory or for the least.
+        """Returns the plan after these attempts, for as much temporary memory or for the least.
 
-        The program as it is where nothing is known to bound.
+        It is the unmodified program where the memory that the budget bounds is unknown.
         """
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
@@ -347,7 +352,7 @@ class MicrobatchPlanner:
             return plan.with_exits(
                 lambda found: replace(found, rounds=self._is_sent(values[found.number]))
             )
-        # Each device adds up by itself, and sends what it has once.
+        # Each device adds up by itself, and sends its sum once.
         return plan.with_exits(
             lambda found: (
                 replace(found, scattered=self._scattered(parts, values[found.number]))
@@ -357,14 +362,15 @@ class MicrobatchPlanner:
         )
 
     def _scattered(self, parts: DeviceParts, value: ir.Value) -> int | None:
-        """The axis along which devices have parts of a value of the origin."""
+        """Returns the axis along which devices have parts of a value of the origin."""
         placement = self._shardings.placement(value)
         if placement is None:
             return None
         return parts.scattered_axis(placement, value.type, self._origin.operation)
 
     def _added_by(self, batch: _Batch) -> dict[Once, int]:
-        """What may be done once, and bytes of memory that this adds, as far as it is asked for."""
+        """Returns the work that may be done once, and the bytes of memory that it adds, as far as
+        it is allowed."""
         if not self._added:
             added = {Once.NOTHING: 0}
             least, most = self._settings.once
@@ -381,8 +387,8 @@ class MicrobatchPlanner:
         return self._added
 
     def _whole_bytes(self, batch: _Batch, plan: LoopsPlan) -> int:
-        """What sums take more that are whole on each device, and gradients of a microbatch that a
-        loop over layers stacks before they are added."""
+        """Returns the additional bytes of sums that are whole on each device, and of gradients of a
+        microbatch that a loop over layers stacks before they are added."""
         found_bytes = 0
         for found in plan.exits:
             if found.leaves is Leaves.ACCUMULATED:

@@ -1,4 +1,4 @@
-"""What `accumulate` keeps of a plan for a budget: for the plans after it, and for dumps."""
+"""The record of `accumulate` of a plan for a budget, for later plans and for dumps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..framework.structure import Whole
 
 
 class Once(enum.IntEnum):
-    """What a step whose parameters are sharded along with its batch does once a step, and not once
-    a microbatch. Each takes more memory than those before it, and sends less."""
+    """The work that a step whose parameters are sharded along with its batch does once a step, not
+    once a microbatch. Each member takes more memory than those before it, and sends less."""
 
     NOTHING = 0
     GATHERS = 1
-    """Its parameters are gathered before the loop."""
+    """The step gathers its parameters before the loop."""
     SUMS = 2
-    """And each device adds up whole gradients, which are reduced after the loop."""
+    """In addition each device adds up whole gradients, which are reduced after the loop."""
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -28,13 +28,13 @@ class AccumulateRecord(PlanRecord):
     """The record of a plan of `accumulate`.
 
     Attributes:
-      microbatches: into how many the batch is divided; 1 for the program as it is.
+      microbatches: the number into which the batch is divided; 1 for the unmodified program.
       possible: the numbers that a budget chooses from, ascending; empty without a budget.
-      modelled: by number the temporary memory by the model, of those that were modelled, with
-        nothing done once.
-      once: what is done once a step.
-      added: what may be done once, and the memory that this adds, ascending; empty where nothing
-        is chosen.
+      modelled: the modelled temporary memory by number, of the modelled numbers, with no work done
+        once.
+      once: the work that is done once a step.
+      added: the work that may be done once, and the memory that this adds, ascending; empty where
+        no number is chosen.
     """
 
     microbatches: Whole = 1
@@ -49,5 +49,6 @@ class AccumulateRecord(PlanRecord):
 
     @property
     def cost(self) -> float:
-        """The fewer microbatches the less; of equals what does more once."""
+        """Returns the cost: fewer microbatches are better; of equal numbers more work done once
+        is."""
         return self.microbatches - self.once / len(Once)

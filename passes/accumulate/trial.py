@@ -1,30 +1,30 @@
-"""What cutting one dimension would give: which products are in loops, and which are summed.
+"""Tries to cut one dimension: which products are in loops, and which are summed.
 
 A dimension is the batch of a step where gradients are sums over it: where loops hold products whose
-results are partial sums that no later loop waits for, and where more bytes of what has an
-argument's shape are sums than are put together from chunks. Cut along the hidden units of a
+results are partial sums that no later loop waits for, and where of the results in an argument's
+shape more bytes are sums than are concatenated from chunks. Cut along the hidden units of a
 perceptron, its forward pass has partial sums, too, but the rest waits for them; cut along the
 models of an ensemble, each model's gradient is a chunk.
 
-A program is a training step where it has gradients, told by how data flows. A layer is a product,
-and its gradient is another one:
+A program is a training step where it has gradients, which the data flow shows. A layer is a
+product, and its gradient is another one:
 
     y = x @ w            the dimension b of x is passed through to y
-    dw = x.T @ dy        b is contracted; dy is made of y, the result is of w's dimensions
+    dw = x.T @ dy        b is contracted; dy is computed from y, the result is of w's dimensions
 
-So a product is of a gradient where a dimension that it contracts is passed through by a product
-that it is made of, a layer, where it has a dimension of the layer's other operand, and where it
-reads what the layer reads: an operand with the dimension that is made of the same products, and of
-arguments with the dimension that the layer's is made of. The last tells a step from a network that
-is only run: there a hidden dimension is passed through by one layer and contracted by the next, but
-the one has it of its weights, and the other of weights of its own; queries and keys have theirs of
-products.
+So a product is a gradient's if it contracts a dimension that a layer, a product that it is computed
+from, passes through; if it has a dimension of the layer's other operand; and if it reads the
+layer's inputs: an operand with the dimension that is computed from the same products, and from
+arguments with the dimension that the layer's is computed from. The last condition separates a step
+from a network that is only run: there a hidden dimension is passed through by one layer and
+contracted by the next, but in the one it comes from its weights, and in the other from weights of
+its own; queries and keys have theirs from products.
 
-A gradient of each example has the dimension itself, and what is returned of it has not: it is
+A gradient of each example has the dimension itself, and the value returned from it has not: it is
 summed later, once it is clipped.
 
-What is made of such products is a gradient or an update of a parameter, and is returned in the
-shape of an argument. A loss is not.
+A value computed from such products is a gradient or an update of a parameter, and is returned in
+the shape of an argument. A loss is not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..ir.ops import facts_of
 
 
 def has_gradients(program: Program, dimensions: ProgramDimensions) -> bool:
-    """Whether the program returns what is made of gradients, in the shape of an argument."""
+    """Whether the program returns values computed from gradients, in the shape of an argument."""
     shapes = {program.shapes[argument] for argument in program.root.arguments} - {(), None}
     returned = [value for value in program.root.returned if program.shapes[value] in shapes]
     if not returned or not dimensions.products:
@@ -56,8 +56,8 @@ class _Layer:
     """A product, and a dimension that it passes through.
 
     Attributes:
-      product: it, as a source.
-      arguments: the arguments with the dimension that its operands with it are made of.
+      product: the product, as a source.
+      arguments: the arguments with the dimension from which its operands with it are computed.
       having: these operands.
       others: the dimensions of its other operands.
     """
@@ -69,8 +69,7 @@ class _Layer:
 
 
 class _Sources:
-    """What values are made of: sources are bits, of each argument and of each product's
-    result.
+    """The sources that values are computed from, as bits: arguments and products' results.
 
     Where products of earlier iterations are left out, each layer of a scan is one of its own.
     """
@@ -110,7 +109,8 @@ class _Sources:
                 self._made_of.update(dict.fromkeys(node.results, made))
 
     def _loop(self, node: Node) -> None:
-        """What a body returns it may read in the next iteration, and so on."""
+        """Lets a body read in the next iteration what it returns, and so on until nothing
+        changes."""
         body = node.blocks[1]
         self._pass(node.operands, body.arguments)
         while True:
@@ -124,7 +124,7 @@ class _Sources:
 
     def _code(self, node: Node) -> None:
         for block in node.blocks:
-            # Of a conditional, whose blocks have no arguments, the choice is none of the sources.
+            # The choice of a conditional, whose blocks have no arguments, is none of the sources.
             if block.arguments:
                 self._pass(node.operands, block.arguments)
             self._walk(block)
@@ -151,11 +151,11 @@ class _Search:
                 self._having[dimension] = self._having.get(dimension, 0) | self._near.of([value])
 
     def finds(self, returned: Sequence[int]) -> bool:
-        """Whether what is returned is made of a gradient.
+        """Whether a returned value is computed from a gradient.
 
-        At first of a product that an iteration's own results lead to. A recurrent layer's may reach
-        what the step returns by the state of the next iteration alone, as a neuron's that gives its
-        state before the input is added.
+        First a product counts that an iteration's own results lead to. A recurrent layer's may
+        reach the step's results by the state of the next iteration alone, e.g. a neuron's that
+        returns its state before the input is added.
         """
         products = {}
         for node in self._products:
@@ -173,8 +173,9 @@ class _Search:
         return any(self._is_gradient(*each, layers, far) for each in products.items())
 
     def _summed(self, node: Node, behind: Iterable[int]) -> frozenset[int]:
-        """The dimensions that a product contracts, and those that all of its operands and it have,
-        but not all that is returned of it: of gradients of each example that are summed later."""
+        """Returns the dimensions that a product contracts, and those that it and all of its
+        operands have, but not all returned values computed from it: those of gradients of each
+        example that are summed later."""
         made, kept = self._of_all(node.results), map(self._dimensions.of, behind)
         each = made.intersection(*map(self._dimensions.of, node.operands))
         return (self._of_all(node.operands) - made) | (each - frozenset.intersection(*kept))
@@ -208,8 +209,8 @@ class _Search:
         return False
 
     def _reads_the_same(self, value: int, layer: _Layer, sources: _Sources) -> bool:
-        """Whether a value is made of what the layer's operand is made of, in an iteration and in
-        all of them."""
+        """Whether a value is computed from the sources of the layer's operand, in an iteration and
+        in all of them."""
         return bool(self._near.of([value]) & layer.arguments) and all(
             each.products_of([value]) == each.products_of(layer.having)
             for each in (self._near, sources)
@@ -221,15 +222,15 @@ class _Search:
 
 @dataclass(frozen=True)
 class CutTrial:
-    """A dimension, and what the loops over it would do.
+    """A dimension, and the effect of the loops over it.
 
     Attributes:
-      sums_products: whether products in loops are summed for what comes after all loops.
+      sums_products: whether products in loops are summed for values after all loops.
       sums_gradients: whether in a step these are gradients, which are mostly sums.
       whole_share: the share of all products' FLOPs that would be done on the whole of it, or that
         do not depend on it, though they are no work on sums such as an optimizer's.
       whole_product: the largest of these; None where there is none.
-      pieces: how many results of the program would be put together from chunks.
+      pieces: how many results of the program would be concatenated from chunks.
     """
 
     flow: DimensionFlow
@@ -245,7 +246,7 @@ class CutTrial:
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """The less the better; of equals the earlier one is taken."""
+        """Returns the rank: less is better; of equal ones the earlier dimension is taken."""
         return round(self.whole_share, 2), self.phases, self.pieces
 
     @property
@@ -255,12 +256,13 @@ class CutTrial:
 
     @property
     def likeness(self) -> tuple[bool, int, tuple[float, int, int]]:
-        """The less the more it is like a batch, of which results of a step have no chunks."""
+        """Returns a key that is less the more the dimension is like a batch, of which results of a
+        step have no chunks."""
         return not self.sums_gradients, self.pieces, self.rank
 
 
 def tried(program: Program, seeds: Sequence[Seed], most_phases: int | None) -> CutTrial:
-    """What cutting a dimension gives. Raises TooManyPhasesError."""
+    """Tries to cut a dimension. Raises TooManyPhasesError."""
     flow = dimension_flow(program, seeds, most_phases=most_phases)
     products = _whole_products(flow)
     summed = _summed(flow) or _summed(flow, reductions=True)
@@ -275,13 +277,13 @@ def tried(program: Program, seeds: Sequence[Seed], most_phases: int | None) -> C
 
 
 def _loop_of(flow: DimensionFlow, node: Node) -> int:
-    """The loop that an operation is in; 0 outside of all."""
+    """Returns the loop that an operation is in; 0 outside of all."""
     made = (flow.of(value) for value in node.results)
     return max((each.phase for each in made if not each.is_whole), default=0)
 
 
 def _whole_products(flow: DimensionFlow) -> list[Node]:
-    """Products outside of the loops that other data than sums goes into."""
+    """Returns products outside of the loops that read other data than sums."""
     restored: set[int] = set()
     found = []
     for node in flow.program.root.nodes:
@@ -299,7 +301,8 @@ def _whole_products(flow: DimensionFlow) -> list[Node]:
 
 
 def _finished(flow: DimensionFlow, node: Node) -> list[int]:
-    """The values that an operation reads whole although loops have chunks or terms of them."""
+    """Returns the values that an operation reads whole although loops have chunks or terms of
+    them."""
     fit = flow.fits.get(node.number)
     if fit is None:
         return []
@@ -307,13 +310,13 @@ def _finished(flow: DimensionFlow, node: Node) -> list[int]:
 
 
 def _summed(flow: DimensionFlow, *, reductions: bool = False) -> list[Node]:
-    """The products that are summed for what comes after the loops.
+    """Returns the products that are summed for values after the loops.
 
-    None where more of them are summed for later loops. With ``reductions`` those, too, that are
-    summed by other operations behind them, as gradients of each example that are clipped before.
+    None where more of them are summed for later loops. With ``reductions`` products count, too,
+    that other operations after them sum, e.g. gradients of each example that are clipped before.
     """
     wanted_in: dict[int, int] = {}
-    """By value the last loop that something made of it is in."""
+    """By value the last loop that has a value computed from it."""
     final: list[Node] = []
     counted: set[int] = set()
     balance = 0.0
@@ -340,7 +343,7 @@ def _summed(flow: DimensionFlow, *, reductions: bool = False) -> list[Node]:
 
 
 def _sums(flow: DimensionFlow, node: Node, reductions: bool) -> Iterator[Node]:
-    """The products, the operation itself or in it, that are summed over the dimension."""
+    """Yields the products, the operation itself or in it, that are summed over the dimension."""
     if facts_of(node.op.name).is_product:
         if any(_is_sum(flow.of(value)) for value in node.results):
             yield node
@@ -354,7 +357,8 @@ def _sums(flow: DimensionFlow, node: Node, reductions: bool) -> Iterator[Node]:
 
 
 def _reduces(flow: DimensionFlow, node: Node) -> bool:
-    """Whether an operation sums arrays over the dimension: a number is none, as a loss."""
+    """Whether an operation sums arrays over the dimension: a scalar, e.g. a loss, does not
+    count."""
     shapes = flow.program.shapes
     return any(_is_sum(flow.of(value)) and shapes[value] for value in node.results) and not any(
         _is_sum(flow.of(value)) for value in node.operands
@@ -362,7 +366,7 @@ def _reduces(flow: DimensionFlow, node: Node) -> bool:
 
 
 def _behind(flow: DimensionFlow, node: Node) -> Iterator[Node]:
-    """The products whose results, in chunks, an operation in a loop is made of."""
+    """Yields the products from whose results, in chunks, an operation in a loop is computed."""
     seen = set(node.operands)
     waiting = [*seen]
     while waiting:
@@ -379,9 +383,9 @@ def _behind(flow: DimensionFlow, node: Node) -> Iterator[Node]:
 
 
 def _are_sums(flow: DimensionFlow) -> bool:
-    """Whether of what is returned in an argument's shape more bytes are summed than put together.
+    """Whether more bytes of the results in an argument's shape are summed than concatenated.
 
-    Updates of what has the dimension itself, as weights have their units, are put together.
+    Updates of values with the dimension itself, as weights have their units, are concatenated.
     """
     program = flow.program
     divided = {

@@ -26,7 +26,7 @@ After::
 A dimension is taken only if one loop has all of the region: never the vocabulary of a softmax, nor
 the keys of attention, whose maximum and sum would each take a loop of their own. Of several, one
 that is not sharded over devices is taken before one that is, then the one that leaves least memory,
-then the first. Values that cannot be cut stay, and the plan says why.
+then the first. Values that cannot be cut stay whole, and the plan says why.
 
 Without `chunks` a loop has the fewest that take it off the program's peak, and no more than keep
 matrix products as fast as whole ones by the cost model. With a budget it has the fewest that hold
@@ -38,12 +38,12 @@ where the program converts them to float32 anyway; else in their own type.
 The package, in the order in which a module passes through it:
 
 - ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
-  around a value, ``memory`` what a block takes with them in a loop, in what type sums are added up,
-  and how products fill the device; what the next plan may take, given what XLA made of the last;
-- ``plan`` is what it decides, and what an attempt remembers.
+around a value, ``memory`` the memory of a block with them in a loop, the types of sums, and
+how products fill the device; it also sets the next plan's limit from XLA's figures of the last;
+- ``plan`` has the plan's decisions, and the record of an attempt.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
-`docs/decisions/0022-loops-over-a-dimension.md` has the rules and what they rest on.
+`docs/decisions/0022-loops-over-a-dimension.md` has the rules and their reasons.
 """
 
 from __future__ import annotations

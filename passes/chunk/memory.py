@@ -1,10 +1,10 @@
-"""What a block takes with regions in loops, by hloom's model of XLA's memory.
+"""Models the memory of a block with regions in loops, by hloom's model of XLA's memory.
 
-A loop stands in the trace of its block as one operation: it reads what the region reads, makes what
-is read of the region elsewhere, and has inside it what one of its iterations takes.
+A loop is one operation in the trace of its block: it reads the region's inputs, makes the results
+that are read elsewhere, and has inside it the memory of one of its iterations.
 
-Beside it stand the sums that the loop carries, in their types (`Accumulators`), what is gathered
-before it, and what the products of a region take on the device, whole and in chunks (`RegionWork`).
+The model adds the sums that the loop carries, in their types (`Accumulators`), the values gathered
+before it, and the time of the region's products on the device, whole and in chunks (`RegionWork`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LiveValue:
     """A value that is in memory at the peak.
 
     Attributes:
-      number: its number there.
+      number: its number in its block.
       bytes: its bytes on one device.
     """
 
@@ -53,7 +53,7 @@ class BlockMemory:
     """The memory of a block and of the blocks in it; changes as regions are put in loops.
 
     Attributes:
-      graph: the block as it is.
+      graph: the unmodified block.
       trace: the block with its loops.
     """
 
@@ -76,7 +76,8 @@ class BlockMemory:
         position_of = {op: position for position, op in enumerate(self.graph.ops)}
         self.trace = trace_block(self.graph, lambda op: self._around(position_of[op]))
         self._positions = list(range(len(self.trace.uses)))
-        """By operation of the trace its position in the graph; of a loop that of its last one."""
+        """By operation of the trace, its position in the graph; for a loop that of its last
+        operation."""
         self._peak: Peak | None = None
 
     @property
@@ -90,12 +91,12 @@ class BlockMemory:
         return self._peak
 
     def _around(self, position: int) -> int:
-        """Bytes inside an operation with code in it."""
+        """Returns the bytes inside an operation with code in it."""
         inside = max(block.peak.bytes for block in self._inside[position])
         return max(inside, transposing_bytes(self.graph.ops[position], self._programs))
 
     def alive(self) -> Iterator[LiveValue]:
-        """The values in memory at the peak, here and in the code that runs then."""
+        """Yields the values in memory at the peak, here and in the code that runs then."""
         for value, size_bytes in self.peak.alive:
             yield LiveValue(self, value, size_bytes)
         if self._positions:
@@ -104,7 +105,8 @@ class BlockMemory:
                 yield from max(inside, key=lambda block: block.peak.bytes).alive()
 
     def with_loop(self, region: DimensionRegion) -> LoopMemory:
-        """The memory with a region in a loop; `LoopMemory.take` makes it that of the block."""
+        """Returns the memory with a region in a loop; `LoopMemory.take` makes it that of the
+        block."""
         return LoopMemory(self, region)
 
     def put(self, trace: OpTrace, positions: list[int]) -> None:
@@ -122,10 +124,11 @@ class BlockMemory:
     def collapsed(
         self, nodes: Collection[int], repeated: Collection[int]
     ) -> tuple[OpTrace, list[int], int]:
-        """The trace with one operation in place of some, by their positions in the graph.
+        """Returns the trace with one operation instead of some, by their positions in the graph.
 
-        What does not depend on them runs before it. Gives the positions, and where it is, too.
-        ``repeated`` are values that it does not read, although it is made of them.
+        Operations that do not depend on them run before it. Also returns the positions, and the
+        place of the new one. ``repeated`` are values that it does not read, although it is computed
+        from them.
         """
         trace, taken = self.trace, set(nodes)
         inside = [n for n, position in enumerate(self._positions) if position in taken]
@@ -161,9 +164,9 @@ class BlockMemory:
         return found, [self._positions[n] for n in order], place
 
     def iteration(self, region: DimensionRegion, trips: int) -> OpTrace:
-        """The trace of an iteration of a region's loop: with chunks of what is split.
+        """Returns the trace of an iteration of a region's loop: with chunks of split values.
 
-        What is partial takes nothing: it is added where the sum lies.
+        A partial value takes no memory: it is added to the sum in place.
         """
         flow, chosen = region.flow, {node.number for node in region.nodes}
         places = [n for n, position in enumerate(self._positions) if position in chosen]
@@ -193,7 +196,7 @@ class LoopMemory:
 
     Attributes:
       rest_bytes: the peak of everything but the loop.
-      around_bytes: what is in memory while it runs, without what is in the loop.
+      around_bytes: the bytes in memory while it runs, without those inside the loop.
     """
 
     def __init__(self, memory: BlockMemory, region: DimensionRegion) -> None:
@@ -213,19 +216,20 @@ class LoopMemory:
         self._iterations: dict[int, int] = {}
 
     def along(self, region: DimensionRegion) -> LoopMemory:
-        """The same for another dimension of the same operations."""
+        """Returns the memory for another dimension of the same operations."""
         found = copy.copy(self)
         found._region, found._iterations = region, {}
         return found
 
     def iteration_bytes(self, trips: int) -> int:
-        """What one of so many iterations takes."""
+        """Returns the memory of one of ``trips`` iterations."""
         if trips not in self._iterations:
             self._iterations[trips] = simulate(self._memory.iteration(self._region, trips)).bytes
         return self._iterations[trips]
 
     def loop_bytes(self, trips: int, beside: int = 0) -> int:
-        """What is in memory while the loop runs, with so much beside its results."""
+        """Returns the bytes in memory while the loop runs, with ``beside`` bytes besides its
+        results."""
         return self.around_bytes + self.iteration_bytes(trips) + beside
 
     def take(self, trips: int, beside: int = 0) -> None:
@@ -235,7 +239,8 @@ class LoopMemory:
 
 
 class Accumulators:
-    """The rule for one region; as a function the element type for a partial value.
+    """The types of sums for one region; as a function it returns the element type of a partial
+    value's.
 
     Float32 is the type of a sum of narrower numbers where all such accumulators together take less
     than the largest product that the loop avoids, as it is for the gradient of a head's weights
@@ -243,14 +248,14 @@ class Accumulators:
     float32 right away, so that the accumulator is the result. Others have their own type.
 
     Where the region sums over an axis that devices have parts of, each can add up its own terms,
-    and sharded values that it reads be gathered before the loop (``once``). Else they exchange them
-    with each chunk.
+    and sharded values that it reads can be gathered before the loop (``once``). Otherwise they
+    exchange them with each chunk.
 
     Attributes:
-      beside_bytes: what accumulators take beside the results that they are converted to, and what
-        is gathered.
-      gathers: what is gathered before the loop.
-      is_once: whether something would else be exchanged with each chunk.
+      beside_bytes: the bytes of accumulators besides the results that they are converted to, and of
+        gathered values.
+      gathers: the values that are gathered before the loop.
+      is_once: whether devices would otherwise exchange something with each chunk.
     """
 
     def __init__(
@@ -289,13 +294,14 @@ class Accumulators:
         return widened(value) if wide else own_type(value)
 
     def terms(self, value: ir.Value) -> DeviceTerms | None:
-        """How each device adds up its own terms of a value; None where they exchange them."""
+        """Returns how each device adds up its own terms of a value; None where they exchange
+        them."""
         if self._flow is None:
             return None
         return device_terms(value, self._flow, self._program, self._program.device.shardings)
 
     def _beside_bytes(self, number: int) -> int:
-        """What the accumulator of a value takes beside the result."""
+        """Returns the bytes of a value's accumulator besides the result."""
         value = self._program.values[number]
         terms = self.terms(value)
         if terms is not None:
@@ -304,7 +310,7 @@ class Accumulators:
 
 
 def _wide_bytes(program: Program, value: int) -> int:
-    """Bytes of a float32 accumulator of a value; 0 where the value is no narrower."""
+    """Returns the bytes of a float32 accumulator of a value; 0 where the value is no narrower."""
     own, wide = own_type(program.values[value]), widened(program.values[value])
     if own == wide:
         return 0
@@ -312,8 +318,8 @@ def _wide_bytes(program: Program, value: int) -> int:
 
 
 FILLED = 1.1
-"""Products in chunks fill the device if they take no more than this much of the time of whole
-ones. An H100 does chunks of a thousand tokens of a head in that."""
+"""Products in chunks fill the device if they take no more than this factor of the time of whole
+ones. Chunks of a thousand tokens of a head do so on an H100."""
 
 
 class RegionWork:
@@ -326,7 +332,7 @@ class RegionWork:
         self._products = [node for node in region.nodes if facts_of(node.op.name).is_product]
 
     def seconds(self, trips: int) -> float:
-        """The roofline of all products, each done in so many chunks."""
+        """Returns the roofline time of all products, each done in so many chunks."""
         return sum(self._product_s(node, trips) for node in self._products)
 
     def fills(self, trips: int) -> bool:
@@ -334,7 +340,8 @@ class RegionWork:
         return self.seconds(trips) <= FILLED * self.seconds(1)
 
     def _product_s(self, node: Node, trips: int) -> float:
-        """What is split is read or written once; weights, and sums of gradients, in each trip."""
+        """Returns a product's time: split values are read or written once; weights, and sums of
+        gradients, in each trip."""
         values = self._flow.program.values
         bits, moved_bytes = 0, 0.0
         for value in (*node.operands, *node.results):

@@ -1,4 +1,4 @@
-"""The plan of `chunk`: regions that run as loops, and values that are left as they are."""
+"""The plan of `chunk`: regions that run as loops, and values that are left whole."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .region import DimensionRegion
 
 @dataclass(frozen=True)
 class ChunkRecord(PlanRecord):
-    """A plan's prediction, and how much it cuts.
+    """A plan's prediction, and its number of chunks.
 
     Attributes:
-      chunks: of all regions together; 0 where the program is left as it is.
+      chunks: the chunks of all regions together; 0 for the unmodified program.
       of_layers: how many of them are of regions in loops of the program.
       is_least: whether no plan takes less.
     """
@@ -46,7 +46,7 @@ class ChunkRecord(PlanRecord):
 
 
 _SHOWN = 8
-"""Values left that a plan lists."""
+"""The most values left that a plan lists."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class ChunkedRegion:
     """A region that runs as a loop.
 
     Attributes:
-      id: tells it from the plan's others.
-      value_bytes: of the value that it is around, on one device.
-      before_bytes: what is in temporary memory of its block at the peak without the loop.
-      after_bytes: what is while the loop runs.
-      in_loop: whether it stands in the body of a loop of the program.
+      id: the name of the region, unique in the plan.
+      value_bytes: the bytes of the value that it is around, on one device.
+      before_bytes: temporary memory of its block at the peak without the loop.
+      after_bytes: temporary memory of its block while the loop runs.
+      in_loop: whether it is in the body of a loop of the program.
     """
 
     id: str
@@ -96,10 +96,10 @@ class ChunkPlan(ListPlan[ChunkedRegion]):
     """Regions in the order in which they were found, the one with the largest value first.
 
     Attributes:
-      decided: those that run as loops.
-      left: the largest values at the peak that is left, and why they are whole.
-      record: what the plan predicts.
-      before_bytes: temporary memory of the program as it is.
+      decided: the regions that run as loops.
+      left: the largest values at the remaining peak, and why they are whole.
+      record: the plan's prediction.
+      before_bytes: temporary memory of the unmodified program.
     """
 
     record: ChunkRecord = field(default_factory=ChunkRecord)
@@ -153,7 +153,7 @@ class ChunkPlan(ListPlan[ChunkedRegion]):
         )
 
     def restricted_to(self, ids: Collection[str]) -> ChunkPlan:
-        """The plan with these regions alone, without a prediction."""
+        """Returns the plan with these regions alone, without a prediction."""
         return ChunkPlan(tuple(region for region in self.decided if region.id in set(ids)))
 
 

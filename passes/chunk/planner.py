@@ -29,14 +29,15 @@ from .plan import ChunkedRegion, ChunkPlan, ChunkRecord
 from .region import DimensionRegion, RegionFinder
 
 _MOST_REGIONS = 64
-"""Of a program."""
+"""The most regions of a program."""
 
 _MOST_OPERATIONS = 400_000
-"""That are simulated again, all regions together: a simulation takes as long as the block has."""
+"""The most operations that are simulated again, for all regions: a simulation covers the whole
+block."""
 
 _MOST_REFUSED = 3
 """Values of one line of the program and one type that are tried, where none has a region: a model's
-layers, written out, have the same."""
+unrolled layers have the same."""
 
 _IN_LOOP = "it is in a loop of the program"
 
@@ -46,31 +47,31 @@ _SMALL = 0.02
 """A value of less than this share of the peak is left alone."""
 
 _GAIN = 0.95
-"""A loop has to take less than this share of the peak it is to lower."""
+"""A loop has to take less than this share of the peak that it lowers."""
 
 _WORTH = 0.95
-"""Each region, on the average of some, has to lower the peak to less than this share."""
+"""Each region, on the average of several, has to lower the peak to less than this share."""
 
 _MOST_ALIKE = 4
-"""Regions that lower the peak only together, as those of layers that are recomputed one by one.
-More loops than these between other work leave gaps in XLA's memory larger than what they save."""
+"""Regions that lower the peak only together, e.g. those of layers that are recomputed one by one.
+More loops than these between other work leave gaps in XLA's memory larger than their saving."""
 
 _BETTER = 0.9
 """The region around another value is taken where its loop takes less than this share."""
 
 _MOST_TRIED = 4
-"""Values of which the regions are compared, as long as the program is not large."""
+"""Values whose regions are compared, as long as the program is not large."""
 
 _LARGE_PROGRAM = 20_000
-"""Operations."""
+"""The operations of a large program."""
 
 _SAME = 1.02
-"""Dimensions whose loops take so much more than the best one are as good."""
+"""Dimensions whose loops take at most this factor more than the best one are as good."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A loop that could be made."""
+    """A possible loop."""
 
     region: DimensionRegion
     memory: LoopMemory
@@ -78,9 +79,9 @@ class _Candidate:
     trips: int
     bytes: int
     holds: bool
-    """Whether the loop takes no more than it is to take."""
+    """Whether the loop takes no more than its limit."""
     devices: int
-    """Over how many devices the dimension is sharded."""
+    """The number of devices over which the dimension is sharded."""
     loops: LoopsPlan | None = None
 
     @property
@@ -93,11 +94,11 @@ class _Candidate:
 
     @property
     def is_enough(self) -> bool:
-        """Whether no other dimension need be looked at."""
+        """Whether no other dimension needs to be tried."""
         return self.holds and not self.sharded
 
     def written(self) -> _Candidate:
-        """With its loops. Raises NotPossibleError."""
+        """Returns the candidate with its loops. Raises NotPossibleError."""
         sums = self.accumulators
         loops = plan_loops(self.region.flow, self.trips, accumulate_in=sums, gathers=sums.gathers)
         if loops.parts is None:
@@ -123,7 +124,7 @@ class ChunkPlanner:
       target: what it will run on.
       chunks: iterations of each loop; None to choose.
       min_bytes: smaller values are left alone.
-      layers: also values in loops of the program are taken.
+      layers: whether values in loops of the program are taken too.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class ChunkPlanner:
 
     @property
     def around_bytes(self) -> int:
-        """Arguments and results of the step."""
+        """Returns the bytes of arguments and results of the step."""
         return self._unmodified.step_bytes - self._unmodified.temp_bytes
 
     @property
@@ -161,7 +162,8 @@ class ChunkPlanner:
         return self._unmodified.temp_bytes
 
     def plan(self, goal_bytes: int | None = None) -> ChunkPlan:
-        """The plan; with a goal the one of the fewest chunks that takes no more, if one does."""
+        """Returns the plan; with a goal the one of the fewest chunks that takes no more, if one
+        does."""
         work, is_least = 0, False
         least_bytes, used = self.before_bytes, 0
         while goal_bytes is None or self._memory.peak.bytes > goal_bytes:
@@ -175,7 +177,7 @@ class ChunkPlanner:
                 break
             if self._is_worth(least_bytes, used):
                 least_bytes, used = self._memory.peak.bytes, len(self._found)
-        # Those after the last one that lowers the peak are of no use.
+        # Regions after the last one that lowers the peak are useless.
         regions, after_bytes = tuple(self._found[:used]), least_bytes
         prediction = Prediction(self.around_bytes + after_bytes, after_bytes, 0.0)
         record = ChunkRecord(
@@ -190,7 +192,7 @@ class ChunkPlanner:
     def _is_worth(self, least_bytes: int, used: int) -> bool:
         """Whether the newest regions, after the ones in use, lower the peak that those leave.
 
-        One alone may lower a high peak by little, and still by most of what it avoids.
+        One alone may lower a high peak by little, and yet by most of the bytes that it avoids.
         """
         now_bytes, newest = self._memory.peak.bytes, self._found[used:]
         if len(newest) == 1 and least_bytes - now_bytes > newest[0].value_bytes // 2:
@@ -216,7 +218,7 @@ class ChunkPlanner:
             if self._refused.get(alike, 0) >= _MOST_REFUSED:
                 self._left[key] = _left(live, _ALIKE)
                 continue
-            # What is beside the block of a value that is in another one leaves less for it.
+            # The memory outside the block of a nested value leaves less for it.
             beside = peak_bytes - live.block.peak.bytes
             goal = None if goal_bytes is None else goal_bytes - beside
             candidate, reasons = self._best(live, goal)
@@ -287,7 +289,7 @@ class ChunkPlanner:
             if rest or length < 2:
                 reasons.append(f"along {whole}: {devices} devices have too little of it to cut")
                 continue
-            # What is sharded is cut on each device.
+            # A sharded dimension is cut on each device.
             layout = AxisLayout(whole.axis, devices, length, 1)
             try:
                 region = finder.around(value, seed, layout)
@@ -313,7 +315,8 @@ class ChunkPlanner:
         return None, tuple(reasons) or ("no axis of it can be cut",)
 
     def _beside_others(self, block: BlockMemory, written: _Candidate) -> _Candidate:
-        """The same. Raises NotPossibleError where it and loops of the plan wait for each other."""
+        """Returns the candidate. Raises NotPossibleError where it and loops of the plan wait for
+        each other."""
         assert written.loops is not None
         loops = [*self._loops.get(block, ()), written.loops.contents]
         check_together(self._finder(block).program.root, loops)
@@ -341,7 +344,7 @@ class ChunkPlanner:
             found = _Candidate(
                 region, memory, accumulators, trips, found_bytes, found_bytes <= goal, 1
             )
-            # What is exchanged once takes more memory: not where a budget is held only without.
+            # Exchanging once takes more memory: not where a budget is held only without it.
             if found_bytes < _GAIN * peak_bytes and (goal_bytes is None or found.holds):
                 return found
         if found_bytes < _GAIN * peak_bytes:
@@ -355,7 +358,7 @@ class ChunkPlanner:
         )
 
     def _gathers(self, region: DimensionRegion) -> tuple[Gather, ...]:
-        """What devices would gather again with each chunk."""
+        """Returns the values that devices would gather again with each chunk."""
         shardings = region.flow.program.device.shardings
         if shardings.trivial or mesh.is_in_manual_computation(region.flow.program.block):
             return ()
@@ -365,7 +368,7 @@ class ChunkPlanner:
         if self._exchanged is None:
             try:
                 self._exchanged = exchanges_of(self._module)
-            except ValueError:  # known once, not asked for again with each region
+            except ValueError:  # recorded once, not retried with each region
                 self._exchanged = ()
         return self._exchanged
 
@@ -378,7 +381,7 @@ class ChunkPlanner:
         *,
         fill: bool,
     ) -> int:
-        """The fewest chunks that hold the goal; where none do, the most that are of use."""
+        """Returns the fewest chunks that hold the goal; where none do, the most that help."""
         length = region.layout.size
         if self._chunks is not None:
             return min(self._chunks, length)
@@ -396,7 +399,7 @@ class ChunkPlanner:
 
 
 def _kind_of(live: LiveValue) -> Hashable:
-    """What a value has in common with those of a model's other layers."""
+    """Returns the key that a value shares with those of a model's other layers."""
     owner = live.value.owner
     line = "" if isinstance(owner, ir.Block) else str(source_of(owner.operation.location))
     return live.block, live.value.type, line or live.value
@@ -410,7 +413,7 @@ _MOST_CHUNKS = 1024
 
 
 def _numbers(length: int) -> Iterator[int]:
-    """Numbers of chunks, that divide the length where about as many do."""
+    """Yields numbers of chunks that divide the length, where about as many do."""
     wanted = 2
     while wanted <= min(length, _MOST_CHUNKS):
         divisors = (n for n in range(wanted, 2 * wanted) if length % n == 0)
@@ -422,20 +425,20 @@ _CAUTION = 0.99
 """The share of the budget that a plan aims at."""
 
 _STEP = 0.8
-"""A further attempt aims at this share of what the one before was to take, at most."""
+"""A further attempt aims at this share of the last one's goal, at most."""
 
 
 def goal_after(
     attempts: Sequence[Attempt[ChunkRecord]], limit_bytes: int | None, before_bytes: int
 ) -> int:
-    """What the next plan may take of temporary memory, by the model.
+    """Returns the limit on the next plan's temporary memory, by the model.
 
-    The first plan for a share is the program as it is, which is then known.
+    The first plan for a share is the unmodified program, whose memory is then known.
 
     Args:
-      attempts: what was measured, oldest first.
-      limit_bytes: what the budget leaves; None where nothing is known to bound.
-      before_bytes: temporary memory of the program as it is, by the model.
+      attempts: the measured attempts, oldest first.
+      limit_bytes: the bytes that the budget leaves; None where the memory it bounds is unknown.
+      before_bytes: temporary memory of the unmodified program, by the model.
     """
     if limit_bytes is None:
         return before_bytes

@@ -1,9 +1,10 @@
-"""The region around a large value: the operations that one loop over a dimension can have in it.
+"""Finds the region around a large value: the operations that one loop over a dimension can hold.
 
 From the value the region grows over *large* values, those of about its number of elements: back to
-what a part of operands makes a part of, forward to all readers. What lies on a path between two of
-its operations belongs to it, so that a loop can take the place of all of them. It ends at values
-that are small beside the one it is around: a head's hidden states, losses, sums over the dimension.
+operations that make a part of it from a part of their operands, forward to all readers. Operations
+on a path between two of its operations belong to it, so that a loop can replace all of them. It
+ends at values that are small beside the one it is around: a head's hidden states, losses, sums over
+the dimension.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 
 MOST_OPERATIONS = 1000
-"""Of a region. One with more is no head, no attention and no MLP, but most of a step."""
+"""The most operations of a region. A larger one is no head, attention or MLP, but most of a
+step."""
 
 _LARGE = 2
-"""A value is large that has more than this part of the elements of the one the region is around."""
+"""A value is large if it has more than this part of the elements of the region's own value."""
 
 _MOST_READERS = 32
-"""Operations that are looked through for what reads up a value that leaves a region."""
+"""The most operations searched for a reader that reduces a value that leaves a region."""
 
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 """Work that a loop may do again."""
@@ -50,11 +52,11 @@ class BlockValues:
         self._repeated: dict[int, bool] = {}
         self._elements: dict[int, int] = {}
         self.taken: set[int] = set()
-        """Operations of regions that were found before, by number."""
+        """Operations of earlier regions, by number."""
 
     @functools.cached_property
     def makers(self) -> list[list[int]]:
-        """By operation, the operations of the block that make what it reads."""
+        """Returns, by operation, the operations of the block that make its operands."""
         made_by = self.program.maker
         return [
             [maker for value in node.reads() if (maker := made_by(value)) is not None]
@@ -67,17 +69,18 @@ class BlockValues:
         return self._elements[value]
 
     def signature_of(self, node: Node) -> Signature | None:
-        """Which axes are the same dimension: of a sharding constraint, on explicit axes behind
-        every operation, all."""
+        """Returns which axes are the same dimension: all for a sharding constraint, which on
+        explicit axes follows every operation."""
         if node.op.name != CONSTRAINT:
             return self.program.signature_of(node)
         shape = self.program.shapes[node.operands[0]]
         return None if shape is None else elementwise(OpSite(node.op, (shape,), (shape,)))
 
     def is_repeated(self, value: int) -> bool:
-        """Whether light work makes a value of smaller ones, as a mask or a one-hot of labels.
+        """Whether light work computes a value from smaller ones, e.g. a mask or a one-hot of
+        labels.
 
-        A loop makes a part of it again, whoever else reads it.
+        A loop computes a part of it again, whichever other operations read it.
         """
         if value in self._repeated:
             return self._repeated[value]
@@ -89,7 +92,8 @@ class BlockValues:
         return settled(self._repeated, value, lambda each: self._sources(each) or (), holds)
 
     def _sources(self, value: int) -> list[int] | None:
-        """What as many elements as a value has are made of by light work; None of other work."""
+        """Returns the values of as many elements that light work computes a value from; None for
+        other work."""
         place = self.program.maker(value)
         if place is None:
             return None
@@ -111,7 +115,7 @@ class RegionGrowth:
     def __init__(self, finder: BlockValues, value: int, seed: int, layout: AxisLayout) -> None:
         self.finder, self.seed = finder, seed
         self.layouts: dict[int, AxisLayout] = {seed: layout}
-        """Where the dimension is in values, of the region or read by it."""
+        """The place of the dimension in values that the region makes or reads."""
         self._least = finder.elements(value) // _LARGE
         self._places: set[int] = set()
         self._waiting = [seed]
@@ -131,7 +135,7 @@ class RegionGrowth:
         return [self.finder.nodes[place] for place in sorted(self._places)]
 
     def _spread(self) -> None:
-        """From large values back to what makes them, and forward to what reads them."""
+        """Grows from large values back to their producers, and forward to their readers."""
         while self._waiting:
             value = self._waiting.pop()
             maker = self.finder.program.maker(value)
@@ -144,7 +148,7 @@ class RegionGrowth:
                     self._add(reader)
 
     def _splits(self, place: int) -> bool:
-        """Whether a loop can have the operation in it, by what is known of its values."""
+        """Whether a loop can hold the operation, by the known layouts of its values."""
         if place in self._places:
             return True
         node = self.finder.nodes[place]
@@ -153,9 +157,9 @@ class RegionGrowth:
         return self._place_in(node) is not None or facts_of(node.op.name).is_constant
 
     def _close(self) -> None:
-        """Takes in what is between operations of the region."""
+        """Adds the operations between those of the region."""
         while missing := sorted(self._between() - self._places):
-            # What is too much is told before all of it is taken in.
+            # Too large a region is refused before all of it is added.
             room = MOST_OPERATIONS - len(self._places)
             for place in missing[: room + 1]:
                 self._check(self.finder.nodes[place])
@@ -166,7 +170,7 @@ class RegionGrowth:
             self._spread()
 
     def _read_up(self) -> bool:
-        """Takes in what reads the rest of a value outside, where that makes less of it."""
+        """Adds readers of the rest of a value outside, where they reduce it."""
         found = False
         for place in sorted(self._places):
             for value in self.finder.nodes[place].results:
@@ -182,8 +186,8 @@ class RegionGrowth:
         return found
 
     def _read(self, value: int) -> bool:
-        """Takes in the readers of a value, and those of what they make as long as that is no less;
-        whether it can, and all that is left is less than the value."""
+        """Adds the readers of a value, and those of their results as long as these are no smaller;
+        returns whether that is possible and the remaining results are smaller than the value."""
         finder, bytes_of = self.finder, self.finder.program.bytes_of
         most, left = bytes_of(value), 0
         waiting, count = [value], 0
@@ -206,7 +210,7 @@ class RegionGrowth:
         return left < most
 
     def _repeat(self) -> None:
-        """Takes in what makes masks and the like again."""
+        """Adds operations that compute masks and similar values again."""
         waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
         while waiting:
             value = waiting.pop()
@@ -217,7 +221,8 @@ class RegionGrowth:
             waiting += self.finder.nodes[place].operands
 
     def _convert_sums(self) -> None:
-        """Takes in what converts a sum over the dimension right away: it may be the accumulator."""
+        """Adds operations that convert a sum over the dimension right away: the result may be the
+        accumulator."""
         for place in sorted(self._places):
             for value in self.finder.nodes[place].results:
                 readers = self.finder.program.readers(value)
@@ -230,7 +235,7 @@ class RegionGrowth:
         return value in self.finder.returned
 
     def _check(self, node: Node) -> None:
-        """Raises NotPossibleError where one between two of the region cannot be in a loop."""
+        """Raises NotPossibleError if an operation between two of the region cannot be in a loop."""
         if self._stays(node):
             raise NotPossibleError(f"{site(node.op)} is between two of its operations")
 
@@ -241,7 +246,8 @@ class RegionGrowth:
         return bool(node.blocks) or node.effects or communicates or taken
 
     def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
-        """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
+        """Returns the place of the dimension in an operation; None where it has none, or
+        several."""
         signature = self.finder.signature_of(node)
         if signature is None:
             return None
@@ -283,11 +289,11 @@ class RegionGrowth:
                         self._waiting.append(value)
 
     def _is_work(self, place: int) -> bool:
-        """Whether an operation has to be in the loop, which is not so of what may be repeated."""
+        """Whether an operation has to be in the loop; repeatable ones do not."""
         return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
 
     def _between(self) -> set[int]:
-        """The operations on paths from one of the region to another."""
+        """Returns the operations on paths from one of the region to another."""
         makers = self.finder.makers
         work = set(filter(self._is_work, self._places))
         first, last = min(work), max(work)
@@ -316,12 +322,12 @@ class DimensionRegion:
     """Operations of a block that one loop over a dimension can have in it.
 
     Attributes:
-      value: the value that it is around, by number.
+      value: the number of the value that it is around.
       nodes: its operations, in the order of the block.
-      flow: the dimension, in these operations as a program by themselves: one phase.
+      flow: the dimension's flow in these operations, as a program of one phase.
       large: the values that no longer exist in full, by number.
       kept: large values that are still needed in full, each with a reader.
-      repeated: values that the loop makes of smaller ones, whoever else makes them, too.
+      repeated: values that the loop computes from smaller ones, even if they exist outside too.
     """
 
     value: int
@@ -333,7 +339,7 @@ class DimensionRegion:
 
     @property
     def layout(self) -> AxisLayout:
-        """Where the dimension is in the value."""
+        """Returns the layout of the dimension in the value."""
         found = self.flow.of(self.value).layout
         assert found is not None
         return found
@@ -343,10 +349,10 @@ class RegionFinder(BlockValues):
     """Finds regions in a block."""
 
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
-        """The dimensions that a region around a value may be cut along.
+        """Yields the dimensions that a region around a value may be cut along.
 
-        Each is an axis of the matrix product that the value is made from, past reshapes, where one
-        is behind it; else of the value itself.
+        Each is an axis of the matrix product that the value is computed from, past reshapes, if
+        there is one; else of the value itself.
         """
         root = self._root(value)
         for axis, size in enumerate(self.program.shapes[root] or ()):
@@ -371,7 +377,7 @@ class RegionFinder(BlockValues):
         return value
 
     def around(self, value: int, seed: int, layout: AxisLayout) -> DimensionRegion:
-        """The region around a value, cut where the seed's layout says.
+        """Returns the region around a value, cut at the seed's layout.
 
         Raises NotPossibleError.
         """
@@ -396,7 +402,7 @@ class RegionFinder(BlockValues):
         return DimensionRegion(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
     def _outer(self, value: int, inside: set[int]) -> Node | None:
-        """The first reader outside of a region; None where the block returns the value."""
+        """Returns the first reader outside of a region; None where the block returns the value."""
         readers = (self.nodes[place] for place in self.program.readers(value))
         return next((node for node in readers if node.number not in inside), None)
 
@@ -408,7 +414,7 @@ class RegionFinder(BlockValues):
             if facts_of(node.op.name).is_product
             for value in node.operands
         }
-        # What else is cut is small, and a loop cuts it where that is best.
+        # Other cut values are small, and a loop cuts them where that is best.
         seeds = [
             Seed(values[argument], grown.layouts[argument])
             for argument in part.root.arguments

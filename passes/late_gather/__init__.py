@@ -1,6 +1,6 @@
 """Gather values after the elementwise work on them, where that makes them smaller.
 
-A value that is quantised behind an all-gather crosses the links in its wide type, and each device
+A value that is quantised after an all-gather crosses the links in its wide type, and each device
 does the work of all. Elementwise work commutes with a gather bit for bit, and so does a maximum.
 
 Before::
@@ -19,13 +19,13 @@ After::
     %4 = stablehlo.convert %3 : tensor<8x4xf8E4M3FN>
     %5 = stablehlo.all_gather %4 : (tensor<8x4xf8E4M3FN>) -> tensor<64x4xf8E4M3FN>
 
-Of all values behind a gather those are gathered that take the fewest bytes together: a minimum cut.
-Where it takes as few before as behind some work, it is gathered behind it. Sums stay: in parts they
-are rounded otherwise. What the work reads beside the gathered value must be the same on all devices
-of the group: a scale that each device has of its own means another thing behind the gather. Maxima
-of parts are gathered and combined, rather than reduced by NCCL, whose maximum drops NaNs.
+The values after a gather that take the fewest bytes together are gathered instead: a minimum cut.
+Where some work does not change the bytes, the gather comes after it. Sums stay: in parts they are
+rounded differently. The other operands of the work must be the same on all devices of the group: a
+scale that each device has of its own has another meaning after the gather. Maxima of parts are
+gathered and combined, rather than reduced by NCCL, whose maximum drops NaNs.
 
-In automatic programs XLA's partitioner does the same. Inside of `shard_map` nothing does.
+In automatic programs XLA's partitioner does the same. Inside of `shard_map` no pass of XLA does.
 """
 
 from __future__ import annotations

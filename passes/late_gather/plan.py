@@ -1,4 +1,5 @@
-"""Which values are gathered instead of others: a minimum cut through the work behind gathers."""
+"""Plans which values are gathered instead of others: a minimum cut through the work after
+gathers."""
 
 from __future__ import annotations
 
@@ -28,21 +29,21 @@ from ..ir.values import is_read
 ALL_GATHER = "stablehlo.all_gather"
 
 _MOVED = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape"})
-"""What takes no more than its operand in other places, beside elementwise work."""
+"""Operations whose result takes no more than their operand, besides elementwise ones."""
 
 
 @dataclass(frozen=True)
 class ReplacedGathers:
-    """Gathers of one group of devices that are replaced by gathers of what is made of them.
+    """Gathers of one group of devices, replaced by gathers of values computed from their results.
 
     Attributes:
       gathers: the all-gathers; one that is still read stays.
-      groups: who exchanges.
+      groups: the device groups of the exchange.
       axes: by value of the work, and by gather's result, the axis along which devices have parts.
       work: the operations that are done on parts, in the order of the text.
       maxima: reductions to a maximum or a minimum of all parts, among the work.
       gathered: the values that are gathered now, maxima among them.
-      before_bytes, after_bytes: of what is gathered, on one device.
+      before_bytes, after_bytes: the gathered bytes on one device.
     """
 
     id: str
@@ -100,7 +101,7 @@ class LateGatherPlan(ListPlan[ReplacedGathers]):
 
 
 def plan_late_gathers(module: ir.Module, min_bytes: int) -> LateGatherPlan:
-    """The plan for a module."""
+    """Plans a module."""
     partitions = mesh.partition_count(module)
     decided: list[ReplacedGathers] = []
     left: list[Left] = []
@@ -130,7 +131,7 @@ def plan_late_gathers(module: ir.Module, min_bytes: int) -> LateGatherPlan:
 
 
 def _groups_of(op: ir.Operation, partitions: int, min_bytes: int) -> DeviceGroups:
-    """The groups of a gather that may be done later. Raises NotPossibleError."""
+    """Returns the groups of a gather that may be done later. Raises NotPossibleError."""
     if len(op.operands) != 1:
         raise NotPossibleError("it gathers several values at once")
     taken = tensor_bytes(op.results[0].type)
@@ -148,12 +149,12 @@ class _Region:
     groups: DeviceGroups
     same: SameInGroups
     axes: dict[ir.Value, int] = field(default_factory=dict)
-    """By value that devices have parts of, the axis."""
+    """The axis along which devices have parts, by value."""
     made_of: dict[ir.Value, tuple[ir.Value, ...]] = field(default_factory=dict)
-    """By value of the work the values with parts that it is made of."""
+    """By value of the work, the values with parts that it is computed from."""
     maxima: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     stops: dict[ir.Value, str] = field(default_factory=dict)
-    """By value with parts, why something that reads it is done on the whole."""
+    """By value with parts, why an operation that reads it works on the whole."""
     order: dict[ir.Value, ir.Operation] = field(default_factory=dict)
 
     def grow(self, block: ir.Block, gathers: list[ir.Operation]) -> None:
@@ -186,7 +187,7 @@ class _Region:
                     self.stops[value] = f"{named(reader)} inside of other code reads it"
 
     def _cut(self, op: ir.Operation) -> AxisCut:
-        """How an operation is done on parts. Raises NotPossibleError."""
+        """Returns how an operation is done on parts. Raises NotPossibleError."""
         facts = facts_of(op.name)
         is_work = facts.category is Category.ELEMENTWISE or op.name in _MOVED
         if not (is_work or facts.category is Category.REDUCTION) or len(op.results) != 1:
@@ -214,7 +215,7 @@ class _Region:
         return cut
 
     def parts(self, gathers: list[ir.Operation]) -> Iterator[list[ir.Operation]]:
-        """The gathers, those together whose work meets."""
+        """Yields the gathers, those whose work meets together."""
         root: dict[ir.Value, ir.Value] = {op.results[0]: op.results[0] for op in gathers}
 
         def find(value: ir.Value) -> ir.Value:
@@ -232,7 +233,8 @@ class _Region:
         yield from found.values()
 
     def decide(self, gathers: list[ir.Operation], id_: str) -> ReplacedGathers | None:
-        """What of the work behind some gathers is gathered instead; None for the same as now."""
+        """Decides which values after some gathers are gathered instead; None where nothing
+        changes."""
         inside = self._behind(gathers)
         number = {value: index for index, value in enumerate(inside)}
         weights = [self._gathered_bytes(value) for value in inside]
@@ -271,7 +273,7 @@ class _Region:
         )
 
     def why(self, gathers: list[ir.Operation]) -> str:
-        """Why gathers stay where they are."""
+        """Returns why gathers stay in place."""
         for value in map(_first, gathers):
             if value in self.stops:
                 return self.stops[value]
@@ -279,7 +281,7 @@ class _Region:
         return behind[0] if behind else "nothing reads it"
 
     def _behind(self, gathers: list[ir.Operation]) -> list[ir.Value]:
-        """The results of gathers and of the work behind them, in the order of the text."""
+        """Returns the results of gathers and of the work after them, in the order of the text."""
         found = set(map(_first, gathers))
         for value, read in self.made_of.items():
             if found.intersection(read):
@@ -287,7 +289,8 @@ class _Region:
         return [value for value in self.order if value in found]
 
     def _made_before(self, gathered: list[ir.Value]) -> set[ir.Value]:
-        """What is made of parts so that some values can be gathered, these among it."""
+        """Returns the values to compute on parts so that some values can be gathered, these among
+        them."""
         return reached(gathered, lambda value: self.made_of.get(value, ())) & self.made_of.keys()
 
     def _gathered_bytes(self, value: ir.Value) -> int:

@@ -1,4 +1,4 @@
-"""Writes work on parts, and gathers of what comes of it."""
+"""Writes work on parts, and gathers of its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .plan import ReplacedGathers
 
 
 def gather_late(found: ReplacedGathers) -> None:
-    """Does the work of a decision on parts, and gathers what is to be gathered of it."""
+    """Does the work of a decision on parts, and gathers the chosen results."""
     axes, devices, like = dict(found.axes), found.groups.size, found.gathers[0]
     parts = {op.results[0]: op.operands[0] for op in found.gathers}
     wholes: dict[ir.Value, ir.Value] = {}
@@ -38,7 +38,7 @@ def gather_late(found: ReplacedGathers) -> None:
 def _on_parts(
     op: ir.Operation, parts: dict[ir.Value, ir.Value], axes: dict[ir.Value, int], devices: int
 ) -> ir.Value:
-    """An operation done on the parts of a device; a reduction may end with its own term."""
+    """Repeats an operation on the parts of a device; a reduction may end with its own term."""
     numbers = [number for number, value in enumerate(op.operands) if value in parts]
     cut = cut_operand(op, numbers[0], axes[op.operands[numbers[0]]])
     assert cut is not None
@@ -57,7 +57,7 @@ def _on_parts(
 
 
 def _extreme_of_all(op: ir.Operation, own: ir.Value, like: ir.Operation, devices: int) -> ir.Value:
-    """The maximum or minimum of all devices, each of which has its own.
+    """Returns the maximum or minimum of all devices, each of which has its own.
 
     They are gathered and combined as the elements were: NCCL's maximum drops NaNs.
     """

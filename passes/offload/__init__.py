@@ -1,10 +1,10 @@
 """Keep the residuals of scans in pinned memory of the host, and load them an iteration ahead.
 
 The forward loop of a scan stacks its residuals, a slice a layer, and the backward loop reads them
-slice by slice. This pass puts such stacks into the host's memory. The backward loop carries the
+slice by slice. This pass moves such stacks to the host's memory. The backward loop carries the
 slice that it works on, and at the beginning of each iteration requests that of the next one: the
-copy then runs beside the work of an iteration, where one loaded in the iteration that reads it is
-mostly waited for.
+copy then runs beside the work of an iteration, whereas a copy loaded in the iteration that reads it
+is mostly waited for.
 
 Before::
 
@@ -30,17 +30,16 @@ After::
       %1 = stablehlo.multiply %dx, %r
     }
 
-A stack goes to the host only where the link moves its slices in the time that the loops' own work
-takes, by the cost model: a store can span what the forward body does without waiting for the value,
-a load can span an iteration of the backward body, and all stacks of a loop share the link. The
+A stack goes to the host only where the link moves its slices in the time of the loops' own work, by
+the cost model: a store can span the work of the forward body that does not wait for the value,
 largest are taken first. ``exposed`` allows for more.
 
 On the device each such stack leaves two slices: the one in use, and the next.
 
 Stacks stay on the device, and the plan says why, where the trip count is not constant, where
 anything but one backward loop reads them, where that does not begin with the slice that was stored
-last, and in loops inside other loops. Programs for anything but a GPU whose link is known stay as
-they are. The operations that compute stay the same.
+last, and in loops inside other loops. Programs for other targets than a GPU whose link is known are
+unchanged. The operations that compute stay the same.
 
 No CUDA graph holds a copy between device and host: ``capture`` leaves loops with such stacks out,
 and says so.

@@ -1,9 +1,9 @@
-"""Stacks that may lie on the host, with their price, and why others may not.
+"""Finds stacks that may be stored on the host, with their price, and why others may not.
 
-The price is what a loop's own work does not hide of the copies between the device and its host. A
-store can start when the forward body has made its value, and has to end with the iteration: it
-spans the work that the value does not wait for. A load of the next iteration's slice spans a whole
-iteration. All copies of one direction share the link.
+The price is the time of the copies between the device and its host that a loop's own work does not
+hide. A store can start when the forward body has made its value, and has to end with the iteration:
+it spans the work that the value does not wait for. A load of the next iteration's slice spans a
+whole iteration. All copies of one direction share the link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..ir.values import defining_op
 
 @dataclass(frozen=True, eq=False)
 class BodyWork:
-    """What a loop's body does in one iteration, by the cost model.
+    """The work of a loop's body in one iteration, by the cost model.
 
     Attributes:
       trip_count: its iterations.
@@ -43,7 +43,7 @@ class BodyWork:
 
     @classmethod
     def of(cls, loop: CountedLoop, speed: Speed, sizes: TensorSizes) -> BodyWork:
-        """The work of a loop, by the sizes of values on one device."""
+        """Returns the work of a loop, by the sizes of values on one device."""
         op_s = {
             walk.key(view.operation): seconds(view.operation, speed, sizes)
             for view in loop.body.operations
@@ -51,7 +51,7 @@ class BodyWork:
         return cls(loop.trip_count, sum(op_s.values()), op_s)
 
     def after_s(self, value: ir.Value) -> float:
-        """Seconds of the body's work that do not lead to a value of the body."""
+        """Returns seconds of the body's work that do not lead to a value of the body."""
 
         def made_of(each: ir.Value) -> Iterable[ir.Value]:
             op = defining_op(each)
@@ -63,15 +63,15 @@ class BodyWork:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all iterations."""
+        """Returns seconds of all iterations."""
         return self.trip_count * self.iteration_s
 
 
 def exposed_s(copies: Iterable[tuple[float, float]]) -> float:
-    """Seconds by which copies over one link outlast the work that they can span.
+    """Returns the seconds by which copies over one link outlast the work that they can span.
 
-    Each copy has the seconds that it takes and those of the work from when it may start to when it
-    has to end. All end at once: the copy with the least time left goes last.
+    Each copy has its own seconds and those of the work between its earliest start and its end. All
+    end at once: the copy with the least time left goes last.
     """
     exposed = taken = 0.0
     for copy_s, window_s in sorted(copies, key=lambda copy: copy[1]):
@@ -82,10 +82,10 @@ def exposed_s(copies: Iterable[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class OffloadCandidate:
-    """A stack of residuals that may lie on the host.
+    """A stack of residuals that may be stored on the host.
 
     Attributes:
-      id: tells it from the module's others.
+      id: its name, unique in the module.
       pair: the forward loop that writes it and the backward loop that reads it.
       residual: the stack.
       slices: the operations of the backward body that read it.
@@ -113,12 +113,12 @@ class OffloadCandidate:
 
     @property
     def stored(self) -> ir.Value:
-        """The value that the forward body stores."""
+        """Returns the value that the forward body stores."""
         return self.residual.stack.value
 
     @property
     def value(self) -> Described:
-        """The same for people, as large as the stack."""
+        """Describes the stored value for users, with the stack's size."""
         stack = self.residual.stack.update.results[0]
         return replace(Described.of(self.stored, self.stack_bytes), type=str(stack.type))
 
@@ -131,7 +131,7 @@ class OffloadCandidate:
 class Offloadable:
     """The stacks of a module: candidates, and those that stay.
 
-    ``refusal`` says why nothing of this module can be on the host; empty where something may be.
+    ``refusal`` says why no stack of this module can be on the host; empty where one may be.
     """
 
     candidates: tuple[OffloadCandidate, ...] = ()
@@ -140,7 +140,7 @@ class Offloadable:
 
 
 def offloadable(module: ir.Module, target: Target, min_bytes: int) -> Offloadable:
-    """The stacks of ``min_bytes`` and more in the main block of a module; pure.
+    """Finds the stacks of ``min_bytes`` and more in the main block of a module; pure.
 
     Its calls have to be inlined.
     """
@@ -157,7 +157,7 @@ def offloadable(module: ir.Module, target: Target, min_bytes: int) -> Offloadabl
 
 
 class _Finder:
-    """Looks for stacks in a block."""
+    """Searches a block for stacks."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Finder:
                 stack_bytes=stack_bytes,
                 slice_bytes=slice_bytes,
                 link_s=slice_bytes / self.bytes_per_s,
-                # Over several devices XLA may let copies span a collective, and nothing else.
+                # Over several devices XLA may let copies span a collective, and no other operation.
                 store_window_s=forward.after_s(slice_) if self.devices == 1 else 0.0,
                 load_window_s=backward.iteration_s if self.devices == 1 else 0.0,
                 forward=forward,
@@ -222,7 +222,7 @@ class _Finder:
 
     def _leave(self, stack: StackedOutput, reason: str) -> None:
         value = stack.update.results[0]
-        size = self._bytes(value) or tensor_bytes(value.type) or 0  # on the host it takes none
+        size = self._bytes(value) or tensor_bytes(value.type) or 0  # a value on the host takes none
         if size >= self.min_bytes:
             self.left.append(Left(Described.of(stack.value, size), reason))
 
@@ -237,7 +237,8 @@ class _Finder:
 
 
 def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
-    """Seconds that the copies of these stacks add to a step: what no loop's work hides."""
+    """Returns the seconds that the copies of these stacks add to a step, which no loop's work
+    hides."""
     stores: dict[int, list[OffloadCandidate]] = {}
     loads: dict[int, list[OffloadCandidate]] = {}
     for one in chosen:
@@ -254,12 +255,12 @@ def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
 
 
 def _line(pair: LoopPair) -> tuple[int, int] | None:
-    """The slope and offset of the index at which the backward body reads."""
+    """Returns the slope and offset of the index at which the backward body reads."""
     return affine_in(pair.index, pair.backward.body.arguments[pair.backward.counter])
 
 
 def _slices(pair: LoopPair, residual: Residual) -> Iterator[ir.Operation]:
-    """The operations of the backward body that read a stack."""
+    """Yields the operations of the backward body that read a stack."""
     returned = pair.backward.returned
     for number in residual.operands:
         for use in pair.backward.body.arguments[number].uses:
@@ -269,7 +270,7 @@ def _slices(pair: LoopPair, residual: Residual) -> Iterator[ir.Operation]:
 
 
 def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) -> str | None:
-    """Why a residual's stack stays on the device; None where it may leave."""
+    """Returns why a residual's stack stays on the device; None where it may leave."""
     forward, stack = pair.forward, residual.stack
     if residual.readers > 1:
         return "several operations read it"
@@ -293,7 +294,8 @@ def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) 
 
 
 def _is_filled(value: ir.Value) -> bool:
-    """Whether a value is one scalar everywhere: what a scan makes to store slices in."""
+    """Whether all elements of a value are one scalar, as in the buffer in which a scan stores
+    slices."""
     op = defining_op(value)
     if op is None:
         return False
@@ -304,7 +306,7 @@ def _is_filled(value: ir.Value) -> bool:
 
 
 def _why_no_residual(result: ir.Value, stack: StackedOutput) -> str | None:
-    """Why a stack that another loop reads is no residual; None where no loop reads it."""
+    """Returns why a stack that another loop reads is no residual; None where no loop reads it."""
     readers = {walk.key(op): op for use in result.uses if (op := use.owner.operation)}
     if not any(op.name == "stablehlo.while" for op in readers.values()):
         return None

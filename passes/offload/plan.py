@@ -16,7 +16,7 @@ from .candidates import (
 )
 
 _SHOWN = 8
-"""Stacks left that a plan lists."""
+"""The most stacks left that a plan lists."""
 
 COPIES_EXCEED = "its copies take longer than the work of its loops"
 """Why a candidate is not taken."""
@@ -26,19 +26,19 @@ COPIES_EXCEED = "its copies take longer than the work of its loops"
 class OffloadPlan(ListPlan[OffloadCandidate]):
     """The stacks that go to the host, and large ones that stay on the device.
 
-    ``reason`` is why nothing of this module goes to the host; empty where something may.
+    ``reason`` is why no stack of this module goes to the host; empty where one may.
     """
 
     reason: str = ""
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of pinned memory of the host, for each device."""
+        """Returns bytes of pinned memory of the host, for each device."""
         return sum(one.stack_bytes for one in self.decided)
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of a step that wait for copies, by the cost model."""
+        """Returns seconds of a step that wait for copies, by the cost model."""
         return exposed_seconds(self.decided)
 
     def effect(self) -> str:
@@ -79,7 +79,7 @@ _COLUMNS = {
 
 
 def plan_offload(found: Offloadable, chosen: Sequence[OffloadCandidate]) -> OffloadPlan:
-    """The plan that puts these candidates of a module on the host."""
+    """Returns the plan that stores these candidates of a module on the host."""
     ids = {one.id for one in chosen}
     left = tuple(
         Left(Described.of(one.stored, one.stack_bytes), COPIES_EXCEED)
@@ -91,9 +91,9 @@ def plan_offload(found: Offloadable, chosen: Sequence[OffloadCandidate]) -> Offl
 
 
 def choose_hidden(found: Offloadable, share: float) -> list[OffloadCandidate]:
-    """The candidates whose copies the loops' own work hides, the largest first.
+    """Returns the candidates whose copies the loops' own work hides, the largest first.
 
-    What is exposed may take a ``share`` of the time of all loops that have candidates.
+    The exposed copies may take a ``share`` of the time of all loops that have candidates.
     """
     loops = {id(work): work for one in found.candidates for work in (one.forward, one.backward)}
     allowed_s = share * sum(work.seconds for work in loops.values())

@@ -1,4 +1,4 @@
-"""Writes a plan into the loops: what is stored to the host, and loaded an iteration ahead.
+"""Writes a plan into the loops: slices are stored to the host, and loaded an iteration ahead.
 
 The forward loop carries out the slice that it stored last, on the device: the backward loop begins
 with that. From then on each iteration requests the slice of the next one, and carries it there. The
@@ -26,7 +26,7 @@ SCOPE = "hloom.offload"
 
 
 def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
-    """Puts the stacks of the candidates into host memory."""
+    """Moves the stacks of the candidates to host memory."""
     replaced = Replacements()
     before = [one.pair.forward.op.operands[one.residual.stack.number] for one in chosen]
     last: dict[str, ir.Value] = {}
@@ -35,7 +35,7 @@ def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
         for loop in (one.pair.forward, one.pair.backward):
             loops.setdefault(walk.key(loop.op), loop.op)
     # A loop can be the backward loop of one pair and the forward loop of another: each is rebuilt
-    # once, in the order of the program, so that what a loop begins with is there.
+    # once, in the order of the program, so that its initial values exist before it.
     for loop_op in sorted(loops.values(), key=_position):
         edit = WhileRewriter(loop_op)
         for one in chosen:
@@ -49,12 +49,12 @@ def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
 
 
 def _position(op: ir.Operation) -> int:
-    """The place of an operation in its block."""
+    """Returns the place of an operation in its block."""
     return next(number for number, view in enumerate(op.block.operations) if view.operation == op)
 
 
 def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
-    """Has the forward loop store the slices on the host, and carry out the last one."""
+    """Makes the forward loop store the slices on the host, and carry out the last one."""
     update = one.residual.stack.update
     slice_ = update.operands[1]
     location = scoped(update.location, SCOPE)
@@ -72,7 +72,7 @@ def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
 
 
 def _erase_unread(values: list[ir.Value]) -> None:
-    """Erases what made the stacks before, where nothing else reads it."""
+    """Erases the previous producers of the stacks, where nothing else reads them."""
     for value in dict.fromkeys(values):
         op = defining_op(value)
         if op is not None and not is_read(value):
@@ -80,7 +80,7 @@ def _erase_unread(values: list[ir.Value]) -> None:
 
 
 def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> None:
-    """Has the backward loop begin with a slice, and carry the slice of the next iteration."""
+    """Makes the backward loop begin with a slice, and carry the slice of the next iteration."""
     carried = edit.add(first)
     argument = edit.body.arguments[carried]
     stack = edit.body.arguments[one.residual.operands[0]]
@@ -94,7 +94,7 @@ def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> 
 
 
 def _next_index(one: OffloadCandidate, counter: ir.Value) -> ir.Value:
-    """The index at which the next iteration reads; that of the last one, where there is none."""
+    """Returns the index at which the next iteration reads; in the last iteration its own."""
     last = integer_like(counter, one.first + one.step * (one.pair.backward.trip_count - 1))
     following = integer_like(counter, one.first + one.step)
     if one.step > 0:

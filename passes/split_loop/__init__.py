@@ -3,7 +3,7 @@
 A scan stacks the same residuals in all of its iterations, so that a plan of ``remat`` treats all
 layers alike: the memory of its plans goes in steps of a value times the trip count. Between two
 steps a budget pays for memory that it does not use. This pass writes the forward loop and its
-backward loop as parts, one behind the other. Each part has its own body and its own stacks, and
+backward loop as parts, one after the other. Each part has its own body and its own stacks, and
 ``remat`` after it can store more in one part than in another.
 
 Before::
@@ -38,8 +38,8 @@ After::
 
 The parts run the same operations on the same values in the same order, so that the results stay
 the same. Alone the pass saves no memory; the program has more bodies to compile. A part reads the
-scan's inputs in place, at its counter plus its first iteration. A stack that is read by anything
-but these loops, as the outputs of a scan, stays whole and goes through all parts.
+scan's inputs in place, at its counter plus its first iteration. A stack with other readers than
+these loops, e.g. an output of a scan, stays whole and goes through all parts.
 
 The pass splits a forward loop that stacks residuals together with the backward loop that reads
 them, and all loops that share stacks with these. A loop stays whole if its trip count is known only
@@ -49,8 +49,9 @@ iterations. Loops inside of a split one stay in its bodies.
 The package, in the order in which a module passes through it:
 
 - ``groups`` finds the loops that can be split, and why others cannot;
-- ``plan`` has the positions, and tells where to split for a budget, from what plans without a split
-  take; ``rewrite`` writes the parts.
+- ``plan`` has the positions, and chooses where to split for a budget, from the memory of plans
+without
+a split; ``rewrite`` writes the parts.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class SplitLoop(Pass):
         return SplitLoopPlan(tuple(splits), tuple(whole), refusal=refusal)
 
     def _split(self, group: LoopGroup) -> GroupSplit | str:
-        """The split of a group, or why it stays whole."""
+        """Returns the split of a group, or why it stays whole."""
         trips = group.trip_count
         if trips < self.min_trips:
             return f"it has {pluralize(trips, 'iteration')}, fewer than min_trips={self.min_trips}"

@@ -1,4 +1,5 @@
-"""The loops that can be split: groups that stack and read residuals, and why others stay whole."""
+"""Finds the loops that can be split: groups that stack and read residuals; and why others stay
+whole."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ SCOPE = "hloom.split-loop"
 """Name-stack component of a loop that is a part of a split one."""
 
 LEAST_TRIPS = 2
-"""The fewest iterations of a part. XLA writes out a loop of one iteration. What its backward part
-recomputes then merges with the forward part, and the memory is not saved."""
+"""The fewest iterations of a part. XLA unrolls a loop of one iteration. The recomputation of its
+backward part then merges with the forward part, and the memory is not saved."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class GroupLoop:
     reversed_: bool
 
     def parts(self, at: tuple[int, ...]) -> list[tuple[int, int]]:
-        """The first and the last iteration, exclusive, of each part, in the order of the loop.
+        """Returns the first and the last iteration, exclusive, of each part, in the order of the
+        loop.
 
         ``at`` are the iterations of the group's first loop at which a part begins.
         """
@@ -96,7 +98,7 @@ class LoopGroup:
 
     @property
     def stacked_bytes(self) -> int:
-        """Bytes of all stacks that are split."""
+        """Returns bytes of all stacks that are split."""
         return sum(stack.size_bytes for stack in self.stacks)
 
     def __str__(self) -> str:
@@ -104,7 +106,8 @@ class LoopGroup:
 
 
 def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
-    """The groups of loops of a module that can be split, and the loops of pairs that cannot.
+    """Returns the groups of loops of a module that can be split, and the loops of pairs that
+    cannot.
 
     A pair inside the loops of another pair belongs to their bodies and is not split.
     """
@@ -125,12 +128,12 @@ def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
 
 
 def left_whole(op: ir.Operation, reason: str) -> Left:
-    """A forward loop of a pair that stays whole, and the reason."""
+    """Returns a forward loop of a pair that stays whole, and the reason."""
     return Left(Described.at(op.location, op.name), reason)
 
 
 def _linked(pairs: Iterable[LoopPair]) -> list[list[LoopPair]]:
-    """The pairs, those together that share a loop with one another, if through others."""
+    """Returns the pairs, grouped if they share a loop with one another, also through others."""
     together: list[list[LoopPair]] = []
     for pair in pairs:
         loops = _keys([pair])
@@ -145,7 +148,7 @@ def _keys(pairs: Iterable[LoopPair]) -> set[Hashable]:
 
 
 def _group(pairs: list[LoopPair]) -> LoopGroup | str:
-    """The group of linked pairs, or why their loops stay whole."""
+    """Returns the group of linked pairs, or why their loops stay whole."""
     loops = {walk.key(one.op): one for pair in pairs for one in (pair.forward, pair.backward)}
     counts = sorted({loop.trip_count for loop in loops.values()})
     if any(loop.is_open for loop in loops.values()):
@@ -179,7 +182,8 @@ def _in_order(one: CountedLoop, other: CountedLoop) -> int:
 
 
 def _directions(pairs: list[LoopPair]) -> dict[Hashable, bool] | None:
-    """By loop, whether it goes against the first pair's forward loop; None if pairs disagree."""
+    """Returns, by loop, whether it goes against the first pair's forward loop; None if pairs
+    disagree."""
     found: dict[Hashable, bool] = {walk.key(pairs[0].forward.op): False}
     waiting = list(pairs)
     while waiting:
@@ -195,7 +199,7 @@ def _directions(pairs: list[LoopPair]) -> dict[Hashable, bool] | None:
 
 
 def _stacks(pairs: list[LoopPair], number: dict[Hashable, int]) -> Iterator[SplitStack]:
-    """The stacks of which the loops of the group are the only readers."""
+    """Yields the stacks of which the loops of the group are the only readers."""
     stacks: dict[tuple[int, int], StackedOutput] = {}
     readers: dict[tuple[int, int], list[StackReader]] = {}
     for pair in pairs:
@@ -236,7 +240,8 @@ def _reads_at(pair: LoopPair, operand: int) -> bool:
 
 
 def _uses(value: ir.Value) -> set[tuple[Hashable, int]]:
-    """The operations that read a value, with the number of the operand, reshapes followed."""
+    """Returns the operations that read a value, with the number of the operand, reshapes
+    followed."""
     found: set[tuple[Hashable, int]] = set()
     for use in value.uses:
         op = use.owner.operation

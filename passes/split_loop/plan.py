@@ -1,9 +1,9 @@
 """The plan of `split-loop`: the groups of loops that are split, where, and the loops left whole.
 
-Where to split for a limit on memory follows from what plans of the whole loops take. The last
-iterations of a forward loop are the first that its backward loop goes through, and what they stack
-is freed first. So the part behind the split keeps more. When the other part begins to recompute,
-the stacks of the part behind it are gone.
+Where to split for a limit on memory follows from the memory of plans of the whole loops. The last
+iterations of a forward loop are the first that its backward loop goes through, and their stacks are
+freed first. So the later part keeps more. When the other part begins to recompute, the stacks of
+the later part are free.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .groups import LEAST_TRIPS, LoopGroup
 
 @dataclass(frozen=True)
 class UniformPlan:
-    """What a plan takes that treats all iterations of a loop alike.
+    """The memory and time of a plan that treats all iterations of a loop alike.
 
     Attributes:
       temp_bytes: peak of the temporary memory.
-      stacked_bytes: what the loop's stacks take of it; all iterations have the same share.
+      stacked_bytes: the bytes of it in the loop's stacks; all iterations have the same share.
       seconds: the added time.
     """
 
@@ -38,10 +38,10 @@ class SplitChoice:
     """Two plans for the two parts of a loop.
 
     Attributes:
-      first: the plan of the part in front, which keeps less.
-      last: the plan of the part behind.
-      at: the iteration at which the part behind begins.
-      trip_count: of the loop.
+      first: the plan of the first part, which keeps less.
+      last: the plan of the last part.
+      at: the iteration at which the last part begins.
+      trip_count: the loop's trip count.
     """
 
     first: UniformPlan
@@ -51,10 +51,10 @@ class SplitChoice:
 
     @property
     def temp_bytes(self) -> float:
-        """The peak of the temporary memory.
+        """Returns the peak of the temporary memory.
 
-        What is not stacked does not depend on the trip count. It is the peak of the part behind,
-        with the stacks of both parts, or that of the part in front, with its own alone.
+        Memory other than stacks does not depend on the trip count. The peak is that of the last
+        part, with the stacks of both parts, or that of the first part, with its own alone.
         """
         first, last = self.at / self.trip_count, 1 - self.at / self.trip_count
         alone = self.first.temp_bytes - self.first.stacked_bytes * (1 - first)
@@ -63,7 +63,7 @@ class SplitChoice:
 
     @property
     def seconds(self) -> float:
-        """The added time."""
+        """Returns the added time."""
         return (
             self.first.seconds * self.at + self.last.seconds * (self.trip_count - self.at)
         ) / self.trip_count
@@ -72,7 +72,7 @@ class SplitChoice:
 def choose_split(
     limit_bytes: float, plans: Iterable[UniformPlan], trip_count: int
 ) -> SplitChoice | None:
-    """The split within the limit that adds the least time, of all pairs of uniform plans.
+    """Returns the split within the limit that adds the least time, of all pairs of uniform plans.
 
     None where no split adds less time than the best of the plans alone.
     """
@@ -86,7 +86,7 @@ def choose_split(
 
 
 def _splits(plans: list[UniformPlan], trip_count: int) -> Iterator[SplitChoice]:
-    """Every split into two plans of which the first stacks less and takes more time."""
+    """Yields every split into two plans of which the first stacks less and takes more time."""
     for first in plans:
         for last in plans:
             if first.stacked_bytes < last.stacked_bytes and first.seconds > last.seconds:
@@ -109,7 +109,7 @@ class GroupSplit:
     Attributes:
       group: the loops.
       at: the iterations of the first loop at which a part begins, ascending, without 0.
-      id: of the decision.
+      id: the decision's name.
     """
 
     group: LoopGroup
@@ -118,7 +118,7 @@ class GroupSplit:
 
     @property
     def trip_counts(self) -> tuple[int, ...]:
-        """The trip counts of the parts, in the order of the group's first loop."""
+        """Returns the trip counts of the parts, in the order of the group's first loop."""
         bounds = (0, *self.at, self.group.trip_count)
         return tuple(end - start for start, end in itertools.pairwise(bounds))
 
@@ -182,7 +182,7 @@ _COLUMNS = {
 
 
 def told_whole(left: Iterable[Left]) -> str:
-    """Loops that stay whole, and why, in a line."""
+    """Names the loops that stay whole, and why, in a line."""
     return "; ".join(f"{_named(each.value)} stays whole: {each.reason}" for each in left)
 
 
@@ -192,7 +192,7 @@ def _named(loop: Described) -> str:
 
 
 def plan_split(group: LoopGroup, at: Iterable[int]) -> GroupSplit:
-    """The split of a group at these iterations of its first loop.
+    """Returns the split of a group at these iterations of its first loop.
 
     Raises SplitPositionError where a part would be too short, or there would be too many parts.
     """
@@ -212,6 +212,7 @@ def plan_split(group: LoopGroup, at: Iterable[int]) -> GroupSplit:
 
 
 def even_positions(trip_count: int, parts: int) -> tuple[int, ...]:
-    """Where parts of equal length begin; fewer parts where the iterations do not allow so many."""
+    """Returns where parts of equal length begin; fewer parts where the iterations do not allow so
+    many."""
     parts = min(parts, trip_count // LEAST_TRIPS)
     return tuple(round(part * trip_count / parts) for part in range(1, parts))

@@ -1,8 +1,8 @@
 """Writes loops as parts: each is a copy of the loop that runs some of its iterations.
 
-Every part counts from zero and has a constant trip count, so that it is a counted loop again. What
-the body computes from the counter is computed from the counter plus the part's first iteration. A
-part writes and reads its own stacks at its own counter.
+Every part counts from zero and has a constant trip count, so that it is a counted loop again.
+Values that the body computes from the counter are computed from the counter plus the part's first
+iteration. A part writes and reads its own stacks at its own counter.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def apply_split(split: GroupSplit) -> None:
 
 
 def _erase_with_readers(op: ir.Operation) -> None:
-    """Erases a replaced loop, and the reshapes between a stack and a loop that is gone."""
+    """Erases a replaced loop, and the reshapes between a stack and an erased loop."""
     readers = [use.owner.operation for result in op.results for use in result.uses]
     for reader in dict.fromkeys(readers):
         _erase_with_readers(reader)
@@ -59,7 +59,8 @@ class _LoopParts:
     def __init__(
         self, split: GroupSplit, number: int, written: dict[_PartOfStack, ir.Value]
     ) -> None:
-        """``written`` has the stacks of the group's parts so far; those of these are added."""
+        """``written`` has the stacks of the group's earlier parts; those of these parts are
+        added."""
         self.loop: CountedLoop = split.group.loops[number].loop
         self.ranges = split.group.loops[number].parts(split.at)
         self.written = written
@@ -70,12 +71,12 @@ class _LoopParts:
         ]
 
     def write(self) -> None:
-        """Writes the parts, and lets all but the loops of the group read their results."""
+        """Writes the parts, and lets all readers but the loops of the group read their results."""
         loop, op = self.loop, self.loop.op
         split = {stack.stack.number for stack in self.stacks}
         split |= {reader.operand for _, reader in self.reads}
         carried: list[ir.Value] = list(op.operands)
-        # Each part counts from zero, and reads what does not vary where the first one does.
+        # Each part counts from zero, and reads the invariant values of the first one.
         handed_on = [
             number
             for number in range(len(carried))
@@ -114,7 +115,7 @@ class _LoopParts:
         return part.edit, loop
 
     def _slices(self, stack: SplitStack, start: int, end: int, *, ascending: bool) -> _PartOfStack:
-        """The slices that iterations from ``start`` to ``end`` write or read."""
+        """Returns the slices that iterations from ``start`` to ``end`` write or read."""
         if not ascending:
             start, end = self.loop.trip_count - end, self.loop.trip_count - start
         return _PartOfStack(stack.writer, stack.stack.number, start, end)
@@ -190,7 +191,7 @@ class LoopPart:
         self.edit.drop(operand)
 
     def _index(self, *, ascending: bool) -> ir.Value:
-        """The counter, or the same counted back from the last iteration of the part."""
+        """Returns the counter, or the same counted back from the last iteration of the part."""
         if ascending:
             return self.counter
         if self._counted_back is None:

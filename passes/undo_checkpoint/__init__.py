@@ -1,8 +1,8 @@
 """Store what a user's ``jax.checkpoint`` computes again, as if the checkpoint were not there.
 
-A checkpoint saves memory by a second computation of what its function computes, behind an
-optimization barrier or in the body of a backward loop. Where there is memory for the results of the
-first one, the second only costs time. This pass lets the backward pass read the first results.
+A checkpoint saves memory by computing its function twice, the second time after an optimization
+barrier or in the body of a backward loop. Where there is memory for the results of the first
+computation, the second only costs time. This pass lets the backward pass read the first results.
 
 Before::
 
@@ -19,28 +19,27 @@ After::
     %2 = stablehlo.tanh %1                          %7 = stablehlo.multiply %g, %6
     %3 = stablehlo.dynamic_update_slice %ts, %2
 
-What is computed again is told by value numbering, not by names: equal operations of equal operands
-are equal to the bit. Barriers are looked through. A slice that a backward loop reads equals what
-the forward loop stored in the iteration with the same index. Random bits are equal where their key
-and counter are. Custom calls and collectives equal nothing, so what is made of them is still
-computed again.
+Recomputation is recognised by value numbering, not by names: equal operations of equal operands are
+equal to the bit. Barriers are looked through. A slice that a backward loop reads equals the slice
+that the forward loop stored in the iteration with the same index. Random bits are equal where their
+key and counter are. Custom calls and collectives equal nothing, so values computed from them are
+still recomputed.
 
-In straight-line code the readers of a second computation read the first one, and the barriers go
-that kept them apart. In loops the forward loop stacks what takes less time to write and read than
-to compute again, by the roofline of the target; the values to stack are a minimum cut. Stacks that
-nothing reads any more go. A loop that runs again only to stack residuals, as under a checkpoint of
-the whole loss, takes the place of the first one. Where only cheap work is computed again nothing is
+In straight-line code the readers of a second computation read the first one, and the barriers
+between the two are removed. In loops the forward loop stacks the values that take less time to
+write and read than to recompute, by the roofline of the target; the values to stack are a minimum
+cut. Stacks without readers are removed. A loop that runs again only to stack residuals, as under a
+checkpoint of the whole loss, replaces the first one. Where only cheap work is recomputed nothing is
 changed.
 
-The pass needs up to the memory that the program would take without its checkpoints. `fit` tries it
-as a move where a budget has room; ``remat{budget=…}`` behind it computes again what there is no
-room for.
+The pass needs up to the memory of the program without its checkpoints. `fit` tries it as a move
+where a budget has room; ``remat{budget=…}`` after it recomputes the values that do not fit.
 
 The package, in the order in which a module passes through it:
 
 - ``plan`` is the program after the pass, made on a copy;
 - ``merge`` merges straight-line code, and moves loops that run again;
-- ``residuals`` decides what loops store, and rewrites them.
+- ``residuals`` decides which values loops store, and rewrites the loops.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Operations that run again are merged with those that ran first.
+"""Merges operations that run again with those that ran first.
 
-In straight-line code these are what a barrier keeps apart (`merge_across_barriers`). Among loops
-they are forward loops that run again only to stack residuals (`take_places`): a checkpoint around a
+In straight-line code a barrier separates the two (`merge_across_barriers`). Among loops the merged
+ones are forward loops that run again only to stack residuals (`take_places`): a checkpoint around a
 scan runs the scan once for its result alone, and once more in the backward pass, where it stacks
-what the backward loop reads. The second loop computes all that the first one does. It takes the
-first one's place, and what is left in its own place equals it.
+the values that the backward loop reads. The second loop computes all results of the first one. It
+replaces the first one, and values in its own place equal its results.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..ir.values import defining_op, is_read
 
 
 def barriers_in(block: ir.Block) -> list[ir.Operation]:
-    """The optimization barriers of a block."""
+    """Returns the optimization barriers of a block."""
     return [view.operation for view in block.operations if view.operation.name == BARRIER]
 
 
 def merge_across_barriers(block: ir.Block) -> list[ir.Operation]:
-    """Lets readers of what is computed again read what was computed first.
+    """Lets readers of a second computation read the first one.
 
-    Gives the operations that remain in place of those that were computed again. Where only cheap
-    work is computed again nothing is done. XLA merges what no barrier keeps apart.
+    Returns the operations that replace those that ran again. Where only cheap work runs again
+    nothing is done. XLA merges equal operations that no barrier separates.
     """
     if not barriers_in(block):
         return []
@@ -76,10 +76,11 @@ def bypass(ops: Collection[ir.Operation], block: ir.Block) -> None:
 def take_places(
     first: ir.Block, again: ir.Block, numbers: ValueNumbers
 ) -> list[tuple[ir.Operation, ir.Operation]]:
-    """Puts clones of loops of ``again`` in the place of loops of ``first`` that do a part of them.
+    """Replaces loops of ``first`` by clones of loops of ``again`` that do all of their work.
 
-    Gives each loop of ``again`` with its clone. Where the blocks are one, the loop that runs again
-    is the later one. The numbers are not to be used any more where there is such a loop.
+    Returns each loop of ``again`` with its clone, which is in the first loop's place. Where the
+    blocks are one, the loop that runs again is the later one. The numbers become invalid where
+    there is such a loop.
     """
     done, gone = [], []
     earlier = _loops(first)
@@ -97,7 +98,7 @@ def take_places(
             gone.append(candidate)
             done.append((loop, clone))
             break
-    # Only now: the bindings tell values by their place in memory, which a new one may get.
+    # Only now: the bindings identify values by their address, which a new one may get.
     erase(*gone)
     return done
 
@@ -121,9 +122,9 @@ def _is_before(one: ir.Operation, other: ir.Operation) -> bool:
 def _partners(
     part: ir.Operation, whole: ir.Operation, numbers: ValueNumbers
 ) -> dict[int, int] | None:
-    """By result of a loop that is read, the result of another one that it equals.
+    """Returns, by result of a loop that is read, the result of another one that it equals.
 
-    None where one has none, and where the other loop has nothing that the first one has not.
+    None where a result has none, and where the other loop has no more results than the first one.
     """
     read = [n for n, result in enumerate(part.results) if is_read(result)]
     one, other = counted_loop(part), counted_loop(whole)
@@ -146,10 +147,10 @@ def _partners(
 def _equal_carries(
     loops: Sequence[ir.Operation], numbers: ValueNumbers
 ) -> tuple[list[int], list[int]]:
-    """A class for each carry of two loops: those of one class are equal in every iteration.
+    """Returns a class for each carry of two loops: those of one class are equal in every iteration.
 
-    An invariant one equals what it starts as. Other carries that start equal are taken to stay so;
-    as long as one iteration tells some of them apart, that is taken back.
+    An invariant one equals its initial value. Other carries that start equal are assumed to stay
+    so, until one iteration separates some of them.
     """
     classes = [numbers.of(operand) for loop in loops for operand in loop.operands]
     bodies = [loop.regions[1].blocks[0] for loop in loops]
@@ -178,7 +179,8 @@ def _equal_carries(
 def _clone_before(
     anchor: ir.Operation, loop: ir.Operation, numbers: ValueNumbers
 ) -> ir.Operation | None:
-    """A clone of a loop at an earlier place, from what equals its operands there; None without."""
+    """Returns a clone of a loop at an earlier place, from equal operands there; None without
+    them."""
     there = _values_before(anchor, numbers)
     known: dict[ir.Value, ir.Value] = {}
     made: list[ir.Operation] = []
@@ -194,7 +196,7 @@ def _clone_before(
 
 
 def _values_before(anchor: ir.Operation, numbers: ValueNumbers) -> dict[int, ir.Value]:
-    """By number, the values of a block that an operation of it can read."""
+    """Returns, by number, the values of a block that an operation of it can read."""
     there: dict[int, ir.Value] = {}
     for argument in anchor.block.arguments:
         there.setdefault(numbers.of(argument), argument)
@@ -217,7 +219,8 @@ def _provide(
     made: list[ir.Operation],
     known: dict[ir.Value, ir.Value],
 ) -> bool:
-    """Whether a value can be had at the earlier place: it is there, or is a constant to clone."""
+    """Whether a value is available at the earlier place: it exists there, or is a constant to
+    clone."""
     if value in known:
         return True
     found = there.get(numbers.of(value))

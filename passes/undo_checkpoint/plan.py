@@ -1,4 +1,4 @@
-"""The plan of `undo-checkpoint`: the program with residuals stored, and what is spared."""
+"""The plan of `undo-checkpoint`: the program with residuals stored, and the work that is saved."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .residuals import UndoneLoop, undo_in_loops
 
 @dataclass(frozen=True)
 class UndoCheckpointPlan(PlanBase):
-    """A module, and what it becomes.
+    """A module, and its copy after the pass.
 
     Attributes:
-      undone: a copy in which nothing is computed again; None where there is nothing to undo.
-      merged: the operations, by name, that straight-line code computed again.
-      loops: the backward loops that read what they computed again.
+      undone: a copy in which nothing is recomputed; None where there is nothing to undo.
+      merged: the operations, by name, that straight-line code recomputed.
+      loops: the backward loops that read values that they recomputed before.
     """
 
     module: ir.Module
@@ -87,7 +87,7 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
-    """The plan for a module, whose calls are inlined."""
+    """Plans a module, whose calls are inlined."""
     if not any(map(_may_compute_again, walk.operations(module.operation))):
         return UndoCheckpointPlan(module)
     undone = clone_module(module)
@@ -107,7 +107,7 @@ def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
 
 
 def _may_compute_again(op: ir.Operation) -> bool:
-    """Whether an operation keeps work apart that is done twice: a barrier, or loops."""
+    """Whether an operation may separate repeated work: a barrier, or loops."""
     return op.name in (BARRIER, "stablehlo.while")
 
 
@@ -116,7 +116,7 @@ def _holds_any(block: ir.Block) -> bool:
 
 
 def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
-    """Blocks of code, inner ones first; edits of a block leave other blocks where they are."""
+    """Yields blocks of code, inner ones first; edits of a block leave other blocks in place."""
     for region in op.regions:
         for block in region.blocks:
             for view in block.operations:

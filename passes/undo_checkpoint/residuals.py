@@ -1,4 +1,4 @@
-"""Backward loops that compute again what their forward loop computed: they read it from stacks.
+"""Makes backward loops read the values that they recompute from their forward loop's stacks.
 
 `BackwardBody` says which values of the two bodies are equal, and which of them to store.
 """
@@ -31,12 +31,12 @@ from ..ir.while_rewriter import Replacements, WhileRewriter
 from .merge import bypass, take_places
 
 _UNIT_S = 1e-12
-"""What a unit of the cut's weights is."""
+"""The time of a unit of the cut's weights."""
 
 
 @dataclass(frozen=True)
 class Brought:
-    """What a backward body is to read instead of computing it.
+    """The values that a backward body will read instead of computing them.
 
     Attributes:
       values: by value of the backward body, the value of the forward body that it equals.
@@ -48,7 +48,7 @@ class Brought:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether more than cheap work is spared."""
+        """Whether more than cheap work is saved."""
         return not all(is_cheap(op) for op in self.again)
 
 
@@ -62,7 +62,7 @@ class BackwardBody:
 
     @functools.cached_property
     def forward_values(self) -> dict[int, ir.Value]:
-        """The first value of the forward body with each number."""
+        """Returns the first value of the forward body with each number."""
         found: dict[int, ir.Value] = {}
         body = self.pair.forward.body
         for value in (*body.arguments, *results_in(body)):
@@ -70,8 +70,8 @@ class BackwardBody:
         return found
 
     def may_spare_more_than_cheap_work(self) -> bool:
-        """Whether an operation that is not cheap makes what the forward body has, too; most bodies
-        have none such, and to number all of both takes longer."""
+        """Whether the forward body has the result of an operation that is not cheap, too; most
+        bodies have no such operation, and to number all of both takes longer."""
         expensive = [op for op in self.ops if len(op.results) and not is_cheap(op)]
         body = self.pair.forward.body
         handed_on = (
@@ -84,10 +84,10 @@ class BackwardBody:
         return any(self.numbers.of(op.results[0]) in there for op in expensive)
 
     def brought(self) -> Brought:
-        """What to store so that a step takes the least time.
+        """Selects the values to store so that a step takes the least time.
 
         A value costs the time to write and to read it, or that of its operation once more, whose
-        operands have to be there then. The least sum is a minimum cut.
+        operands have to be available then. The least sum is a minimum cut.
         """
         again = [op for op in self.ops if self._is_again(op)]
         computed = {result for op in again for result in op.results}
@@ -122,13 +122,13 @@ class BackwardBody:
         )
 
     def _stored(self, again: list[ir.Operation], wanted: Collection[ir.Value]) -> set[ir.Value]:
-        """Of the values that some operations compute again, those that are to be stored."""
+        """Returns the values to store, of those that some operations compute again."""
         index: dict[ir.Value, int] = {}
         weights: list[int] = []
         prices: dict[int, int] = {}
         edges: list[tuple[int, int]] = []
         sources: list[int] = []
-        # As much as everything once more: what cannot be stored is computed again.
+        # The cost of all work once more: values that cannot be stored are computed again.
         most = sum(len(op.results) * int(self.pricing.seconds(op) / _UNIT_S + 1) for op in again)
         for op in again:
             read = list(dict.fromkeys(map(before_barriers, walk.values_read(op))))
@@ -146,7 +146,7 @@ class BackwardBody:
         return {value for value, number in index.items() if number in cut}
 
     def _weight(self, op: ir.Operation, value: ir.Value, most: int) -> int:
-        """What it costs to store a value, ``most`` where it cannot be stored."""
+        """Returns the cost of storing a value, ``most`` where it cannot be stored."""
         maker = defining_op(self.pair.index)
         is_sized = tensor_bytes(value.type) is not None
         if not is_sized or not (maker is None or maker.is_before_in_block(op)):
@@ -157,12 +157,12 @@ class BackwardBody:
 
 @dataclass(frozen=True)
 class UndoneLoop:
-    """A backward loop that now reads what it computed again.
+    """A backward loop that now reads the values that it recomputed before.
 
     Attributes:
-      location: of the loop.
-      spared: the operations that are gone from its body, by name.
-      stored_bytes: what the forward loop stacks for it, over all iterations.
+      location: the loop's location.
+      spared: the operations that were removed from its body, by name.
+      stored_bytes: the bytes that the forward loop stacks for it, over all iterations.
     """
 
     location: ir.Location
@@ -180,7 +180,7 @@ def undo_in_loops(block: ir.Block, pricing: Pricing) -> list[UndoneLoop]:
 
 @dataclass(frozen=True)
 class _Rewriting:
-    """What work costs, and what was done so far."""
+    """The prices of work, and the changes so far."""
 
     pricing: Pricing
     undone: list[UndoneLoop]
@@ -191,12 +191,12 @@ class _Level:
     """The pairs of the loops of two blocks, or of one.
 
     Attributes:
-      pairs: finds them as they are now.
+      pairs: finds the current pairs.
       block: where the forward loops are.
       numbers: gives the numbers of values around the loops.
       carry: makes a value around the forward loops available to an operation around the backward
         loops.
-      rewriting: what is common to all levels.
+      rewriting: the state that all levels share.
     """
 
     pairs: Callable[[], list[LoopPair]]
@@ -206,10 +206,10 @@ class _Level:
     rewriting: _Rewriting
 
     def undo(self) -> None:
-        """Goes through the forward loops in order; a rebuilt loop is where the old one was.
+        """Goes through the forward loops in order; a rebuilt loop has the place of the old one.
 
-        Pairs that share no loop with others go first, all of them looked at before any is
-        rewritten: to find what is left anew after each takes the square of their number.
+        Pairs that share no loop with others go first, all of them read before any is rewritten: to
+        find the remaining pairs anew after each takes time quadratic in their number.
         """
         pairs = self.pairs()
         if not pairs:
@@ -233,7 +233,7 @@ class _Level:
                 pairs = self.pairs()
 
     def _alone(self, pairs: Sequence[LoopPair]) -> dict[Hashable, list[LoopPair]]:
-        """By forward loop, in order, the pair that shares no loop and has none inside."""
+        """Returns, by forward loop, in order, the pair that shares no loop and has none inside."""
         loops = Counter(
             walk.key(loop.op) for pair in pairs for loop in (pair.forward, pair.backward)
         )
@@ -246,7 +246,7 @@ class _Level:
         }
 
     def _group(self, place: int, pairs: Sequence[LoopPair]) -> list[LoopPair]:
-        """The pairs of a forward loop."""
+        """Returns the pairs of a forward loop."""
         loop = _whiles(self.block)[place]
         return [pair for pair in pairs if pair.forward.op == loop and _is_of_the_user(pair)]
 
@@ -274,7 +274,7 @@ class _Level:
 
 
 def _is_of_the_user(pair: LoopPair) -> bool:
-    """Whether none of its loops was made by `remat`."""
+    """Whether `remat` made none of the pair's loops."""
     return not has_remat_name(pair.forward.op) and not has_remat_name(pair.backward.op)
 
 
@@ -283,11 +283,11 @@ def _whiles(block: ir.Block) -> list[ir.Operation]:
 
 
 class _Carried:
-    """Values of a forward body that a loop in the backward body is to read."""
+    """Values of a forward body that a loop in the backward body will read."""
 
     def __init__(self) -> None:
         self.values: dict[ir.Value, ir.Value] = {}
-        """By what stands for it in the backward body."""
+        """The values of the forward body, by their replacements."""
 
     def hand_over(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         with ir.InsertionPoint(before), before.location:
@@ -297,7 +297,7 @@ class _Carried:
 
 
 class _Rewrite:
-    """Lets a forward loop store, and its backward loops read, what these computed again."""
+    """Makes a forward loop store, and its backward loops read, the values that these recomputed."""
 
     def __init__(
         self,
@@ -323,7 +323,7 @@ class _Rewrite:
             self.again.append(brought.again if brought and worthwhile else ())
 
     def run(self) -> bool:
-        """Rewrites the loops, and whether there was something to do."""
+        """Rewrites the loops, and returns whether there was something to do."""
         if not any(self.values) and not any(self.again):
             return False
         for pair, values, ops in zip(self.group, self.values, self.again, strict=True):
@@ -340,7 +340,7 @@ class _Rewrite:
         return True
 
     def _store(self) -> tuple[dict[ir.Value, ir.Value], ir.Operation]:
-        """By value of the forward body its stack, and the forward loop that has it."""
+        """Returns, by value of the forward body, its stack, and the forward loop that has it."""
         edit = WhileRewriter(self.forward.op)
         index = self.group[0].residuals[0].stack.update.operands[2]
         numbers = {
@@ -358,7 +358,8 @@ class _Rewrite:
         again: Sequence[ir.Operation],
         stacks: dict[ir.Value, ir.Value],
     ) -> None:
-        """Lets a backward body read slices of the stacks, and erases what it needs no more."""
+        """Lets a backward body read slices of the stacks, and erases operations that it no longer
+        needs."""
         edit = WhileRewriter(pair.backward.op)
         carried: dict[ir.Value, int] = {}
         for computed, value in values.items():
@@ -392,7 +393,7 @@ class _Rewrite:
 
 
 def _slice(stack: ir.Value, index: ir.Value, wanted: ir.Value) -> ir.Value:
-    """The slice of a stack that is to be read in place of a value, made where that is."""
+    """Returns the slice of a stack that replaces a value, inserted at the value's place."""
     maker = defining_op(wanted)
     assert maker is not None
     with ir.InsertionPoint(maker), wanted.location:
