@@ -2,8 +2,8 @@
 
 A kernel that reads its peers' buffers may start only after the peers have written them, and a
 buffer may be reused only after all peers have read it. The attribute ``hloom.collective`` of a
-custom call says what the kernel needs (also as a frontend attribute, which JAX's
-``set_xla_metadata`` writes); `hloom.declare_collective` says it for all calls of a target:
+custom call states the kernel's needs (also as a frontend attribute, which JAX's
+``set_xla_metadata`` writes); `hloom.declare_collective` states them for all calls of a target:
 
 - ``entry``: a barrier before the kernel;
 - ``exit=after``: a barrier after the kernel, before anything reads its results;
@@ -27,11 +27,11 @@ After::
     %5 = stablehlo.composite "hloom.after_all" %2#0, %4
     return %4
 
-A barrier synchronizes only the peers of its kernel. It is left out if something else synchronizes
-them at that point: the barrier of another kernel, or one of XLA's collectives over at least these
-partitions of a kind that no partition leaves before all have arrived (a reduction, a gather, an
-all-to-all). Next to such a collective the pass puts a pin: a barrier of each partition alone, which
-keeps buffers in place and waits for nobody.
+A barrier synchronizes only the peers of its kernel. It is left out if another operation
+synchronizes them at that point: the barrier of another kernel, or one of XLA's collectives over at
+least these partitions of a kind that no partition leaves before all have arrived (a reduction, a
+gather, an all-to-all). Next to such a collective the pass places a pin: a barrier of each partition
+alone, which keeps buffers in place and does not wait.
 
 Two devices may run two unordered barriers, or a barrier and one of XLA's collectives, in different
 orders, and then deadlock. Therefore one token passes through all of them in program order: through
@@ -48,7 +48,7 @@ The package, in the order in which a module passes through it:
 - ``collect``: the kernels and collectives of each block, as nested sequences;
 - ``placement``: each block's needs from its kernels, the fewest barrier positions for them, and the
   pins next to collectives;
-- ``plan``: the barriers as a plan, which people and dumps read;
+- ``plan``: the barriers as a plan, for users and dumps;
 - ``rewrite``: the plan, written into the module.
 
 Source: XLA's collective kernels synchronize at entry and exit in this way; the fewest barriers are

@@ -1,4 +1,5 @@
-"""The operations of a module that synchronize with other devices, block by block, in order."""
+"""Collects the operations of a module that synchronize with other devices, block by block, in
+order."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ class SyncKernel:
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The barriers that it needs."""
+        """Returns the barriers that it needs."""
         exits = {"after": Role.EXIT, "module": Role.MODULE}
         entry = {Role.ENTRY} if self.needs.entry else set()
         return frozenset(entry | ({exits[self.needs.exit]} if self.needs.exit else set()))
 
     @property
     def in_place(self) -> frozenset[int]:
-        """The operands whose buffers its results take over."""
+        """Returns the operands whose buffers its results reuse."""
         return aliased_operands(self.op)
 
 
@@ -88,7 +89,7 @@ class Nested:
     """A loop, conditional, manual computation or call that contains members.
 
     Attributes:
-      sequences: one for each of its blocks, in order; for a call that of its callee.
+      sequences: one for each of its blocks, in order; for a call the one of its callee.
     """
 
     op: ir.Operation
@@ -113,7 +114,8 @@ class SyncSequence:
     members: tuple[Member, ...]
 
     def walk(self, seen: set[int] | None = None) -> Iterator[SyncSequence]:
-        """This sequence and the nested ones, each once: calls of one function share its sequence.
+        """Yields this sequence and the nested ones, each once: calls of one function share its
+        sequence.
 
         ``seen`` has the identities of sequences to skip; new ones are added.
         """
@@ -142,7 +144,7 @@ class SyncProgram:
 
     @property
     def sequences(self) -> tuple[SyncSequence, ...]:
-        """Every sequence with members, once, in program order."""
+        """Returns every sequence with members, once, in program order."""
         seen: set[int] = set()
         return tuple(
             sequence for root in self.roots for sequence in root.walk(seen) if sequence.members
@@ -150,7 +152,7 @@ class SyncProgram:
 
 
 def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncProgram:
-    """The kernels and exchanges of a module, and the collectives to order with them.
+    """Reads the kernels and exchanges of a module, and the collectives to order with them.
 
     Without a kernel and an exchange the program is empty.
 
@@ -305,7 +307,7 @@ class _Reader:
 
 
 def _references(op: ir.Operation) -> list[str]:
-    """The symbols of the functions that an operation refers to."""
+    """Returns the symbols of the functions that an operation refers to."""
     attributes = walk.readable_attributes(op)
     found: list[ir.Attribute | None] = []
     for name in _REFERENCES:

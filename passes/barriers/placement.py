@@ -1,15 +1,15 @@
-"""The barriers of each block: as few as serve the needs of its kernels, which are intervals.
+"""Places the barriers of each block: the fewest that serve the needs of its kernels, which are
+intervals.
 
 A need is an interval of the block in which its partitions have to synchronize: it begins after the
-operation that causes the need, and ends before the one that relies on it. A barrier in the interval
-serves it, and so does a collective in it. Needs are visited by their ends; one that nothing serves
-yet gets a barrier at its end. For needs of the same partitions this takes the fewest barriers: it
+operation that causes the need, and ends before the one that relies on it. A barrier or a collective
+in the interval serves it. Needs are visited by their ends; one that is not served yet gets a
+barrier at its end. For needs of the same partitions this takes the fewest barriers: it
 is the greedy rule for stabbing intervals with points.
-
 Positions are numbers: slot `n` of a block is right before its operation `n`.
 
-If a collective serves a need, a pin is put next to it: a barrier of each partition alone, at which
-nobody waits, but which keeps buffers in place. For an entry the operands have to be in the kernel's
+If a collective serves a need, a pin is placed next to it: a barrier of each partition alone, which
+does not wait, but keeps buffers in place. For an entry the operands have to be in the kernel's
 own buffers before the collective, and for an exit until after it. The order alone guarantees
 neither: XLA may copy a value at any time, and may reuse a buffer once nothing reads it.
 """
@@ -109,8 +109,8 @@ def place(needs: Sequence[SyncNeed], collectives: Sequence[SyncCollective]) -> B
 
 
 def _order(need: SyncNeed) -> tuple[int, int, int]:
-    """The order in which needs are served: by their ends, then exits before entries, then larger
-    groups first, since their barriers serve smaller groups as well."""
+    """Returns the order in which needs are served: by their ends, then exits before entries, then
+    larger groups first, since their barriers serve smaller groups as well."""
     return need.last, list(Role).index(need.role), len(need.participants)
 
 
@@ -191,7 +191,8 @@ class _Placer:
                 barrier.slot = max(need.first for need in served)
                 early.append(barrier)
         # Barriers of one slot keep their order: an exit comes before the entries that need it.
-        # Exits that were moved up come first, so that nothing is between an entry and its kernel.
+        # Exits that were moved up come first, so that the entry's barrier is right before its
+        # kernel.
         order = sorted(self._barriers, key=lambda each: (each.slot, each not in early))
         return BarrierPositions(tuple(order), self._served)
 
@@ -215,7 +216,7 @@ class Draft:
 
     @property
     def kind(self) -> BarrierKind:
-        """What it is for."""
+        """Returns the kind of needs that it serves."""
         roles = {role for role, _ in self.purposes}
         if self.participants is None:
             return BarrierKind.PIN
@@ -227,25 +228,25 @@ class Draft:
 
     @property
     def entering(self) -> list[SyncKernel]:
-        """Kernels whose operands peers read from here on."""
+        """Returns the kernels whose operands peers read from here on."""
         return [kernel for role, kernel in self.purposes if role is Role.ENTRY]
 
     @property
     def leaving(self) -> list[SyncKernel]:
-        """Kernels whose results are read from here on."""
+        """Returns the kernels whose results are read from here on."""
         return [kernel for role, kernel in self.purposes if role is Role.EXIT]
 
     @property
     def keeping(self) -> list[SyncKernel]:
-        """Kernels whose operands' buffers are reused from here on."""
+        """Returns the kernels whose operands' buffers are reused from here on."""
         return [kernel for role, kernel in self.purposes if role is not Role.ENTRY]
 
     def kernels(self) -> list[SyncKernel]:
-        """All kernels that it serves."""
+        """Returns all kernels that it serves."""
         return [kernel for _, kernel in self.purposes]
 
     def purpose(self) -> str:
-        """Its purpose as text."""
+        """Returns its purpose as text."""
         text = " and ".join(_text(role, kernel) for role, kernel in self.purposes)
         return f"pin for {text}" if self.participants is None else text
 
@@ -277,7 +278,7 @@ class BarrierDrafts:
                 self._keep_in_order(self._kernels[need.kernel], entries.get(need.kernel))
 
     def in_order(self) -> list[Draft]:
-        """All barriers in program order."""
+        """Returns all barriers in program order."""
         return sorted(self._drafts, key=lambda draft: (draft.slot, draft.rank))
 
     def _add_barrier(self, barrier: Placed, needs: list[SyncNeed]) -> Draft:
@@ -303,7 +304,7 @@ class BarrierDrafts:
         self.served.append((_text(need.role, kernel), described(op)))
 
     def _keep_in_order(self, kernel: SyncKernel, entry: Draft | None) -> None:
-        """Orders the kernel's operands after what is between their barrier and the kernel.
+        """Orders the kernel's operands after the operations between their barrier and the kernel.
 
         This takes a pin: `hloom.add_dependency` may write them to other buffers.
         """

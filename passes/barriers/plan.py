@@ -30,10 +30,10 @@ class Barrier:
     """A barrier in a block.
 
     Attributes:
-      slot: the position of the operation that it is put before.
+      slot: the position of the operation after it.
       kind: its purpose.
       where: its replica groups, channel, timeout and site.
-      location: of the kernel that it serves.
+      location: the location of the kernel that it serves.
       entering: kernels whose operands pass through it.
       leaving: kernels whose results pass through it.
       keeping: kernels whose operands it keeps alive.
@@ -68,7 +68,7 @@ class BlockBarriers:
     served: tuple[tuple[str, str], ...]
 
     def steps(self) -> Iterator[Barrier | Member]:
-        """Barriers and members in program order."""
+        """Yields barriers and members in program order."""
         barriers = list(self.barriers)
         for member in self.sequence.members:
             while barriers and barriers[0].slot <= member.position:
@@ -141,13 +141,13 @@ class BarriersPlan(PlanBase):
         )
 
     def _order(self) -> Iterator[tuple[int, tuple[Cell, ...]]]:
-        """All synchronization of the program, in the order in which devices reach it."""
+        """Yields all synchronization of the program, in the order in which devices reach it."""
         plans = {id(block.sequence): block for block in self.blocks}
         for root in self.program.roots:
             yield from _order_of(root, plans, depth=0)
 
     def _members(self) -> Iterable[Member]:
-        """All synchronizing operations, without those that only contain some."""
+        """Returns all synchronizing operations, without those that only contain some."""
         return (
             member
             for block in self.blocks
@@ -162,7 +162,8 @@ class BarriersPlan(PlanBase):
 def _order_of(
     sequence: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
 ) -> Iterator[tuple[int, tuple[Cell, ...]]]:
-    """Rows of a sequence with their depth; those of a nested one follow it, one level deeper."""
+    """Yields rows of a sequence with their depth; those of a nested one follow it, one level
+    deeper."""
     plan = plans.get(id(sequence))
     for step in sequence.members if plan is None else plan.steps():
         if isinstance(step, Barrier):
@@ -195,13 +196,13 @@ _AROUND = {
     "stablehlo.if": "in a branch",
     "func.call": "in a function",
 }
-"""Operations that hold what comes after them, one deeper."""
+"""Operations that contain the rows after them, which are one level deeper."""
 
 _MOST_DEVICES = 16
 
 
 def groups_text(rows: Sequence[Sequence[int]]) -> str:
-    """Which devices meet: "8 devices, 0-7", "2 groups of 4: 0-3, 4-7"."""
+    """Names the devices that meet: "8 devices, 0-7", "2 groups of 4: 0-3, 4-7"."""
     if not rows:
         return ""
     if len(rows) == 1:
@@ -221,7 +222,7 @@ def _devices(row: Sequence[int]) -> str:
 
 
 def _name(member: Member) -> str:
-    """A member as text, e.g. "@write", "stablehlo.all_reduce"."""
+    """Returns a member as text, e.g. "@write", "stablehlo.all_reduce"."""
     if isinstance(member, SyncKernel):
         return f"@{target_of(member.op)}"
     return "ragged_all_to_all" if isinstance(member, RaggedAllToAll) else member.op.name

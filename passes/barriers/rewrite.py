@@ -2,7 +2,8 @@
 
 `PinnedValues` are the values that pass through each barrier, and the readers of its results.
 Operations with regions, calls and functions are rebuilt with a token as operand and result: MLIR
-fixes the number of operands and results of an operation, so that a new one takes over the blocks of
+Operations with regions, calls and functions are rebuilt with a token as operand and result: MLIR
+fixes the number of operands and results of an operation, so that a new one takes the blocks of
 the old one.
 """
 
@@ -45,8 +46,8 @@ class PinnedValues:
     A buffer that peers read must stay in place from the barrier to the kernel. If an operand of a
     barrier has other uses, XLA may copy it before the barrier, which is harmless, but XLA must not
     copy it after the barrier. Two ways prevent that. Shared: all uses after the barrier read its
-    result, so that there is no copy. Own: an entry of the kernel's operand alone. That is used if
-    something is between the barrier and the kernel, if the kernel writes to the operand, and for
+    result, so that no copy is needed. Own: an entry of the kernel's operand alone. That is used if
+    an operation is between the barrier and the kernel, if the kernel writes to the operand, and for
     scalars and constants, which XLA must still know after the barrier: a loop whose counter is a
     result of a call has no known trip count.
     """
@@ -57,7 +58,7 @@ class PinnedValues:
         """By shared value, the result of the last barrier that it passed."""
 
     def entries(self, barrier: Barrier) -> list[PinnedEntry]:
-        """The values that pass through a barrier, in order."""
+        """Returns the values that pass through a barrier, in order."""
         own: list[PinnedEntry] = []
         shared: list[ir.Value] = []
         for kernel in barrier.entering:
@@ -74,7 +75,7 @@ class PinnedValues:
         return [entry for entry in own + common if can_carry_dependency(entry.value.type)]
 
     def kept(self, barrier: Barrier, passed: Sequence[ir.Value]) -> list[ir.Value]:
-        """The further values that a barrier has to keep alive, in order."""
+        """Returns the further values that a barrier has to keep live, in order."""
         kept = dict.fromkeys(
             self._now(value)
             for kernel in barrier.keeping
@@ -101,7 +102,8 @@ class PinnedValues:
         return value
 
     def _returned(self) -> list[ir.Value]:
-        """The block's own values that it returns; none for a loop, whose token is a carry."""
+        """Returns the block's own values that it returns; none for a loop, whose token is a
+        carry."""
         if self._block.owner.operation.name == "stablehlo.while":
             return []
         return [
@@ -216,7 +218,7 @@ def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> i
 
 
 def _mesh(computation: ir.Operation) -> ir.Attribute:
-    """The mesh of a manual computation's values, or the first one of the module."""
+    """Returns the mesh of a manual computation's values, or the first one of the module."""
     found = mesh.mesh_of_computation(computation)
     if found is not None:
         return found
@@ -315,7 +317,7 @@ class _Threader:
         return token
 
     def _after_all(self, op: ir.Operation, token: ir.Value) -> ir.Value:
-        """The token, after the operation's results."""
+        """Returns the token, ordered after the operation's results."""
         with ir.InsertionPoint.after(op), scoped(op.location, SCOPE):
             return self._marks.after_all(token, _orderable(op.results))
 
@@ -354,7 +356,7 @@ class _Threader:
         if not condition.members:
             return new.results[number]
         # The loop's resulting token is from before the last run of its condition, and from before
-        # the loop if nothing in the body synchronizes.
+        # the loop if no operation in the body synchronizes.
         return self._after_loop(new, new.results[number])
 
     def _after_loop(self, loop: ir.Operation, token: ir.Value) -> ir.Value:

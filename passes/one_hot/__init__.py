@@ -1,8 +1,8 @@
-"""Access to one element of each row without indices: what a loss does with its labels.
+"""Access to one element of each row without indices, e.g. a loss's access to its labels.
 
-The gradient of ``log_probabilities[arange(T), labels]`` is a scatter of T numbers into zeros of
-[T, V]. No compiler fuses it: XLA makes these zeros in float32, scatters, and converts. It is
-written as a select, which XLA makes inside of what reads it.
+The gradient of ``log_probabilities[arange(T), labels]`` is a scatter of T numbers into zeros of [T,
+V]. No compiler fuses it: XLA makes these zeros in float32, scatters, and converts. The pass writes
+it as a select, which XLA computes inside of its readers.
 
 Before::
 
@@ -15,16 +15,16 @@ After::
     %chosen = stablehlo.compare EQ, %positions, %labels ... both broadcast to TxV
     %0 = stablehlo.select %chosen, %updates, %zeros ... both broadcast to TxV
 
-A label outside of the row is dropped, as a scatter does, because no position equals it. So it is
-for every scatter that adds to zeros or to what an elementwise operation makes, or writes there; one
-into a value in memory stays, for that is updated in place.
+A label outside of the row is dropped, as a scatter does, because no position equals it. The pass
+rewrites every scatter that adds to zeros or to the result of an elementwise operation, or writes
+there; a scatter into a value in memory stays, since it updates that in place.
 
-A gather stays a gather, since XLA reads through it: it computes no more than the elements that are
-chosen. ``reads=select`` makes a sum over the row of it, with the label clamped as a gather does.
+A gather stays a gather, since XLA reads through it: it computes only the chosen elements.
+``reads=select`` makes it a sum over the row, with the label clamped as a gather does.
 
-Where rows are told apart by numbers in the indices (``arange(T)``) and not by batching dimensions,
-they become these: XLA's partitioner and hloom's analyses then see that a row has nothing to do with
-any other one. On a batch that is sharded this saves an all-reduce of the whole gradient.
+Where the indices distinguish rows by numbers (``arange(T)``) and not by batching dimensions, the
+numbers become these: XLA's partitioner and hloom's analyses then see that rows are independent. On
+a sharded batch this saves an all-reduce of the whole gradient.
 
 Results are the same to the bit.
 """

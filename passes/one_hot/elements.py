@@ -1,7 +1,7 @@
-"""Gathers and scatters of one element a row: which axis is chosen from, and what chooses there.
+"""Recognises gathers and scatters of one element a row: the chosen axis, and the label.
 
-Rows are told apart by integers that are known before the program runs, as JAX's indexing makes
-them (`KnownNumbers`).
+Integers that are known before the program runs distinguish the rows, as in JAX's indexing
+(`KnownNumbers`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _ATTRIBUTES = frozenset(
         "unique_indices",
     }
 )
-"""Those of every gather and scatter. Any other one, as that of work for the host, is for XLA."""
+"""The attributes of every gather and scatter. One with others, e.g. work for the host, is left to
+XLA."""
 
 
 class Access(enum.StrEnum):
-    """What is done with the one element of each row."""
+    """The access to the one element of each row."""
 
     READ = "read"
     ADDED_TO = "added to"
@@ -47,12 +48,12 @@ class RowElement:
 
     Attributes:
       op: the gather or scatter.
-      access: what it does.
-      axis: the axis of its operand that a row lies along.
-      rows: each axis of the operand that tells rows apart, in order, and that of the indices.
-      label: which number of an index vector chooses; the others count rows.
-      vectors: the axis of the indices that index vectors lie along.
-      places: by axis of what is gathered or scattered that of the indices; None for one of a
+      access: the kind of access.
+      axis: the operand's axis of the elements of a row.
+      rows: each axis of the operand that distinguishes rows, in order, and that of the indices.
+      label: the number of an index vector that chooses; the others count rows.
+      vectors: the axis of the indices along which the index vectors are.
+      places: by axis of the gathered or scattered value, the axis of the indices; None for one of a
         single element that the indices do not have.
       counts_rows: indices hold the numbers of rows; else rows are batching dimensions.
     """
@@ -68,22 +69,22 @@ class RowElement:
 
     @property
     def operand(self) -> ir.Value:
-        """What is gathered from, or scattered into."""
+        """Returns the value that is gathered from, or scattered into."""
         return self.op.operands[0]
 
     @property
     def length(self) -> int:
-        """Of a row."""
+        """Returns the length of a row."""
         return shape_of(self.operand)[self.axis]
 
     @property
     def row_axes(self) -> list[int]:
-        """Axes of the operand that tell rows apart."""
+        """Returns the axes of the operand that distinguish rows."""
         return [axis for axis, _ in self.rows]
 
     @property
     def row_places(self) -> list[int]:
-        """The same axes of the indices."""
+        """Returns the axes of the indices that distinguish rows."""
         return [place for _, place in self.rows]
 
     @property
@@ -93,7 +94,7 @@ class RowElement:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The dimension numbers that a gather and a scatter have alike."""
+    """The dimension numbers that gathers and scatters share."""
 
     windows: Sequence[int]
     batching: Sequence[int]
@@ -103,7 +104,7 @@ class _Numbers:
 
 
 def row_element(op: ir.Operation, known: KnownNumbers) -> RowElement | None:
-    """The gather or scatter as one of one element a row; None where it is of larger slices.
+    """Reads the gather or scatter as one of one element a row; None where it is of larger slices.
 
     Raises NotPossibleError where it is of single elements, but not of one a row.
     """
@@ -141,7 +142,7 @@ def _found(
                 rows[axis] = batch[counted]
                 labels.remove(number)
     if not labels:
-        return None  # every element's place is known: nothing is chosen
+        return None  # every element's place is known: there is no choice
     if len(labels) > 1:
         raise NotPossibleError("its indices choose along several axes, and none counts rows")
     axis = numbers.indexed[labels[0]]
@@ -168,7 +169,8 @@ def _found(
 
 
 def _counted_axis(numbers: Numbers, size: int) -> int | None:
-    """The axis of so many elements along which they are 0, 1, 2, ...; None where there is none."""
+    """Returns the axis of so many elements along which they are 0, 1, 2, ...; None where none
+    is."""
     for axis, length in enumerate(numbers.shape):
         if length == size and (numbers == counting(numbers.ndim, axis, size)).all():
             return axis
@@ -198,7 +200,7 @@ def _of_scatter(op: ir.Operation) -> _Numbers:
 
 
 def _access_of_scatter(op: ir.Operation) -> Access:
-    """By its combiner. Raises NotPossibleError where that is another."""
+    """Returns the access by the combiner. Raises NotPossibleError for other combiners."""
     block = op.regions[0].blocks[0]
     body = [view.operation for view in block.operations]
     current, update = block.arguments
@@ -226,13 +228,13 @@ class KnownNumbers:
         self._known: dict[ir.Value, Numbers | None] = {}
 
     def of(self, value: ir.Value) -> Numbers | None:
-        """The value's elements; None where they are not known."""
+        """Returns the value's elements; None where they are unknown."""
         if value not in self._known:
             self._known[value] = self._computed(value)
         return self._known[value]
 
     def component(self, vectors: ir.Value, axis: int, number: int) -> Numbers | None:
-        """One number of each of the index vectors that lie along an axis; None where not known.
+        """Returns one number of each of the index vectors along an axis; None where unknown.
 
         The vectors' other numbers need not be known.
         """
@@ -253,7 +255,8 @@ class KnownNumbers:
         return None if found is None else np.take(found, number, axis)
 
     def _bound(self, value: ir.Value, axis: int, number: int) -> Numbers | None:
-        """The same of an operand of a clamp, which may be a number for all."""
+        """Returns one number of a clamp's operand, which may be a scalar for all; None where
+        unknown."""
         has_axes = ir.RankedTensorType(value.type).rank
         return self.component(value, axis, number) if has_axes else self.of(value)
 
@@ -269,7 +272,7 @@ class KnownNumbers:
 
 
 def _evaluated(op: ir.Operation, inputs: Sequence[Numbers]) -> Numbers | None:
-    """The result of an operation on integers; None where hloom does not compute it."""
+    """Evaluates an operation on integers; None where hloom does not support it."""
     type_ = ir.RankedTensorType(op.results[0].type)
     dtype, shape = _dtype(type_.element_type), tuple(type_.shape)
     evaluate = _EVALUATED.get(op.name)
@@ -281,7 +284,7 @@ def _evaluated(op: ir.Operation, inputs: Sequence[Numbers]) -> Numbers | None:
 
 
 def _dtype(element: ir.Type) -> np.dtype[Any] | None:
-    """Integers of a byte or more and booleans; numpy has no others."""
+    """Returns the numpy type of integers of a byte or more and of booleans; numpy has no others."""
     if not isinstance(element, ir.IntegerType):
         return None
     if element.width == 1:
@@ -308,7 +311,7 @@ def _iota(op: ir.Operation, shape: Sequence[int]) -> Numbers:
 
 
 def counting(rank: int, axis: int, size: int) -> Numbers:
-    """0, 1, 2, ... along an axis; the other axes are of one element."""
+    """Returns 0, 1, 2, ... along an axis; the other axes are of one element."""
     return np.arange(size).reshape([size if each == axis else 1 for each in range(rank)])
 
 
@@ -339,7 +342,7 @@ def _clamped(low: Numbers, middle: Numbers, high: Numbers) -> Numbers:
 
 
 def _by(function: Callable[..., Numbers]) -> Callable[..., Numbers]:
-    """Elementwise."""
+    """Applies a function elementwise."""
     return lambda op, shape, *operands: function(*operands)
 
 
@@ -358,4 +361,4 @@ _EVALUATED: dict[str, Callable[..., Numbers | None]] = {
     "stablehlo.select": _by(np.where),
     "stablehlo.subtract": _by(np.subtract),
 }
-"""By operation its result, of numbers that are made into its type."""
+"""By operation, its function, whose results are then converted to the operation's type."""

@@ -1,4 +1,5 @@
-"""Which gathers and scatters of one element a row are rewritten, in which form, and which stay."""
+"""Plans which gathers and scatters of one element a row are rewritten, in which form, and which
+stay."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from ..ir.values import defining_op
 from .elements import Access, KnownNumbers, RowElement, row_element
 
 _MOST_LINES = 3
-"""Source lines that a summary names."""
+"""The most source lines that a summary names."""
 
 _WIDTHS = (8, 16, 32, 64)
 
@@ -30,12 +31,12 @@ _LONGEST_ROW = 2**31
 
 
 class RowForm(enum.StrEnum):
-    """What an access becomes."""
+    """The form into which an access is rewritten."""
 
     SELECT = "select"
     """Work on whole rows."""
     BATCH = "batch"
-    """The same access, its rows told apart by batching dimensions."""
+    """The same access, its rows distinguished by batching dimensions."""
 
 
 _FORMS = {
@@ -47,12 +48,12 @@ _EFFECTS = {RowForm.SELECT: "as a select", RowForm.BATCH: "with batching dimensi
 
 @dataclass(frozen=True)
 class RowAccess:
-    """An access to one element of each row, and what it becomes.
+    """An access to one element of each row, and its new form.
 
     Attributes:
-      id: of the decision.
+      id: the decision's name.
       element: the access.
-      form: what it becomes.
+      form: its new form.
     """
 
     id: str
@@ -65,7 +66,7 @@ class RowAccess:
 
     @property
     def line(self) -> str:
-        """The user's own."""
+        """Returns the user's source line."""
         return source_line(self.element.op.location)
 
     @property
@@ -74,7 +75,7 @@ class RowAccess:
 
 
 def _described(op: ir.Operation) -> Described:
-    """An access for people, with the rows that it is to."""
+    """Describes an access for users, with its rows."""
     return Described.of(op, typed_as=op.operands[0])
 
 
@@ -112,7 +113,7 @@ class OneHotPlan(ListPlan[RowAccess]):
 def plan_accesses(
     ops: Iterable[ir.Operation], *, min_bytes: int = 0, select_reads: bool = False
 ) -> OneHotPlan:
-    """The plan for some operations of a module.
+    """Plans some operations of a module.
 
     With ``select_reads`` gathers become work on whole rows too.
     """
@@ -136,7 +137,7 @@ def plan_accesses(
 
 
 def _form(element: RowElement, select_reads: bool) -> RowForm | None:
-    """None where the access is as good as it gets.
+    """Returns the new form; None where the access needs none.
 
     Raises NotPossibleError where an access to one element a row stays for another reason.
     """
@@ -162,7 +163,7 @@ def _has_integer_bits(value: ir.Value) -> bool:
 
 
 def _is_made_by_readers(value: ir.Value) -> bool:
-    """Whether XLA makes the value inside of what reads it: it need not be in memory by itself."""
+    """Whether XLA computes the value inside of its readers: it need not be in memory by itself."""
     op = defining_op(value)
     if op is None:
         return False

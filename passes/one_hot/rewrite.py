@@ -1,8 +1,8 @@
 """Writes a gather or scatter of one element a row as work on whole rows, or with its rows batched.
 
 Both give the same to the bit. The element of a row is found as the sum of its bits, read as an
-integer, and of a 0 for each other element: a sum of floats would make +0 of -0, and 0 of a number
-that the processor takes for too small.
+integer, and of a 0 for each other element: a sum of floats would give +0 for -0, and 0 for a
+subnormal number that the processor flushes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def select_in_rows(element: RowElement) -> None:
 
 
 def batch_rows(element: RowElement) -> None:
-    """Tells rows apart by batching dimensions, no longer by numbers in the indices."""
+    """Distinguishes rows by batching dimensions, no longer by numbers in the indices."""
     op, rank = element.op, len(element.rows)
     single = [n for n in range(len(shape_of(element.operand))) if n not in element.row_axes]
     numbers: tuple[Any, ...] = (
@@ -74,7 +74,8 @@ def batch_rows(element: RowElement) -> None:
 
 
 def _labels(element: RowElement) -> ir.Value:
-    """The label of each row: the indices, or that part of them, with the axes of the indices."""
+    """Returns the label of each row: the indices, or a part of them, with the axes of the
+    indices."""
     vectors, shape = element.vectors, shape_of(element.indices)
     if vectors == len(shape) or shape[vectors] == 1:
         return element.indices
@@ -90,7 +91,8 @@ def _labels(element: RowElement) -> ir.Value:
 
 
 def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
-    """The labels by the axes of the operand that tell rows apart, and axes of one element."""
+    """Returns the labels by the axes of the operand that distinguish rows, and axes of one
+    element."""
     labels = _labels(element)
     return _by_row(element, labels, range(len(shape_of(labels))), last)
 
@@ -98,7 +100,8 @@ def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
 def _by_row(
     element: RowElement, value: ir.Value, axes: Sequence[int | None], last: Sequence[int] = ()
 ) -> ir.Value:
-    """A value with an element for each row, whose axes are these of the indices, in such a form."""
+    """Returns a value with an element for each row, whose axes are these of the indices, in a
+    form."""
     wanted = [axes.index(axis) for axis in element.row_places]
     order = [*wanted, *(n for n in range(len(axes)) if n not in wanted)]
     shape = shape_of(value)
@@ -106,20 +109,20 @@ def _by_row(
 
 
 def _as_gathered(element: RowElement, by_row: ir.Value) -> ir.Value:
-    """A value with an element for each row, in the form of the gather's result."""
+    """Returns a value with an element for each row, in the form of the gather's result."""
     order = [int(axis) for axis in np.argsort(element.row_places)]
     return reshaped(_transposed(by_row, order), shape_of(element.op.results[0]))
 
 
 def _widened(labels: ir.Value) -> ir.Value:
-    """In a type that counts all positions of a row."""
+    """Returns the labels in a type that counts all positions of a row."""
     if ir.IntegerType(element_of(labels)).width >= _LABEL_BITS:
         return labels
     return converted(labels, ir.IntegerType.get_signless(_LABEL_BITS))
 
 
 def _clamped(labels: ir.Value, length: int) -> ir.Value:
-    """What a gather takes labels for that are outside of the row."""
+    """Returns the labels as a gather clamps those outside of the row."""
     first, last = (constant(typed(labels, []), number) for number in (0, length - 1))
     return stablehlo.clamp(first, labels, last)
 
@@ -133,7 +136,7 @@ def _is_chosen(element: RowElement, labels: ir.Value) -> ir.Value:
 
 
 def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
-    """The chosen element of each row."""
+    """Returns the chosen element of each row."""
     element = element_of(rows)
     if isinstance(element, ir.IntegerType):
         return _sum_of_chosen(rows, chosen, axis)
@@ -144,7 +147,7 @@ def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
 
 
 def _sum_of_chosen(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
-    """Integers: the sum of those that are chosen; whether there is one, of booleans."""
+    """Returns the sum of the chosen integers; for booleans, whether one is chosen."""
     zero = constant(typed(rows, []), 0)
     kept = stablehlo.select(chosen, rows, broadcast(zero, shape_of(rows), []))
     is_boolean = ir.IntegerType(element_of(rows)).width == 1
@@ -152,7 +155,7 @@ def _sum_of_chosen(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
 
 
 def _updated(element: RowElement) -> ir.Value:
-    """What the chosen elements become, at every place of the operand."""
+    """Returns the new values of the chosen elements, at every place of the operand."""
     op, operand = element.op, element.operand
     updates = _by_row(element, op.operands[2], element.places)
     scalar = _same_everywhere(operand)
@@ -166,7 +169,7 @@ def _updated(element: RowElement) -> ir.Value:
 
 
 def _same_everywhere(value: ir.Value) -> ir.Value | None:
-    """The one element that a value consists of; None where that is not to be seen."""
+    """Returns the one element that a value consists of; None where that is unknown."""
     op = defining_op(value)
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None
@@ -174,14 +177,14 @@ def _same_everywhere(value: ir.Value) -> ir.Value | None:
 
 
 def _transposed(value: ir.Value, order: list[int]) -> ir.Value:
-    """With its axes in another order; axes of one element may be anywhere."""
+    """Returns a value with its axes in another order; axes of one element may be anywhere."""
     shape = shape_of(value)
     long = [axis for axis in order if shape[axis] != 1]
     return value if long == sorted(long) else stablehlo.transpose(value, order)
 
 
 def _replace(op: ir.Operation, new: ir.Value) -> None:
-    """Lets readers read another value, and erases what nothing reads any more."""
+    """Lets readers read another value, and erases operations without readers."""
     op.results[0].replace_all_uses_with(new)
     makers = [defining_op(operand) for operand in op.operands]
     erase(op)

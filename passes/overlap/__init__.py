@@ -19,10 +19,10 @@ After::
     %6, %7 = stablehlo.optimization_barrier %4, %5
     ...
 
-A product that is summed and scattered makes the terms of one part while the sum of another one
-moves. An all-reduce is both: its sum is scattered, and what is scattered gathered. Elementwise work
-between exchange and product is done on parts. A product that contracts the gathered axis, and what
-saves the gathered value for the backward pass, read it put together.
+A product that is summed and scattered computes the terms of one part while the sum of another one
+moves. An all-reduce is both: its sum is scattered, and the result gathered. Elementwise work
+between exchange and product is done on parts. Operations that read all parts together are a product
+that contracts the gathered axis, and the one that saves the gathered value for the backward pass.
 
 Short rings are unrolled, in long ones an iteration moves a part beside a product. The barriers hold
 the order: XLA:GPU honours them until it has scheduled, and lets every part move before the first

@@ -1,7 +1,7 @@
-"""What is loaded from a loop's stacks for what waits for a ring.
+"""Delays loads from a loop's stacks whose readers wait for a ring.
 
-XLA on jax 0.12 loads slices beside other work, as soon as their index is there. They would lie in
-memory through the ring, beside the parts that move.
+XLA on jax 0.12 loads slices beside other work, as soon as their index is computed. They would be in
+memory through the ring, together with the parts that move.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UPDATE = "stablehlo.dynamic_update_slice"
 
 @dataclass(frozen=True)
 class LateLoads:
-    """What stands before a ring, and is done behind it.
+    """The operations before a ring that are moved after it.
 
     Attributes:
       loads: slices of stacks that a loop only reads.
@@ -32,11 +32,12 @@ class LateLoads:
     ops: tuple[ir.Operation, ...] = ()
 
     def indices(self) -> list[ir.Value]:
-        """Where the slices begin; they are loaded when these are there."""
+        """Returns the start indices of the slices; the slices are loaded when these are
+        computed."""
         return list(dict.fromkeys(value for op in self.loads for value in _indices_of(op)))
 
     def move_behind(self, barrier: ir.Operation, indices: dict[ir.Value, ir.Value]) -> None:
-        """Loads from where a barrier gives the indices on."""
+        """Makes the loads read the indices from a barrier's results."""
         for op in self.loads:
             for number, value in enumerate(op.operands):
                 op.operands[number] = indices.get(value, value)
@@ -44,12 +45,12 @@ class LateLoads:
 
 
 def late_loads(ops: Sequence[ir.Operation], first: int, ring: Sequence[ir.Operation]) -> LateLoads:
-    """The loads that nothing needs before a ring has ended.
+    """Finds the loads that no operation needs before a ring has ended.
 
     Args:
-      ops: those of the block.
-      first: the number of the one before which the ring stands.
-      ring: the collective, then what is done in the ring, or right behind its last part.
+      ops: the block's operations.
+      first: the number of the operation before which the ring is placed.
+      ring: the collective, then the operations in the ring, or right after its last part.
     """
     later = _read_behind(ops, ring[0].results[0], {walk.key(op) for op in ring})
     loads: list[ir.Operation] = []
@@ -67,7 +68,8 @@ def late_loads(ops: Sequence[ir.Operation], first: int, ring: Sequence[ir.Operat
 def _read_behind(
     ops: Sequence[ir.Operation], gathered: ir.Value, ring: Collection[Hashable]
 ) -> set[Hashable]:
-    """What does not wait for a ring itself, and is read by nothing but what does."""
+    """Finds operations that do not wait for a ring themselves, and are read only by ones that
+    do."""
     [*inner, end] = ops
     waiting = {gathered}
     for op in inner:

@@ -1,4 +1,4 @@
-"""Which exchanges are done in steps beside products, and why the others are not."""
+"""Plans which exchanges are done in steps beside products, and why the others are not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {
     "stablehlo.reduce_scatter": "reduce-scatter",
     "stablehlo.all_reduce": "all-reduce",
 }
-"""By name of the operation XLA's name of the collective."""
+"""XLA's name of the collective, by name of the operation."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Ring:
     """An exchange that is done in steps.
 
     Attributes:
-      collective: what it is now.
-      groups: who exchanges.
-      pieces: into how many a device's part is cut, each a step of its own.
-      terms: what is summed; None of a gather.
-      readers: what reads the gathered value a part at a time; None where nothing does.
-      rows: of each step's products.
-      is_loop: its steps are iterations, rather than one after the other in the program.
-      exchange_s, product_s: what the exchange and these products take, by the cost model.
+      collective: the original operation.
+      groups: the device groups of the exchange.
+      pieces: into how many a device's part is cut, each with a step of its own.
+      terms: the terms of a sum; None for a gather.
+      readers: the operations that read the gathered value a part at a time; None where none does.
+      rows: the rows of each step's products.
+      is_loop: its steps are iterations, rather than unrolled in the program.
+      exchange_s, product_s: the time of the exchange and of these products, by the cost model.
     """
 
     id: str
@@ -64,13 +64,13 @@ class Ring:
 
     @property
     def products(self) -> tuple[ir.Operation, ...]:
-        """The products that it is beside."""
+        """Returns the products that overlap the exchange."""
         own = () if self.terms is None else tuple(each.op for each in self.terms.products)
         return own + (() if self.readers is None else self.readers.products)
 
     @property
     def permutations(self) -> int:
-        """How often parts move on to the next device."""
+        """Returns how often parts move on to the next device."""
         moves = (self.groups.size - 1) * self.pieces
         return moves * ((self.terms is not None) + (self.readers is not None))
 
@@ -134,7 +134,7 @@ class OverlapPlan(ListPlan[Ring]):
 
 @dataclass(frozen=True)
 class Limits:
-    """What an exchange must be for it to be done in steps; `Overlap` has these as options."""
+    """The conditions for an exchange to be done in steps; `Overlap` has these as options."""
 
     min_bytes: int
     min_rows: int
@@ -144,7 +144,7 @@ class Limits:
 
 
 def plan_rings(module: ir.Module, limits: Limits, target: Target) -> OverlapPlan:
-    """The plan for a module."""
+    """Plans a module."""
     partitions = mesh.partition_count(module)
     if partitions < 2 or mesh.replica_count(module) != 1:
         return OverlapPlan(())
@@ -178,7 +178,7 @@ class _Planner:
             self._gathered.add(op.results[0])
 
     def _ring(self, op: ir.Operation) -> Ring:
-        """The ring that a collective becomes. Raises NotPossibleError."""
+        """Returns the ring that a collective becomes. Raises NotPossibleError."""
         if len(op.operands) != 1:
             raise NotPossibleError("it exchanges several values at once")
         whole = op.results[0] if op.name == "stablehlo.all_gather" else op.operands[0]
@@ -217,7 +217,7 @@ class _Planner:
             raise NotPossibleError(f"XLA runs it beside the {beside} iteration of its loop already")
 
     def _groups(self, op: ir.Operation) -> DeviceGroups:
-        """Who exchanges. Raises NotPossibleError."""
+        """Returns the device groups of the exchange. Raises NotPossibleError."""
         told = walk.readable_attributes(op).get("mhlo.frontend_attributes")
         if isinstance(told, ir.DictAttr) and len(told):
             names = ", ".join(told[number].name for number in range(len(told)))
@@ -239,7 +239,7 @@ class _Planner:
     def _around(
         self, op: ir.Operation, groups: DeviceGroups
     ) -> tuple[Terms | None, Readers | None]:
-        """The products that an exchange is beside. Raises NotPossibleError."""
+        """Returns the products that an exchange can overlap. Raises NotPossibleError."""
         if op.name == "stablehlo.all_gather":
             axis = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
             return None, readers_of(op, axis, self._taken, self._gathered)
@@ -251,7 +251,8 @@ class _Planner:
         return self._sum(op, groups)
 
     def _sum(self, op: ir.Operation, groups: DeviceGroups) -> tuple[Terms, Readers | None]:
-        """An all-reduce: scattered along an axis that products read it along, if there is one."""
+        """Reads an all-reduce as a sum scattered along an axis along which products read it, if any
+        does."""
         found: list[Terms] = []
         refusals: list[NotPossibleError] = []
         for axis in range(len(shape_of(op.operands[0]))):
@@ -275,9 +276,9 @@ class _Planner:
         raise refusals[0] if refusals else NotPossibleError("it sums scalars")
 
     def _rows(self, product: ir.Operation, axis: int, groups: DeviceGroups) -> int:
-        """The rows of each step of a product, which an axis of its result is cut for.
+        """Returns the rows of each step of a product, which an axis of its result is cut for.
 
-        Raises NotPossibleError where these are few.
+        Raises NotPossibleError where they are too few.
         """
         parts = groups.size * self._pieces(groups)
         length = shape_of(product.results[0])[axis]
@@ -296,7 +297,7 @@ class _Planner:
         return rows
 
     def _pieces(self, groups: DeviceGroups) -> int:
-        """Into how many a device's part is cut. Raises NotPossibleError."""
+        """Returns the number of pieces of a device's part. Raises NotPossibleError."""
         steps = self._limits.steps
         if steps is None:
             return 1
@@ -305,7 +306,7 @@ class _Planner:
         return steps // groups.size
 
     def _exchange_seconds(self, op: ir.Operation, groups: DeviceGroups) -> float:
-        """What the collective takes with nothing beside it."""
+        """Returns the time of the collective without overlap."""
         rate = self._speed.link_bytes_per_s
         assert rate is not None
         taken = tensor_bytes(op.results[0].type) or 0
@@ -322,19 +323,20 @@ _FORMATS = frozenset(
         "stablehlo.transpose",
     }
 )
-"""What stands between a collective and the stack that keeps its result."""
+"""Operations between a collective and the stack that keeps its result."""
 
 
 def iteration_beside(collective: ir.Operation, *, backward: bool) -> str:
-    """Beside which iteration XLA would run a collective of a loop: "next", "last", or "" for none.
+    """Names the iteration beside which XLA would run a loop's collective: "next", "last", or "" for
+    none.
 
-    XLA:GPU moves one to the iteration behind, where only a stack reads what it gives, or to the one
-    before, where it is made of what the loop only reads: reduce-scatters by default, others where
-    its options say so. Source: `CollectivePipeliner` in XLA, forward and backward.
+    XLA:GPU moves a collective to the next iteration if only a stack reads its result, or to the
+    previous one if it is computed from values that the loop only reads: reduce-scatters by default,
+    others where its options say so. Source: `CollectivePipeliner` in XLA, forward and backward.
 
     Args:
       collective: with one operand and one result.
-      backward: XLA moves such a collective to the iteration before; else to the one behind.
+      backward: XLA moves such a collective to the iteration before; else to the next one.
     """
     around = next(op for op in walk.ancestors(collective.block) if op.name != _BODY)
     loop = counted_loop(around)
@@ -346,7 +348,7 @@ def iteration_beside(collective: ir.Operation, *, backward: bool) -> str:
 
 
 def _is_stacked(value: ir.Value, loop: CountedLoop) -> bool:
-    """Whether a loop does nothing with a value but store it in a stack."""
+    """Whether the only reader of a value in a loop stores it in a stack."""
     updates = {walk.key(stack.update) for stack in loop.stacks}
     uses = list(value.uses)
     for use in uses:
@@ -364,7 +366,7 @@ def _is_stacked(value: ir.Value, loop: CountedLoop) -> bool:
 
 
 def _is_read_only(value: ir.Value, loop: CountedLoop) -> bool:
-    """Whether a value is made of the counter and of what no iteration changes."""
+    """Whether a value is computed from the counter and from values that no iteration changes."""
     waiting, seen = [value], {value}
     while waiting:
         each = waiting.pop()

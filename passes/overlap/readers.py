@@ -1,4 +1,4 @@
-"""What reads a gathered value: products that need a part of it at a time, and others."""
+"""Finds the readers of a gathered value: products that need a part of it at a time, and others."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ PRODUCT = "stablehlo.dot_general"
 _MOVED = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"})
 
 _VIEWS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape"})
-"""What stands between a value and the stack that a loop stores it in."""
+"""Operations between a value and the stack that a loop stores it in."""
 
 
 @dataclass(frozen=True)
 class Readers:
-    """What is done a part at a time behind a gather.
+    """The work done a part at a time after a gather.
 
     Attributes:
       products: matrix products, in the order of the text.
       work: elementwise operations and movements between the gather and these, in their order.
-      tails: elementwise operations on products that make narrower values of them, in their order.
-      results: what is put together of parts: products, or what tails make of them.
+      tails: elementwise operations on products that make their results narrower, in their order.
+      results: the values concatenated from parts: products, or results of tails.
       axes: by value of all these, the axis along which it has parts.
-      whole: what reads all of it: products that contract it, and what stores it.
-      at_once: those of them that can be run right behind the last part.
-      first: the first of products and these, before which a ring stands.
+      whole: the readers of all of it: products that contract it, and operations that store it.
+      at_once: those of ``whole`` that can run right after the last part.
+      first: the first of products and these, before which the ring is placed.
       before: operations that are moved before that one, since products read them.
-      late: what is loaded behind the ring, where all of the gathered value is put together.
+      late: the loads after the ring, where all of the gathered value is concatenated.
     """
 
     products: tuple[ir.Operation, ...]
@@ -56,28 +56,28 @@ class Readers:
     late: LateLoads
 
     def axis_of(self, value: ir.Value) -> int:
-        """The axis along which a value of the work, or a product's result, has parts."""
+        """Returns the axis along which a value of the work, or a product's result, has parts."""
         return dict(self.axes)[value]
 
 
 def is_product(op: ir.Operation) -> bool:
-    """Whether an operation is a matrix product that rings know."""
+    """Whether an operation is a matrix product that rings support."""
     return op.name == PRODUCT
 
 
 def readers_of(
     collective: ir.Operation, axis: int, taken: Set[ir.Value], gathered: Set[ir.Value]
 ) -> Readers:
-    """The readers of a gathered value, of which parts follow each other along an axis.
+    """Finds the readers of a gathered value, of which parts follow each other along an axis.
 
     Args:
-      collective: whose result it is.
-      axis: of the result.
-      taken: results of products that other exchanges are beside.
-      gathered: values that other rings put together, later than they are gathered now.
+      collective: the gather.
+      axis: the axis of its result.
+      taken: results of products that other exchanges overlap.
+      gathered: values that other rings concatenate, later than they are gathered now.
 
-    Raises NotPossibleError where no product can take it a part at a time, or where something else
-    than a product waits for all of it.
+    Raises NotPossibleError where no product can read it a part at a time, or where another
+    operation than a product waits for all of it.
     """
     finder = _Finder(collective, taken, gathered)
     finder.follow(collective.results[0], axis)
@@ -98,7 +98,7 @@ class _Finder:
         self._refusals: list[str] = []
 
     def follow(self, value: ir.Value, axis: int) -> None:
-        """Takes in what reads a value. Raises NotPossibleError for what is no product."""
+        """Adds the readers of a value. Raises NotPossibleError for other ones than products."""
         self._axes[value] = axis
         for use in value.uses:
             reader = use.owner.operation
@@ -147,7 +147,7 @@ class _Finder:
             raise NotPossibleError(reason)
 
     def found(self) -> Readers:
-        """What was found. Raises NotPossibleError without a product."""
+        """Returns the readers. Raises NotPossibleError without a product."""
         ops = [view.operation for view in self._block.operations]
         place = {walk.key(op): number for number, op in enumerate(ops) if len(op.results)}
         products = sorted(self._products, key=lambda op: place[walk.key(op)])
@@ -190,8 +190,8 @@ class _Finder:
         )
 
     def _can_run_at(self, op: ir.Operation, first: int, place: Mapping[Hashable, int]) -> bool:
-        """Whether a product can be moved before another place: all that it reads is there, and no
-        other exchange is beside it."""
+        """Whether a product can be moved before another place: all its operands are available, and
+        no other exchange overlaps it."""
         if not is_product(op) or _is_exchanged(op):
             return False
         makers = {value: defining_op(value) for value in op.operands if value != self._gathered}
@@ -205,7 +205,8 @@ class _Finder:
         )
 
     def _tail(self, product: ir.Operation) -> list[ir.Operation]:
-        """Elementwise work on a product, one after the other, as far as it makes less of it."""
+        """Returns elementwise work on a product, in sequence, as far as it makes the result
+        smaller."""
         found: list[ir.Operation] = []
         narrowest, count = tensor_bytes(product.results[0].type) or 0, 0
         op = product
@@ -229,7 +230,7 @@ class _Finder:
     def _needed_before(
         self, op: ir.Operation, first: int, place: Mapping[Hashable, int]
     ) -> dict[int, ir.Operation]:
-        """What stands behind the first product and makes what another operation reads."""
+        """Returns operations after the first product that make operands of another operation."""
         found: dict[int, ir.Operation] = {}
         waiting = [value for value in op.operands if value not in self._axes]
         while waiting:
@@ -252,7 +253,7 @@ class _Finder:
 
 
 def _is_exchanged(op: ir.Operation) -> bool:
-    """Whether a result, or elementwise work on it, is given to an exchange."""
+    """Whether an exchange reads a result, or elementwise work on it."""
     while len(uses := list(op.results[0].uses)) == 1:
         op = uses[0].owner.operation
         if is_collective(op) or not _is_work(op):
@@ -265,12 +266,12 @@ def _is_work(op: ir.Operation) -> bool:
 
 
 def _place(op: ir.Operation, place: Mapping[Hashable, int]) -> int:
-    """The place of an operation in its block; what has no results ends it."""
+    """Returns the place of an operation in its block; operations without results end it."""
     return place[walk.key(op)] if len(op.results) else len(place)
 
 
 def _stores(reader: ir.Operation, number: int) -> bool:
-    """Whether an operation gives a value on: out of the code, or into a stack of a loop."""
+    """Whether an operation passes a value on: out of the code, or into a stack of a loop."""
     if facts_of(reader.name).ends_block:
         return True
     if reader.name == "stablehlo.dynamic_update_slice":

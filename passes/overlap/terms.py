@@ -1,4 +1,5 @@
-"""The products whose results are summed over devices, with the elementwise work behind them."""
+"""Finds the products whose results are summed over devices, with the elementwise work after
+them."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ _MOVED = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 
 @dataclass(frozen=True)
 class CutOperation:
-    """A product, or work behind products, that is done on a part.
+    """A product, or work after products, that is done on a part.
 
     Attributes:
-      op: what is done.
+      op: the operation.
       cut: its axes that are cut.
     """
 
@@ -33,19 +34,19 @@ class CutOperation:
 
     @property
     def axis(self) -> int:
-        """The axis of its result."""
+        """Returns the axis of its result."""
         assert self.cut.result is not None
         return self.cut.result
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What each device adds to a sum.
+    """The terms that each device adds to a sum.
 
     Attributes:
-      products: matrix products that nothing else reads, each cut along a free axis.
-      work: elementwise operations and movements behind them, in the order of the text.
-      axis: of what is summed, that along which each device has a part in the end.
+      products: matrix products with no other readers, each cut along a free axis.
+      work: elementwise operations and movements after them, in the order of the text.
+      axis: the axis of the sum along which each device has a part in the end.
     """
 
     products: tuple[CutOperation, ...]
@@ -54,15 +55,15 @@ class Terms:
 
 
 def terms_of(collective: ir.Operation, axis: int, devices: int, taken: Set[ir.Value]) -> Terms:
-    """The terms of a sum over devices, a part of which along an axis goes to each of them.
+    """Finds the terms of a sum over devices, a part of which along an axis goes to each of them.
 
     Args:
       collective: the sum.
-      axis: of what is summed.
-      devices: of a group.
-      taken: results of products that other exchanges are beside.
+      axis: the axis of the sum.
+      devices: the number of devices in a group.
+      taken: results of products that other exchanges overlap.
 
-    Raises NotPossibleError where no products make them a part at a time.
+    Raises NotPossibleError where no products compute them a part at a time.
     """
     summed = collective.operands[0]
     if shape_of(summed)[axis] % devices:
@@ -86,7 +87,7 @@ class _Finder:
         self.cuts: dict[Hashable, CutOperation] = {}
 
     def follow(self, value: ir.Value, axis: int) -> None:
-        """Takes in what makes a value. Raises NotPossibleError where that is no product."""
+        """Adds the producers of a value. Raises NotPossibleError where it is from no product."""
         maker = defining_op(value)
         if maker is None or maker.block != self._block:
             raise NotPossibleError("no product makes it in the same code")
@@ -114,7 +115,7 @@ class _Finder:
             self.follow(operand, place)
 
     def check_readers(self, collective: ir.Operation) -> None:
-        """Raises NotPossibleError where something else reads what is made on the way."""
+        """Raises NotPossibleError where another operation reads an intermediate result."""
         for each in self.cuts.values():
             for reader in _readers(each.op):
                 if reader != collective and not self._is_inside(reader):

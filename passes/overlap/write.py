@@ -1,7 +1,7 @@
-"""Writes an exchange as a ring: parts move from device to device while products use what is there.
+"""Writes an exchange as a ring: parts move between devices while products use the arrived ones.
 
-The order is held by optimization barriers, which XLA:GPU honours until it has scheduled: the next
-part leaves when a product begins, and is used once that product has ended. Without them XLA lets
+Optimization barriers fix the order, which XLA:GPU honours until it has scheduled: the next part
+leaves when a product begins, and is used once that product has ended. Without them XLA lets
 all parts move before the first product.
 
 Lanes are the directions of the ring. A part that moves down comes to the device below in its group.
@@ -30,7 +30,7 @@ from .terms import Terms
 
 
 def write_ring(ring: Ring, *, both: bool) -> None:
-    """Puts a ring in the place of an exchange; with ``both`` parts move in both directions."""
+    """Replaces an exchange by a ring; with ``both`` parts move in both directions."""
     collective, devices = ring.collective, ring.groups
     freed = [collective, *ring.products]
     lanes = tuple(_lanes(devices.size, both=both and not ring.is_loop))
@@ -57,7 +57,7 @@ def write_ring(ring: Ring, *, both: bool) -> None:
 
 @dataclass(frozen=True)
 class _Lane:
-    """A direction that parts move in: by so many places in the group, so many times."""
+    """A direction in which parts move: by so many places in the group, so many times."""
 
     step: int
     hops: int
@@ -73,12 +73,12 @@ def _lanes(devices: int, *, both: bool) -> Iterator[_Lane]:
 
 
 _Places = int | ir.Value
-"""How many places above another one a device is in its group: a number, or one that a loop counts
+"""How many places a device is above another one in its group: a number, or the counter of a loop
 from 0 to less than the devices of the group."""
 
 
 class _Group:
-    """The place of this device in its group, and of others by it."""
+    """The place of this device in its group, and the places of others relative to it."""
 
     def __init__(self, groups: DeviceGroups, like: ir.Operation) -> None:
         self._groups, self._like = groups, like
@@ -92,7 +92,7 @@ class _Group:
         self._place = stablehlo.reshape(counter_type(), found)
 
     def start(self, places: _Places, size: int) -> ir.Value:
-        """Where the part begins of the device so many places above this one."""
+        """Returns the start of the part of the device so many places above this one."""
         place, devices = self._place, self._groups.size
         if isinstance(places, ir.Value) or places % devices:
             if not isinstance(places, ir.Value):
@@ -101,7 +101,7 @@ class _Group:
         return stablehlo.multiply(place, counter(size))
 
     def moved(self, value: ir.Value, lane: _Lane) -> ir.Value:
-        """What comes to this device as all give a value on along a lane."""
+        """Returns the value that arrives at this device as all send one along a lane."""
         size = self._groups.size
         pairs = [
             (row[place], row[(place + lane.step) % size])
@@ -112,10 +112,10 @@ class _Group:
 
 
 def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_Lane]) -> None:
-    """Products read parts as they come, instead of the whole that a gather gives.
+    """Makes products read parts as they arrive, instead of the gathered whole.
 
-    Each piece comes while the products use the one before. A barrier over it, over what is sent
-    and what is used next, and over what the products made holds both from going ahead.
+    Each piece arrives while the products use the one before. A barrier over it, over the piece to
+    send and the next one to use, and over the products' results keeps each from going ahead.
     """
     readers = ring.readers
     assert readers is not None
@@ -134,7 +134,7 @@ def _gather(gather: ir.Operation, own: ir.Value, ring: Ring, lanes: Sequence[_La
 
 
 _Parts = dict[tuple[int, int], ir.Value]
-"""Parts that are there, by how many places above this one their device is, and piece."""
+"""The arrived parts, by how many places above this one their device is, and piece."""
 
 
 def _numbered(pieces: Sequence[ir.Value], above: int = 0) -> _Parts:
@@ -144,16 +144,16 @@ def _numbered(pieces: Sequence[ir.Value], above: int = 0) -> _Parts:
 def _passed_on(
     group: _Group, behind: _Behind, parts: _Parts, lanes: Sequence[_Lane], base: _Places = 0
 ) -> _Parts:
-    """Passes parts on along lanes, and uses those that are there meanwhile.
+    """Passes parts on along lanes, and uses the arrived ones meanwhile.
 
     Args:
-      group: of the device.
-      behind: what uses them.
-      parts: with which the lanes begin.
+      group: the device's group.
+      behind: the work that uses them.
+      parts: the parts with which the lanes begin.
       lanes: the directions.
-      base: how far above the device of these parts is.
+      base: how far above the device is whose parts these are.
 
-    Returns what has come and is not used yet.
+    Returns the parts that have arrived and are not used yet.
     """
     there = dict(parts)
     moves = [(lane, hop, piece) for lane, hop in _turns(lanes) for _, piece in parts]
@@ -175,7 +175,8 @@ def _passed_on(
 
 
 def _passed_on_in_loop(group: _Group, behind: _Behind, parts: _Parts, devices: int) -> _Parts:
-    """The same around a ring of more than two devices, one way, an iteration for each place."""
+    """Passes parts on around a ring of more than two devices, one way, an iteration for each
+    place."""
     once = (_Lane(-1, 1),)
     first = _passed_on(group, behind, parts, once)
     pieces = len(first)
@@ -193,18 +194,18 @@ def _passed_on_in_loop(group: _Group, behind: _Behind, parts: _Parts, devices: i
 
 
 def _turns(lanes: Sequence[_Lane]) -> Iterator[tuple[_Lane, int]]:
-    """Each lane with each of its hops, from the first on, in turns."""
+    """Yields each lane with each of its hops, from the first on, in turns."""
     for hop in range(1, 1 + max(lane.hops for lane in lanes)):
         yield from ((lane, hop) for lane in lanes if hop <= lane.hops)
 
 
 def _barrier(values: Sequence[ir.Value]) -> list[ir.Value]:
-    """The values, none of which is there before all are."""
+    """Returns the values, none of which is available before all are."""
     return [*stablehlo.OptimizationBarrierOp(values).results]
 
 
 def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
-    """A value that is written over part by part, made no sooner than the first part.
+    """Returns a value to overwrite part by part, filled no sooner than the first part arrives.
 
     XLA would fill buffers with a constant in one kernel for all rings, at the program's start.
     """
@@ -214,7 +215,7 @@ def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
 
 
 class _Behind:
-    """Work and products behind a gather, a part at a time, and what they make in all."""
+    """Work and products after a gather, a part at a time, and their results."""
 
     def __init__(self, gathered: ir.Value, readers: Readers, group: _Group, ring: Ring) -> None:
         self._gathered, self._readers, self._group = gathered, readers, group
@@ -226,7 +227,7 @@ class _Behind:
         if readers.whole:
             self._wholes.append(gathered)
         self.made: list[ir.Value] = []
-        """What was made so far of the products' results, and of the gathered value."""
+        """The current results of the products, and the current gathered value."""
 
     def use(self, part: ir.Value, above: _Places, piece: int) -> None:
         """Uses a piece of the part of the device so many places above."""
@@ -241,9 +242,9 @@ class _Behind:
             self.made[number] = box.update(self.made[number], parts[value])
 
     def finish(self) -> None:
-        """Puts what was made in the place of what the program made, at the insertion point.
+        """Replaces the program's values by the results, at the insertion point.
 
-        Products of all of the gathered value come first: it lies in memory until they have ended.
+        Products of all of the gathered value come first: it is in memory until they have ended.
         """
         made = dict(zip(self._wholes, self.made, strict=True))
         at_once = self._readers.at_once
@@ -252,7 +253,7 @@ class _Behind:
                 if value == self._gathered:
                     op.operands[number] = made[value]
         if len(made) + len(at_once) > 1:
-            # XLA would put together late what is read late, and hold its last part until then.
+            # XLA would concatenate late what is read late, and hold its last part until then.
             ended = [op.results[0] for op in at_once]
             late = self._readers.late
             held = [*self.made, *ended, *(indices := late.indices())]
@@ -284,7 +285,7 @@ class _Behind:
         return _on_part(op, operands, cut.result, size)
 
     def _size(self, value: ir.Value) -> int:
-        """Of a piece of a part."""
+        """Returns the size of a piece of a part."""
         return shape_of(value)[self._axes[value]] // self._steps
 
     def _start(self, value: ir.Value, above: _Places, piece: int) -> ir.Value:
@@ -295,7 +296,8 @@ class _Behind:
 def _scatter(
     collective: ir.Operation, terms: Terms, ring: Ring, lanes: Sequence[_Lane]
 ) -> ir.Value:
-    """The sum of this device's part: each sum so far moves while the next terms are made."""
+    """Returns the sum of this device's part: each partial sum moves while the next terms are
+    computed."""
     sums = _Sums(collective, terms, ring)
     if ring.is_loop:
         [lane] = lanes
@@ -318,10 +320,11 @@ def _scatter(
 
 
 class _Sums:
-    """What devices have added up so far, of each of their parts.
+    """The partial sums over devices, of each of their parts.
 
-    Terms are made of operands that are there no sooner than what moves, and they are held behind a
-    barrier: inside of the product that makes them, XLA would wait for what comes.
+    Terms are computed from operands that are available no sooner than the moving sums, and a
+    barrier separates the two: inside of the product that computes them, XLA would wait for the
+    arriving sum.
     """
 
     def __init__(self, collective: ir.Operation, terms: Terms, ring: Ring) -> None:
@@ -329,7 +332,7 @@ class _Sums:
         self._terms, self._summed, self._pieces = terms, collective.operands[0], ring.pieces
         self._length = shape_of(self._summed)[terms.axis] // ring.groups.size
         self._came: dict[tuple[_Lane, int], ir.Value] = {}
-        """What has come to this device and is not used yet, by lane and piece."""
+        """The sums that have arrived at this device and are not used yet, by lane and piece."""
         self._moving: tuple[_Lane, int, ir.Value] | None = None
         self._wholes = {
             value: value
@@ -337,7 +340,7 @@ class _Sums:
             for value, axis in zip(each.op.operands, each.cut.operands, strict=True)
             if axis is not None
         }
-        """The products' operands that are cut, as they are there behind what moves."""
+        """The products' operands that are cut, available after the moving sums."""
 
     def make(self, lane: _Lane | None, above: _Places) -> list[ir.Value]:
         """Makes the sums of the part of the device so many places above, a piece at a time.
@@ -369,19 +372,19 @@ class _Sums:
         return made_here
 
     def carried(self) -> list[ir.Value]:
-        """What the next turn begins with."""
+        """Returns the values with which the next turn begins."""
         assert self._moving is not None
         return [self._moving[2], *self._came.values()]
 
     def carry(self, values: Sequence[ir.Value]) -> None:
-        """Goes on with what an iteration, or a loop, gives in the place of these."""
+        """Continues with the results of an iteration, or a loop, instead of these."""
         assert self._moving is not None
         self._moving = (*self._moving[:2], values[0])
         self._came = dict(zip(self._came, values[1:], strict=True))
 
     @contextmanager
     def carrying(self, values: Sequence[ir.Value]) -> Iterator[None]:
-        """Inside of a loop's body, which begins with these values."""
+        """Replaces the values inside of a loop's body by its arguments."""
         moving, came, wholes = self._moving, self._came, self._wholes
         self.carry(values)
         yield
@@ -395,7 +398,7 @@ def _terms_at(
     start: ir.Value,
     size: int,
 ) -> ir.Value:
-    """This device's terms of the part that begins there."""
+    """Returns this device's terms of the part that begins there."""
     made: dict[ir.Value, ir.Value] = {}
     for each in (*terms.products, *terms.work):
         operands = []
@@ -424,7 +427,7 @@ def _plus(start: ir.Value, places: int) -> ir.Value:
 
 
 def _pieces(value: ir.Value, axis: int, count: int) -> list[ir.Value]:
-    """A value cut along an axis."""
+    """Cuts a value along an axis."""
     if count == 1:
         return [value]
     shape = shape_of(value)

@@ -2,11 +2,11 @@
 
 A step scans over its layers, whose weights are stacked and sharded along the layers over an axis of
 the mesh: XLA would gather each layer's weights on every device. This pass cuts the loop into
-segments of layers, one or several for each device, and the batch into microbatches. What the loop
-indexes by its counter stays on its device: weights, stacked residuals, gradients of weights. What
-it carries travels from device to device. Nothing is known of forward and backward passes: a
-backward loop is one that counts its layers down, whose segments run from the last device to the
-first.
+segments of layers, one or several for each device, and the batch into microbatches. Values that the
+loop indexes by its counter stay on their device: weights, stacked residuals, gradients of weights.
+Carried values travel from device to device. The pass does not distinguish forward and backward
+passes: a backward loop is one that counts its layers down, whose segments run from the last device
+to the first.
 
 Here the layers of w are on 2 devices of `stage`, and there are 4 microbatches.
 
@@ -31,30 +31,32 @@ After::
         %next = stablehlo.collective_permute %2
         ...
       }
-      sdy.return (what the last device has, each device a part of the batch)
+      sdy.return (the last device's result, each device a part of the batch)
     }
 
-`schedule` has who does what when (GPipe, and with `repeats` a circular schedule). Around the loops
-nothing changes: embedding, head and loss run on the parts of the batch that the devices get.
+`schedule` assigns microbatches to devices and ticks (GPipe, and with `repeats` a circular
+schedule). Code around the loops is unchanged: embedding, head and loss run on the devices' parts of
+the batch.
 
-The results are those of the step as it was, up to the order of sums. How each value depends on the
-batch is proved (`batch`); what a layer may not hold is told (`loop.check_body`). Where anything is
-not proved the program stays as it is, and a warning names the operation and the user's line.
+The results are those of the original step, up to the order of sums. How each value depends on the
+batch is proved (`batch`); `loop.check_body` refuses layers that cannot run so. Without a proof the
+program is unchanged, and a warning names the operation and the user's line.
 
 **Other axes of the mesh.** Where the batch is sharded over axes of its own, each device runs the
 ticks on its part of the batch: weights that are sharded over them, too (FSDP), are gathered before
-the ticks, and gradients reduced behind. Axes that shard weights alone, as for tensor parallelism,
-are left to XLA's partitioner.
+the ticks, and gradients reduced after them. Axes that shard weights alone, as for tensor
+parallelism, are left to XLA's partitioner.
 
 In the order in which a module passes through it:
 
 - ``mesh_axis`` is the axis, ``segments`` reads a loop as one over layers, ``batch`` finds the
-  dimension that is cut, ``schedule`` is who does what when; ``choice`` takes microbatches and
-  repeats, by ``cost``, and tells what is amiss; ``early`` has what had better come before a loop;
-- ``loop`` has all that is decided of a loop, ``plan`` that of a module, in tables;
-- ``write`` puts the manual computation in the loop's place, ``places`` says how values lie on the
-  devices, ``ticks`` writes what a device does, ``segment_writer`` a segment, ``circular`` the order
-  of layers under repeats.
+dimension that is cut, ``schedule`` assigns microbatches to ticks; ``choice`` selects microbatches
+and
+repeats, by ``cost``, and warns of problems; ``early`` finds work to do before a loop;
+- ``loop`` has all decisions about a loop, ``plan`` those about a module, in tables;
+- ``write`` replaces the loop by the manual computation, ``places`` has the shardings of values,
+``ticks`` writes the work of a device, ``segment_writer`` a segment, ``circular`` the order
+of layers under repeats.
 
 Source: GPipe (Huang et al. 2019).
 """

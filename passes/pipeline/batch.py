@@ -1,8 +1,8 @@
-"""The dimension that a loop over layers is cut along into microbatches.
+"""Finds the dimension that a loop over layers is cut along into microbatches.
 
-Each iteration of the loop on a microbatch has to give that microbatch of what it carries, and
-nothing may need all of it: `analysis/dimension_flow` proves that in one phase. The dimension of
-each loop is found by itself. What another loop makes is there in full when this one begins, so that
+Each iteration of the loop on a microbatch has to produce that microbatch of its carried values, and
+no operation may need all of the batch: `analysis/dimension_flow` proves that in one phase. Each
+loop has its own dimension. The results of another loop are complete when this one begins, so that
 they need not be cut alike.
 """
 
@@ -28,7 +28,8 @@ from .mesh_axis import StageAxis
 from .segments import LayerLoop
 
 _MOST_TRIED = 8
-"""Dimensions; a layer of a transformer has six, of which the batch is an early one."""
+"""The most dimensions that are tried; a transformer layer has six, of which the batch is an early
+one."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class LoopBatch:
     """The dimension that a loop is cut along.
 
     Attributes:
-      flow: of it through the loop, and the constants behind that.
-      axes: the axes of the mesh beside that of the pipeline that it is sharded along; none where
-        it is sharded along a part of one.
-      devices: over how many devices it is sharded so.
-      text: the dimension for people.
+      flow: the dimension's flow through the loop, and the constants after that.
+      axes: the axes of the mesh besides the pipeline's that it is sharded along; none where it is
+        sharded along a part of one.
+      devices: the number of devices over which it is sharded so.
+      text: the dimension for users.
     """
 
     flow: DimensionFlow
@@ -50,13 +51,13 @@ class LoopBatch:
 
     @property
     def size(self) -> int:
-        """Its elements on one device."""
+        """Returns its elements on one device."""
         return self.flow.size
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A dimension, and where it is sharded beside the pipeline's axis."""
+    """A dimension, and its shardings besides the pipeline's axis."""
 
     dimension: Dimension
     axes: tuple[MeshAxis, ...]
@@ -70,12 +71,13 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
-        """The less the better: what is carried, no dimension of weights, sharded, an early axis."""
+        """Returns the rank; less is better: carried, no dimension of weights, sharded, an early
+        axis."""
         return not self.is_carried, self.is_of_weights, not self.axes, self.first_axis
 
     @property
     def seeds(self) -> tuple[Seed, ...]:
-        """Seeds that are cut on each device; none where they do not allow that."""
+        """Returns seeds that are cut on each device; none where they do not allow that."""
         seeds, count = self.dimension.seeds, self.devices
         if count == 1:
             return seeds
@@ -95,11 +97,11 @@ def batch_of(
     axis: StageAxis,
     made: Collection[object],
 ) -> LoopBatch:
-    """The dimension to cut a loop along. Raises NotPossibleError where there is none.
+    """Returns the dimension to cut a loop along. Raises NotPossibleError where there is none.
 
     Args:
-      program: its block.
-      shardings: of the module.
+      program: the loop's block.
+      shardings: the module's shardings.
       axis: the axis of the mesh that the layers are on.
       made: the stacks that earlier loops over layers made, which are no weights.
     """
@@ -137,7 +139,7 @@ def batch_of(
 
 
 def _axes_along(seed: Seed, shardings: Shardings, axis: str) -> tuple[MeshAxis, ...]:
-    """The axes of the mesh, but one, that a seed's own axis is sharded along."""
+    """Returns the axes of the mesh, but one, that a seed's own axis is sharded along."""
     placement = shardings.placement(seed.value)
     if placement is None or seed.layout.outer != 1:
         return ()
@@ -156,7 +158,7 @@ def _is_cut(flow: DimensionFlow, found: LayerLoop) -> bool:
 def _no_batch(
     part: Program, candidates: Iterable[_Candidate], found: LayerLoop
 ) -> NotPossibleError:
-    """Why there is none: what reads all of the dimension that is most like a batch."""
+    """Says why there is none, by the reader of all of the dimension that is most like a batch."""
     for each in candidates:
         if not each.is_carried or each.is_of_weights:
             continue
@@ -182,7 +184,7 @@ def _no_batch(
 
 
 def _text(candidate: _Candidate, found: LayerLoop) -> str:
-    """E.g. "axis 0 of the carried tensor<32x1024x2048xbf16>, 32 elements"."""
+    """Returns e.g. "axis 0 of the carried tensor<32x1024x2048xbf16>, 32 elements"."""
     carried = {found.loop.op.operands[number] for number in found.carried}
     seeds = candidate.dimension.seeds
     seed = next((each for each in seeds if each.value in carried), seeds[0])
@@ -194,9 +196,9 @@ _LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
 
 
 def _constants_behind(program: Program, node: Node) -> list[Node]:
-    """Light work on constants alone that the loop reads, such as a mask.
+    """Returns light work on constants alone that the loop reads, e.g. a mask.
 
-    A device makes its chunk of that itself; as an operand all of it would be on every device.
+    A device computes its own chunk of that; as an operand all of it would be on every device.
     """
     makers = program.root.makers
     constants: set[int] = set()

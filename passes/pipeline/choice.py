@@ -1,7 +1,7 @@
-"""How many microbatches and repeats: what is asked for, else what the cost model finds fastest.
+"""Chooses microbatches and repeats: the requested numbers, else the fastest by the cost model.
 
-It also tells what the user should know of the schedule: FSDP that is as fast, ticks that send for
-longer than they compute, residuals that the device has no room for.
+It also warns the user about the schedule: FSDP that is as fast, ticks that send for longer than
+they compute, residuals that exceed the device's memory.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LoopAndBatch = tuple[LayerLoop, LoopBatch]
 
 
 class ScheduleChoice:
-    """See the module.
+    """Chooses the schedule of the loops of a module.
 
     Args:
-      axis: that the layers are on.
-      shardings: of the module.
-      target: what it runs on.
+      axis: the axis that the layers are on.
+      shardings: the module's shardings.
+      target: the module's target.
       made: the stacks that loops over layers make, which are no weights.
-      rule: in what sums over microbatches are made.
+      rule: the type of sums over microbatches.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class ScheduleChoice:
     def schedule(
         self, loops: Sequence[LoopAndBatch], microbatches: int | None, repeats: int | None
     ) -> PipelineSchedule:
-        """The schedule of all loops. Raises NotPossibleError where there is none as asked for."""
+        """Returns the schedule of all loops. Raises NotPossibleError where the requested one is
+        impossible."""
         counts = self._microbatches([batch for _, batch in loops], microbatches)
         stages = self._axis.count
         layers = math.gcd(*(found.layers for found, _ in loops))
@@ -97,7 +98,8 @@ class ScheduleChoice:
         return best_schedule(works, possible, self._rate)
 
     def _microbatches(self, batches: Sequence[LoopBatch], wanted: int | None) -> list[int]:
-        """How many microbatches there may be, the one to take without a cost model first."""
+        """Returns the possible numbers of microbatches, the one to take without a cost model
+        first."""
         common = math.gcd(*(batch.size for batch in batches))
         possible = [number for number in range(2, common + 1) if common % number == 0]
         if wanted is not None and wanted not in possible:
@@ -130,7 +132,7 @@ class ScheduleChoice:
             if batch.flow.of(index[results[each.number]]).combine is not None
         ]
         weight_bytes = sum(self._own_bytes(value, value.type) for value in weights)
-        # Each is read, the microbatch's term is read, and the sum is written.
+        # The sum and the microbatch's term are read, and the sum is written.
         sums_bytes = 3 * sum(
             self._own_bytes(value, typed(value, element=self._rule(value))) for value in sums
         )
@@ -149,14 +151,14 @@ class ScheduleChoice:
         )
 
     def _own_bytes(self, stack: ir.Value, type_: ir.Type) -> int:
-        """Of all layers, what one device of each stage has together."""
+        """Returns the bytes of all layers on one device of each stage together."""
         placement = self._shardings.placement(stack)
         counts = {} if placement is None else placement.counts
         parts = math.prod(count for axis, count in counts.items() if axis)
         return (tensor_bytes(type_) or 0) // parts
 
     def instead(self, loops: Sequence[PipelinedLoop]) -> str:
-        """What FSDP over the same devices would take, where it would be as fast."""
+        """Describes FSDP over the same devices, where it would be as fast."""
         if self._rate is None:
             return ""
         works = [self._work(each.found, each.batch) for each in loops]
@@ -170,11 +172,11 @@ class ScheduleChoice:
         )
 
     def warnings(self, loops: Sequence[PipelinedLoop], block: ir.Block) -> Iterator[str]:
-        """What is amiss with a schedule, in sentences.
+        """Yields the problems of a schedule, in sentences.
 
         Args:
-          loops: of the plan.
-          block: the step's.
+          loops: the plan's loops.
+          block: the step's block.
         """
         schedule = loops[0].schedule
         remedy = (

@@ -1,9 +1,9 @@
-"""Layers in the order in which a circular schedule wants them.
+"""Orders layers as a circular schedule needs them.
 
-With R repeats a device has R segments of K layers, S·K layers apart. A stack lies on the devices
-in contiguous parts. So its layers, which are [R, S, K], are dealt out as [S, R, K] before the loop,
-and what the loop makes is put in order again behind it. Between a forward and a backward loop the
-two cancel.
+With R repeats a device has R segments of K layers, S·K layers apart. A stack is distributed over
+the devices in contiguous parts. So its layers, which are [R, S, K], are permuted to [S, R, K]
+before the loop, and the loop's results are permuted back after it. Between a forward and a backward
+loop the two cancel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..ir.values import shape_of
 
 
 class Dealing:
-    """The stacks of one module that are dealt out to some number of devices."""
+    """The stacks of one module that are permuted for some number of devices."""
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
         self._known: dict[ir.Value, ir.Value] = {}
-        """By stack what it is when it is dealt out."""
+        """The permuted stack, by stack."""
 
     def dealt(self, stack: ir.Value, repeats: int) -> ir.Value:
-        """A stack dealt out; before the loops around that do not change it."""
+        """Permutes a stack, before the loops around that do not change it."""
         if repeats == 1:
             return stack
         source, around = stack, None
@@ -40,7 +40,7 @@ class Dealing:
         return self._known[source]
 
     def in_order(self, dealt: ir.Value, repeats: int) -> ir.Value:
-        """What a loop made, in the order of the layers."""
+        """Returns a loop's result in the order of the layers."""
         if repeats == 1:
             return dealt
         made = self._moved(dealt, self._stages, repeats)
@@ -49,7 +49,7 @@ class Dealing:
 
     @staticmethod
     def _moved(stack: ir.Value, major: int, minor: int) -> ir.Value:
-        """Layers [major, minor, K] as [minor, major, K]."""
+        """Permutes layers [major, minor, K] to [minor, major, K]."""
         length, *shape = shape_of(stack)
         split = reshaped(stack, [major, minor, length // (major * minor), *shape])
         order = [1, 0, *range(2, 3 + len(shape))]
@@ -58,7 +58,7 @@ class Dealing:
 
 
 def _unchanged(value: ir.Value) -> tuple[ir.Value, ir.Operation] | None:
-    """What a loop begins with for an argument of its body that it never changes, and the loop."""
+    """Returns a loop's operand for an argument of its body that it never changes, and the loop."""
     if not isinstance(value.owner, ir.Block):
         return None
     loop = value.owner.owner.operation

@@ -1,9 +1,9 @@
-"""What a pipeline takes in a step by the cost model, and FSDP over the same devices beside it.
+"""Estimates a step's time by the cost model with a pipeline, and with FSDP over the same devices.
 
 A tick takes a device's share of the work, but no less than to read the weights of its segment and
-to start its kernels, and adds to the segment's gradients. What it sends to the next device is
-exposed: XLA starts the transfer behind the segment that makes it, and the next tick waits for it.
-So more microbatches idle less and cost more passes over weights and gradients. FSDP gathers each
+to start its kernels, and adds to the segment's gradients. The transfer to the next device is
+exposed: XLA starts it after the segment that makes the value, and the next tick waits for it. So
+more microbatches idle less and cost more passes over weights and gradients. FSDP gathers each
 layer's weights while it computes with the layer before, so that it takes the longer of both. The
 optimizer and the reduction of gradients over other axes are the same on either side.
 """
@@ -17,19 +17,19 @@ from ..framework.target import Speed
 from .schedule import PipelineSchedule
 
 MOST_SENT = 0.05
-"""What a tick may take longer for what it sends, for repeats that nobody asked for."""
+"""The share by which sending may lengthen a tick, for repeats that the user did not request."""
 
 
 @dataclass(frozen=True)
 class SegmentWork:
-    """A loop over layers as the cost model sees it.
+    """The work of a loop over layers in the cost model.
 
     Attributes:
       busy_s: a device's share of the work.
-      carried_bytes: what travels of the whole batch, on one device.
+      carried_bytes: the bytes of the whole batch that travel, on one device.
       weight_bytes: the weights that it reads, of all layers, on one device of each stage together.
-      least_s: what a microbatch takes on a device at least, however small it is.
-      sums_s: what it takes to add a microbatch's gradients to those of a device's layers.
+      least_s: the least time of a microbatch on a device, however small it is.
+      sums_s: the time to add a microbatch's gradients to those of a device's layers.
     """
 
     busy_s: float
@@ -40,13 +40,13 @@ class SegmentWork:
 
 
 def link_rate(speed: Speed, devices: int) -> float | None:
-    """Bytes a second that a device sends to one of so many; None where that is not known."""
+    """Returns the bytes a second that a device sends to one of so many; None where unknown."""
     is_near = speed.link_devices is None or devices <= speed.link_devices
     return speed.link_bytes_per_s if is_near else speed.network_bytes_per_s
 
 
 def tick_seconds(work: SegmentWork, schedule: PipelineSchedule, rate: float) -> tuple[float, float]:
-    """What a device computes in a tick, and what it sends."""
+    """Returns the seconds in which a device computes in a tick, and in which it sends."""
     busy_s = max(work.busy_s / schedule.microbatches, work.least_s) + work.sums_s
     return busy_s / schedule.repeats, work.carried_bytes / schedule.microbatches / rate
 
@@ -54,7 +54,7 @@ def tick_seconds(work: SegmentWork, schedule: PipelineSchedule, rate: float) -> 
 def pipeline_seconds(
     loops: Sequence[SegmentWork], schedule: PipelineSchedule, rate: float
 ) -> float:
-    """What the loops take, with what dealing out layers sends in a circular schedule."""
+    """Returns the time of the loops, with the permutation of layers in a circular schedule."""
     ticks = schedule.ticks * sum(sum(tick_seconds(work, schedule, rate)) for work in loops)
     if schedule.repeats == 1:
         return ticks
@@ -66,7 +66,7 @@ def pipeline_seconds(
 def best_schedule(
     loops: Sequence[SegmentWork], possible: Sequence[PipelineSchedule], rate: float
 ) -> PipelineSchedule:
-    """The fastest of some schedules, one of which is without repeats."""
+    """Returns the fastest of some schedules, one of which is without repeats."""
 
     def is_exposed(schedule: PipelineSchedule) -> bool:
         sent = [tick_seconds(work, schedule, rate) for work in loops]
@@ -77,5 +77,6 @@ def best_schedule(
 
 
 def sharded_seconds(loops: Sequence[SegmentWork], devices: int, rate: float) -> float:
-    """What the same loops take where the weights are sharded over the devices instead (FSDP)."""
+    """Returns the time of the loops where the weights are sharded over the devices instead
+    (FSDP)."""
     return sum(max(work.busy_s, work.weight_bytes * (1 - 1 / devices) / rate) for work in loops)

@@ -1,9 +1,9 @@
-"""Products that are computed before a loop begins, because they let go of more than they make.
+"""Finds products to compute before a loop begins, because they free more memory than they take.
 
-A loss head makes two products of the gradient of its logits: what the backward loop begins with,
-and the gradient of its weights. XLA is free to compute the latter behind the loop, to have
-something to do beside exchanges there, and keeps the logits' gradient meanwhile, which is several
-times as large. Ordered by a barrier, it is the product that waits.
+A loss head makes two products of the gradient of its logits: the initial value of the backward
+loop, and the gradient of its weights. XLA is free to compute the latter after the loop, to overlap
+exchanges there, and keeps the logits' gradient meanwhile, which is several times as large. With a
+barrier the product comes first and is kept instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 
 @dataclass(frozen=True)
 class EarlyWork:
-    """What comes before a loop.
+    """The work before a loop.
 
     Attributes:
-      ops: it, in the order of the text.
-      made: what others read of it, none of which stands before the loop.
+      ops: its operations, in the order of the text.
+      made: its results that others read, none of which is before the loop.
     """
 
     ops: tuple[ir.Operation, ...] = ()
@@ -39,11 +39,11 @@ class EarlyWork:
 def early_work(
     program: Program, loop: Node, shardings: Shardings, devices: int, done: Iterable[ir.Operation]
 ) -> EarlyWork:
-    """The products of a block that its loop had better wait for.
+    """Finds the products of a block that its loop should wait for.
 
-    Each needs nothing of the loop, and is the last to read values that are larger than its result;
-    of values of the batch a device has its part, one in ``devices``. What earlier loops of the
-    block wait for, ``done``, is there: two loops would else move the same product, each to itself.
+    Each needs no result of the loop, and is the last to read values that are larger than its
+    result; of values of the batch a device has its part, one in ``devices``. The operations that
+    earlier loops wait for are ``done``: otherwise two loops would move the same product.
     """
     search = _Search(program, loop, done)
     ops: dict[int, Node] = {}
@@ -57,7 +57,7 @@ def early_work(
             if freed > sum(int(size * shardings.share(value)) for value, size in left):
                 ops |= {each.number: each for each in work}
     done_now = [ops[number] for number in sorted(ops)]
-    # Of all together: what one product reads of another's work comes before the loop, too.
+    # Of all together: operands of one product from another's work come before the loop, too.
     made = tuple(program.values[value] for value in search.left(done_now))
     return EarlyWork(tuple(each.op for each in done_now), made)
 
@@ -71,16 +71,16 @@ class _Search:
         earlier = {walk.key(op) for op in done}
         numbers = [node.number for node in self._nodes if walk.key(node.op) in earlier]
         self.there = reached([loop.number, *numbers], self._makers)
-        """The operations that the loop needs, and itself, and what is done, by number."""
+        """The operations that the loop needs, the loop itself, and those done, by number."""
 
     def _makers(self, number: int) -> list[int]:
         makers = map(self._program.maker, self._nodes[number].reads())
         return [maker for maker in makers if maker is not None]
 
     def work(self, product: Node) -> list[Node] | None:
-        """A product, the light work that it needs, and such on it that stands before the loop.
+        """Returns a product, the light work that it needs, and light work on it before the loop.
 
-        None where it needs something else that is not there before the loop.
+        None where it needs another operation that is not before the loop.
         """
         found: dict[int, Node] = {}
         waiting = [product]
@@ -110,7 +110,7 @@ class _Search:
         return facts_of(node.name).category in _LIGHT and not node.blocks and not node.effects
 
     def freed(self, work: list[Node]) -> Iterator[int]:
-        """The values that nothing needs any more behind the work, when the loop begins."""
+        """Yields the values that have no reader after the work, when the loop begins."""
         done = self.there - {self._loop.number} | {node.number for node in work}
         for value in dict.fromkeys(value for node in work for value in node.reads()):
             is_made = self._program.maker(value) in self.there
@@ -118,7 +118,7 @@ class _Search:
                 yield value
 
     def left(self, work: list[Node]) -> list[int]:
-        """What is read of the work by others."""
+        """Returns the results of the work that others read."""
         inside = {node.number for node in work}
         return [
             value

@@ -1,4 +1,4 @@
-"""A loop over layers as a pipeline: what of it stays, what travels, and how its values lie."""
+"""A loop over layers as a pipeline: the values that stay or travel, and their shardings."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from .segments import LayerLoop, additions
 
 
 class Moves(enum.StrEnum):
-    """What a carry of the loop does."""
+    """The movement of a carry of the loop."""
 
     TRAVELS = "travels"
-    """From device to device with its microbatch."""
+    """The carry travels from device to device with its microbatch."""
     ADDED = "added up"
-    """On each device, of its own layers; over the devices once, behind the loop."""
+    """Each device adds up its own layers' terms; the devices' sums are reduced once, after the
+    loop."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class PipelineCarry:
     """A carry of the loop that the body changes.
 
     Attributes:
-      number: it, by number.
-      type: of all of it.
-      moves: what it does.
-      layout: where the batch is in it; None where it has none.
-      combine: of what a microbatch has a term of, how these are combined.
+      number: the carry's number.
+      type: the type of the whole value.
+      moves: its movement.
+      layout: the batch's layout in it; None where it has none.
+      combine: how terms of microbatches are combined, if it has such.
       element: the element type that it is carried in.
-      additions: of what is added up the additions in the body, as `segments.additions` has them.
+      additions: for a summed carry the additions in the body, as in `segments.additions`.
     """
 
     number: int
@@ -70,13 +71,13 @@ class WrittenStack:
     """A stack that the loop writes a slice of in each iteration.
 
     Attributes:
-      number: the carry that it is.
-      type: of all of it.
-      update: the operation that writes.
-      layout: where the batch is in it; None where a slice is for all microbatches.
+      number: the number of the carry.
+      type: the type of the whole stack.
+      update: the operation that writes the slice.
+      layout: the batch's layout in it; None where a slice is for all microbatches.
       combine: how the terms of microbatches are combined; None where they have none.
       element: the element type that it is written in.
-      placement: where it is wanted behind the loop; None where that is not known.
+      placement: its sharding after the loop; None where that is unknown.
     """
 
     number: int
@@ -90,21 +91,21 @@ class WrittenStack:
 
 @dataclass(frozen=True)
 class PipelinedLoop:
-    """A loop over layers, and all that is needed to write it as a pipeline.
+    """A loop over layers, and all values needed to write it as a pipeline.
 
     Attributes:
-      id: tells it from the others of the plan.
+      id: its name, unique in the plan.
       batch: the dimension that is cut.
-      plan: one loop over the microbatches, which has the loop over layers in it.
+      plan: one loop over the microbatches, which contains the loop over layers.
       schedule: devices and ticks.
-      axes: the axes of the mesh, beside the pipeline's, on which each device runs its own part of
+      axes: the axes of the mesh, besides the pipeline's, on which each device runs its own part of
         the batch; the others are left to XLA's partitioner.
       parts: the devices along these.
-      read: where the batch is in the stacks that it reads, in their order; None where it is not.
+      read: the batch's layout in the stacks that it reads, in their order; None where it has none.
       written: the stacks that it writes.
-      cut: what else it reads a chunk of, by number, and where the batch is in that.
-      whole: what else it reads all of, by number.
-      early: what is computed before it begins.
+      cut: other values of which it reads a chunk, by number, and the batch's layout in them.
+      whole: other values that it reads in full, by number.
+      early: the work that is done before it begins.
     """
 
     id: str
@@ -123,7 +124,7 @@ class PipelinedLoop:
 
     @property
     def segment(self) -> int:
-        """The layers of a segment."""
+        """Returns the layers of a segment."""
         return self.found.layers // (self.schedule.stages * self.schedule.repeats)
 
     @property
@@ -136,13 +137,13 @@ class PipelinedLoop:
 
     @property
     def tick_bytes(self) -> int:
-        """What a device sends to the next one in a tick."""
+        """Returns the bytes that a device sends to the next one in a tick."""
         chunks = self.schedule.microbatches * self.parts
         return sum(_bytes(each.type) // (chunks if each.layout else 1) for each in self.travelling)
 
     @property
     def batch_bytes(self) -> int:
-        """What travels, of the whole batch, for which each device has room."""
+        """Returns the bytes of the whole batch that travel, for which each device has a buffer."""
         return sum(
             _bytes(each.type) // self.parts
             if each.layout
@@ -152,7 +153,8 @@ class PipelinedLoop:
 
     @property
     def stack_bytes(self) -> int:
-        """The stacks that stay on a device: its share of what is read and written."""
+        """Returns the bytes of the stacks that stay on a device: its share of those read and
+        written."""
         stacks = [
             *((each.value.type, at) for each, at in zip(self.found.read, self.read, strict=True)),
             *((each.type, each.layout) for each in self.written),
@@ -164,7 +166,7 @@ class PipelinedLoop:
 
     @property
     def residual_bytes(self) -> int:
-        """What it stacks for the whole batch, on one device."""
+        """Returns the bytes of its stacks for the whole batch, on one device."""
         devices = self.schedule.stages * self.parts
         return sum(_bytes(each.type) // devices for each in self.written if each.layout)
 
@@ -185,7 +187,7 @@ def pipelined_loop(
     axis: StageAxis,
     earlier: Iterable[PipelinedLoop],
 ) -> PipelinedLoop:
-    """The loop as a pipeline; ``earlier`` are those before it in the text.
+    """Returns the loop as a pipeline; ``earlier`` are those before it in the text.
 
     Raises NotPossibleError where it cannot be written as one.
     """
@@ -222,7 +224,8 @@ def pipelined_loop(
     if any(layout is not None and layout.axis == 0 for layout in stacked):
         raise NotPossibleError("its layers would be divided into microbatches", found.loop.op)
     layouts = [*stacked, *(each.layout for each in carries), *(form for _, form in cut)]
-    # Else some of its values would not lie in whole parts on the devices, and XLA divides the work.
+    # Otherwise some of its values would not be in whole parts on the devices, and XLA divides the
+    # work.
     by_parts = bool(batch.axes) and all(
         each.outer == batch.devices for each in layouts if isinstance(each, AxisLayout)
     )
@@ -288,7 +291,8 @@ def _written(
 
 
 def _reads(plan: LoopsPlan, found: LayerLoop) -> tuple[Read, ...]:
-    """What a tick reads from outside, but for stacks and what carries start with, each once.
+    """Returns the values that a tick reads from outside, without stacks and initial carries, each
+    once.
 
     Values that are cut as (value, layout), others as (value, Form.OUTSIDE).
     """
@@ -329,7 +333,8 @@ _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 
 
 def check_body(node: Node) -> None:
-    """Raises NotPossibleError for what cannot run in idle ticks, or on some of the devices."""
+    """Raises NotPossibleError for operations that cannot run in idle ticks, or on some of the
+    devices."""
     for each in _inside(node):
         op = each.op
         if facts_of(op.name).category is Category.COLLECTIVE:
@@ -355,7 +360,8 @@ def check_body(node: Node) -> None:
 
 
 def _check_branches(node: Node, axis: StageAxis, axes: Collection[str]) -> None:
-    """Raises NotPossibleError where devices that the partitioner has meet may branch otherwise.
+    """Raises NotPossibleError where devices that meet in the partitioner's collectives may branch
+    differently.
 
     It may put a collective of all devices into a branch, which those in another one never get to.
     """

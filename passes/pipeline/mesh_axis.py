@@ -1,4 +1,4 @@
-"""The axis of a mesh that a pipeline is along: its devices, shardings over it, who sends whom."""
+"""The mesh axis of a pipeline: its devices, shardings over it, and the pairs that send."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..ir.marks import Groups
 from ..ir.values import shape_of
 
 AxesByDimension = Mapping[int, Sequence[str]]
-"""By dimension of a value the axes of the mesh that it is split along, the major one first."""
+"""By dimension of a value, the axes of the mesh that it is split along, the major one first."""
 
 
 @dataclass(frozen=True)
 class StageAxis:
-    """See the module.
+    """The mesh axis that a pipeline is along.
 
     Attributes:
       name: the axis.
       mesh: the reference to its mesh.
-      sizes: of all axes of that, by name.
+      sizes: the sizes of all axes of the mesh, by name.
     """
 
     name: str
@@ -36,9 +36,9 @@ class StageAxis:
 
     @classmethod
     def of(cls, module: ir.Module, name: str) -> StageAxis | None:
-        """The axis of that name; None where the module runs on one device.
+        """Returns the axis of that name; None where the module runs on one device.
 
-        Raises NotPossibleError where its meshes have none such.
+        Raises NotPossibleError where its meshes have no such axis.
         """
         known: dict[str, int] = {}
         taken: StageAxis | None = None
@@ -69,16 +69,16 @@ class StageAxis:
 
     @property
     def devices(self) -> int:
-        """All devices of the mesh."""
+        """Returns the number of all devices of the mesh."""
         return math.prod(self.sizes.values())
 
     def groups(self, names: Sequence[str]) -> Groups:
-        """The devices that differ along some axes only."""
+        """Returns the groups of devices that differ along some axes only."""
         return mesh.groups_along(self.sizes, names)
 
     def hops(self, slope: int, *, as_ring: bool) -> list[tuple[int, int]]:
-        """Who sends to whom: each device to its successor, with the last one's, where a ring is
-        wanted, the first one. With a slope of -1 the other way."""
+        """Returns the pairs that send: each device to its successor, in a ring also the last one to
+        the first one. With a slope of -1 the other way."""
         pairs: list[tuple[int, int]] = []
         for group in self.groups([self.name]):
             order = group[::slope]
@@ -90,7 +90,8 @@ class StageAxis:
     def sharding(
         self, type_: ir.Type, split: AxesByDimension, manual: Sequence[str]
     ) -> sdy.TensorShardingAttr:
-        """A sharding along manual axes; the other axes of the mesh may split the value further."""
+        """Returns a sharding along manual axes; the other axes of the mesh may split the value
+        further."""
         is_closed = math.prod(self.sizes[name] for name in manual) == self.devices
         return sdy.TensorShardingAttr.get(
             self.mesh,
@@ -104,7 +105,7 @@ class StageAxis:
         )
 
     def part(self, type_: ir.Type, split: AxesByDimension) -> ir.Type:
-        """The type of a device's part."""
+        """Returns the type of a device's part."""
         shape = shape_of(type_)
         for dimension, names in split.items():
             shape[dimension] //= math.prod(self.sizes[name] for name in names)

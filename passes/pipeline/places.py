@@ -1,4 +1,4 @@
-"""How the values of a pipeline lie on the devices: along its axis by layers, and by batch."""
+"""The shardings of a pipeline's values: along its axis by layers, and by batch."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from .mesh_axis import AxesByDimension, StageAxis
 
 @dataclass(frozen=True)
 class Places:
-    """See the module."""
+    """The shardings of the values of one pipelined loop."""
 
     pipeline: PipelinedLoop
     axis: StageAxis
 
     @property
     def manual(self) -> tuple[str, ...]:
-        """The axes of the mesh along which devices have values of their own."""
+        """Returns the axes of the mesh along which devices have values of their own."""
         return (self.axis.name, *self.pipeline.axes)
 
     def own(self, layout: AxisLayout) -> AxisLayout:
-        """A layout in the part of a value that a device has."""
+        """Returns a layout in the part of a value that a device has."""
         return replace(layout, outer=layout.outer // self.pipeline.parts)
 
     def by_batch(self, layout: AxisLayout | None) -> dict[int, Sequence[str]]:
-        """Where a value is split that has the batch so."""
+        """Returns the split of a value with this layout of the batch."""
         axes = self.pipeline.axes
         return {layout.axis: axes} if layout is not None and axes else {}
 
     def of_stack(self, layout: AxisLayout | None) -> AxesByDimension:
-        """Where a stack of layers is split that has the batch so."""
+        """Returns the split of a stack of layers with this layout of the batch."""
         return {0: (self.axis.name,), **self.by_batch(layout)}
 
     def scattered(self, stack: WrittenStack) -> tuple[int, tuple[str, ...]] | None:
-        """Along which axis of a stack that is summed over the batch a device wants its part alone.
+        """Returns the axis of a stack summed over the batch along which a device needs its part
+        alone.
 
-        With the axes of the mesh that split it there: weights that are sharded over the devices of
-        the batch (FSDP) have gradients that are.
+        The result includes the axes of the mesh that split it there: weights that are sharded over
+        the devices of the batch (FSDP) have gradients that are.
         """
         wanted = stack.placement
         if stack.combine is not Combine.SUM or wanted is None:
@@ -57,21 +58,22 @@ class Places:
         return None
 
     def of_written(self, stack: WrittenStack) -> AxesByDimension:
-        """Where a stack that the loop makes is split behind it."""
+        """Returns the split after the loop of a stack that it makes."""
         split = {**self.of_stack(stack.layout)}
         if (found := self.scattered(stack)) is not None:
             split[found[0]] = found[1]
         return split
 
     def of_result(self, carry: PipelineCarry) -> AxesByDimension:
-        """Where a carry is split behind the loop."""
+        """Returns the split of a carry after the loop."""
         return self.by_part(carry.type, carry.layout) or self.by_batch(carry.layout)
 
     def by_part(self, type_: ir.Type, layout: AxisLayout | None) -> AxesByDimension | None:
-        """Where a value is split of which each device of the axis has its part of the batch, too.
+        """Returns the split of a value of which each device of the axis has its part of the batch,
+        too.
 
-        That is how embedding, head and loss are divided over these devices. None where they cannot
-        have parts of the same length.
+        Embedding, head and loss are divided over these devices so. None where they cannot have
+        parts of the same length.
         """
         if layout is None or self.own(layout).outer != 1:
             return None
@@ -80,5 +82,5 @@ class Places:
         return {layout.axis: (*self.pipeline.axes, self.axis.name)}
 
     def part(self, type_: ir.Type, split: AxesByDimension) -> ir.Type:
-        """The type of a device's part of a value."""
+        """Returns the type of a device's part of a value."""
         return self.axis.part(type_, split)

@@ -29,12 +29,12 @@ from .schedule import PipelineSchedule
 from .segments import LayerLoop, layer_loop, odd_reader, stacks_read
 
 _MOST_DRAWN = 64
-"""Ticks of a schedule that is drawn."""
+"""The most ticks of a schedule that is drawn."""
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """What is asked for; see the options of the pass."""
+    """The settings of the plan; see the options of the pass."""
 
     axis: str
     microbatches: int | None
@@ -47,12 +47,12 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
     """The loops that become pipelines.
 
     Attributes:
-      axis: along which axis of the mesh.
-      first_channel: a number that collectives of the module have no higher one than.
-      instead: what would be as fast by the cost model; empty where nothing is.
-      warning: what is amiss with the schedule, in sentences; empty where nothing is.
-      reason: why there are none; empty where there are.
-      refusal: the same, where somebody who asked for them has to know.
+      axis: the axis of the mesh.
+      first_channel: the module's collectives have no higher channel than this.
+      instead: an alternative that would be as fast by the cost model; empty where there is none.
+      warning: the problems of the schedule, in sentences; empty where there are none.
+      reason: why no loop becomes one; empty where one does.
+      refusal: the same reason, if the user requested a pipeline and has to know.
     """
 
     axis: StageAxis | None = None
@@ -134,7 +134,7 @@ class PipelinePlan(base.ListPlan[PipelinedLoop]):
 
 
 def _drawn(schedule: PipelineSchedule) -> Table:
-    """The schedule: devices by ticks, each with its microbatch."""
+    """Draws the schedule: devices by ticks, each with its microbatch."""
     text = (
         f"{pluralize(schedule.ticks, 'tick')}: microbatches in the order in which a device takes "
         f"them, idle ones as dots. A device is idle in {schedule.stages - 1} of them, "
@@ -147,7 +147,7 @@ def _drawn(schedule: PipelineSchedule) -> Table:
 
 
 def plan_pipeline(module: ir.Module, settings: PipelineSettings, target: Target) -> PipelinePlan:
-    """The plan for a module; pure."""
+    """Plans a module; pure."""
     try:
         axis = StageAxis.of(module, settings.axis)
         if axis is None or axis.count < 2:
@@ -185,7 +185,7 @@ class PipelinePlanner:
             axis, self._shardings, target, self._made, settings.accumulate_in
         )
         self._odd: NotPossibleError | None = None
-        """Why the first loop that reads stacks on the axis is none over layers."""
+        """Why the first loop that reads stacks on the axis is not one over layers."""
 
     def loops(self) -> tuple[PipelinedLoop, ...]:
         found: list[LoopAndBatch] = []
@@ -216,9 +216,9 @@ class PipelinePlanner:
         return tuple(loops)
 
     def _programs(self) -> Iterator[Program]:
-        """The step, and the bodies of its loops, such as that over microbatches.
+        """Yields the step, and the bodies of its loops, e.g. that over microbatches.
 
-        Bodies of loops over layers are none.
+        Bodies of loops over layers are left out.
         """
         entry = walk.entry_function(self._module).regions[0].blocks[0]
         waiting = [entry]
@@ -237,7 +237,7 @@ class PipelinePlanner:
         return any(self._is_on_axis(each.value) for each in stacks_read(loop, node, program))
 
     def _is_on_axis(self, value: ir.Value) -> bool:
-        """Whether layers of a stack are on the devices of the axis, or will be."""
+        """Whether layers of a stack are, or will be, on the devices of the axis."""
         if value in self._made:
             return True
         placement = self._shardings.placement(value)
@@ -247,7 +247,7 @@ class PipelinePlanner:
         return bool(first) and first[0].name == self._axis.name and not first[0].part
 
     def _layer_loop(self, loop: CountedLoop, node: Node, program: Program) -> LayerLoop | None:
-        """The loop as one over layers; None where its layers are not on the axis."""
+        """Reads the loop as one over layers; None where its layers are not on the axis."""
         if not any(is_read(result) for result in loop.op.results):
             return None
         read = tuple(stacks_read(loop, node, program))
@@ -276,7 +276,7 @@ class PipelinePlanner:
             )
             if is_over_layers:
                 raise error
-            # A loop around one over layers, as that over microbatches, gives it the stack.
+            # A loop around one over layers, e.g. that over microbatches, passes the stack to it.
             if reader.name != "stablehlo.while":
                 self._odd = self._odd or error
         if not is_over_layers:
@@ -299,7 +299,7 @@ class PipelinePlanner:
                 )
 
     def _no_loop(self) -> NotPossibleError:
-        """Why there is no loop over layers that lie on the axis."""
+        """Says why no loop over layers is sharded over the axis."""
         if self._odd is not None:
             return self._odd
         name = self._axis.name
@@ -328,7 +328,7 @@ class PipelinePlanner:
 
 
 class _NothingToDoError(Exception):
-    """A program that has no layers: nobody has to know."""
+    """A program without layers, which is not reported."""
 
 
 def _loops_of(program: Program) -> list[tuple[CountedLoop, Node]]:

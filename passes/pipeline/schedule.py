@@ -1,4 +1,4 @@
-"""The schedule: which device works on which microbatch in which tick, and what of that is idle.
+"""Schedules a pipeline: which device works on which microbatch in which tick, and the idle share.
 
 Device j of the order begins j ticks behind the first one. It takes the microbatches one after the
 other, and with several repeats all of them again for its next segment. So the item of number u,
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """See the module.
+    """A GPipe or circular schedule.
 
     Attributes:
       stages: the devices.
@@ -37,7 +37,7 @@ class PipelineSchedule:
 
     @property
     def items(self) -> int:
-        """What a device works on: each microbatch in each repeat."""
+        """Returns the number of a device's items: each microbatch in each repeat."""
         return self.repeats * self.microbatches
 
     @property
@@ -46,16 +46,17 @@ class PipelineSchedule:
 
     @property
     def bubble(self) -> float:
-        """The share of the ticks in which a device is idle."""
+        """Returns the share of the ticks in which a device is idle."""
         return (self.stages - 1) / self.ticks
 
     def item(self, place: int, tick: int) -> tuple[int, int] | None:
-        """Repeat and microbatch of a device, by its place in the order; None where it is idle."""
+        """Returns repeat and microbatch of a device, by its place in the order; None where it is
+        idle."""
         number = tick - place
         return divmod(number, self.microbatches) if 0 <= number < self.items else None
 
     def picture(self) -> Iterator[tuple[int, str]]:
-        """By device of the order what it does in each tick: the microbatch, or a dot."""
+        """Yields each device of the order with its ticks: the microbatch, or a dot."""
         width = len(str(self.microbatches - 1))
         for place in range(self.stages):
             cells = (self.item(place, tick) for tick in range(self.ticks))

@@ -1,8 +1,8 @@
 """Writes a segment: some iterations of a loop over layers, on one microbatch, on one device.
 
-The body is written by `phase_loops`, as in any loop over chunks. What is written otherwise is the
-loop itself, slices of stacks, which are read and written in place in the device's part of the stack
-at [layer, microbatch], and what is added up over microbatches.
+`phase_loops` writes the body, as in any loop over chunks. This module writes the loop itself,
+slices of stacks, which are read and written in place in the device's part of the stack at [layer,
+microbatch], and sums over microbatches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SegmentWriter(ChunkWriter):
     """Writes a segment on a microbatch: some iterations of the loop over layers, on one device.
 
     Args:
-      places: how the values of the pipeline lie on the devices.
+      places: the shardings of the pipeline's values.
       outside: the device's values from outside, by number.
       place: the device's place in the order of the segments.
       chunk: the microbatch.
@@ -76,7 +76,7 @@ class SegmentWriter(ChunkWriter):
     def run(
         self, starts: Sequence[ir.Value], stacks: Sequence[ir.Value], sums: Sequence[ir.Value]
     ) -> list[list[ir.Value]]:
-        """Writes it; gives what travels, the stacks, and what is added up."""
+        """Writes the segment; returns the values that travel, the stacks, and the sums."""
         self._starts, self._stacks, self._sums = starts, stacks, sums
         for read in self._pipeline.cut:
             self._value(read)
@@ -146,7 +146,7 @@ class SegmentWriter(ChunkWriter):
         self._done = grouped(counted_while(pipeline.segment, starting, iteration), sizes)
 
     def _layer_of(self, count: ir.Value) -> ir.Value:
-        """The layer of an iteration, by its number among those of the device."""
+        """Returns the layer of an iteration, by its number among those of the device."""
         pipeline, layers = self._pipeline, self._pipeline.segment
         turn, repeats = self._turn, pipeline.schedule.repeats
         if pipeline.found.slope == -1:
@@ -157,7 +157,7 @@ class SegmentWriter(ChunkWriter):
         return stablehlo.add(stablehlo.multiply(turn, counter(layers)), count)
 
     def _layer_box(self, layout: AxisLayout | None, layer: ir.Value) -> Box:
-        """Where a layer is in a stack, and in that the microbatch."""
+        """Returns the place of a layer in a stack, and in that of the microbatch."""
         bounds = {0: (layer, 1)}
         if layout is not None:
             own = self._places.own(layout)
@@ -170,7 +170,7 @@ class SegmentWriter(ChunkWriter):
         result = copy.node.op.results[0]
         made = self._layer_box(layout, self._layer).slice(stack)
         if layout is None:
-            # A slice that is for all microbatches; of some a microbatch's part is read.
+            # A slice may be for all microbatches; of others a microbatch's part is read.
             return made if copy.layout is None else read_chunk(made, copy.layout, self._chunk)
         own = self._places.own(layout)
         return reshaped(made, shape_of(resized(result.type, own, self._chunk.length)))
@@ -191,12 +191,12 @@ class SegmentWriter(ChunkWriter):
         return stablehlo.add(total, self._masked(term, Combine.SUM))
 
     def _masked(self, term: ir.Value, combine: Combine) -> ir.Value:
-        """A term that changes nothing in idle ticks."""
+        """Returns a term that changes nothing in idle ticks."""
         nothing = identity(ir.RankedTensorType(term.type), combine)
         return stablehlo.select(self._is_valid, term, nothing)
 
     def _constrained(self, constraint: ir.Operation, value: ir.Value) -> ir.Value:
-        """The value, with what a constraint says of axes that XLA's partitioner divides."""
+        """Returns the value, constrained along the axes that XLA's partitioner divides."""
         sharding = without_axes(
             sdy.TensorShardingAttr(constraint.attributes["sharding"]), self._places.manual
         )
@@ -206,14 +206,14 @@ class SegmentWriter(ChunkWriter):
 _BETWEEN = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
 )
-"""What stands between a product and the slice of a stack that it is added to."""
+"""Operations between a product and the slice of a stack that it is added to."""
 
 
 def _behind_product(index: ir.Value, term: ir.Value) -> ir.Value:
-    """An index that is not there before what the product that a term comes from is made of.
+    """Returns an index that is available no sooner than the operands of the product of a term.
 
-    jax 0.12 loads slices beside other work as soon as their index is there. Those of a layer's
-    sums, which are as large as its weights, would lie in memory through all of the layer.
+    jax 0.12 loads slices beside other work as soon as their index is computed. Those of a layer's
+    sums, which are as large as its weights, would be in memory through all of the layer.
     """
     op = defining_op(term)
     block = None if op is None else op.block
@@ -233,7 +233,7 @@ def _behind_product(index: ir.Value, term: ir.Value) -> ir.Value:
 
 
 def _last_made(op: ir.Operation) -> ir.Value | None:
-    """The operand of an operation that is made last in its block; None where none is made there."""
+    """Returns the operand of an operation that is made last in its block; None where none is."""
     found: tuple[ir.Value, ir.Operation] | None = None
     for value in op.operands:
         maker = defining_op(value)
@@ -245,6 +245,6 @@ def _last_made(op: ir.Operation) -> ir.Value | None:
 
 
 def grouped(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:
-    """Consecutive values in groups of these sizes."""
+    """Groups consecutive values by these sizes."""
     taken = iter(values)
     return [[next(taken) for _ in range(size)] for size in sizes]

@@ -1,9 +1,9 @@
-"""A loop over layers as segments: which stacks it reads and writes a slice of in each iteration.
+"""Reads a loop over layers as segments: the stacks that it reads and writes slice by slice.
 
-What a loop indexes by its counter stays on the device whose segment the iteration is in: weights,
-residuals, gradients of weights. What it carries from iteration to iteration travels. A carry that
-is only added to, such as the gradient of a weight that all layers share, need not: each device adds
-up what its own layers give.
+Values that a loop indexes by its counter stay on the device whose segment the iteration is in:
+weights, residuals, gradients of weights. Values that it carries from iteration to iteration travel.
+A carry that is only added to, e.g. the gradient of a weight that all layers share, need not: each
+device adds up the terms of its own layers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class LayerStack:
     """A stack of which a loop reads the slice of its iteration alone.
 
     Attributes:
-      value: it, outside of the loop.
-      inside: the same in the body: an argument that is never changed, or the value itself.
+      value: the stack outside of the loop.
+      inside: the stack in the body: an argument that is never changed, or the value itself.
       slices: the operations that read it.
     """
 
@@ -42,8 +42,8 @@ class LayerLoop:
     """A loop over layers.
 
     Attributes:
-      node: the same in the program of its block.
-      slope: 1 where iteration i is about layer i, -1 where it is about the i-th from the end.
+      node: the loop in the program of its block.
+      slope: 1 where iteration i runs layer i, -1 where it runs the i-th from the end.
       everywhere: carries that it never changes, of which it reads all in an iteration, by number.
       carried: those that it changes, stacks that it writes and its counter left out.
     """
@@ -61,13 +61,13 @@ class LayerLoop:
 
     @property
     def stacks(self) -> tuple[ir.Value, ...]:
-        """The stacks that it reads, outside of it, and those that it makes."""
+        """Returns the stacks that it reads, outside of it, and those that it makes."""
         made = (self.loop.op.results[each.number] for each in self.loop.stacks)
         return (*(each.value for each in self.read), *made)
 
 
 def stacks_read(loop: CountedLoop, node: Node, program: Program) -> Iterator[LayerStack]:
-    """The stacks that a loop reads by its counter; what it reads otherwise, too, is none."""
+    """Yields the stacks that a loop reads by its counter alone."""
     body = loop.body
     inside = {body.arguments[number]: loop.op.operands[number] for number in sorted(loop.invariant)}
     inside |= {program.values[number]: program.values[number] for number in node.captures}
@@ -78,7 +78,7 @@ def stacks_read(loop: CountedLoop, node: Node, program: Program) -> Iterator[Lay
 
 
 def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> LayerLoop:
-    """The loop as one over layers. Raises NotPossibleError where stacks run both ways."""
+    """Reads the loop as one over layers. Raises NotPossibleError where stacks run both ways."""
     slopes = {_slope(op, stack.inside, loop): op for stack in read for op in stack.slices}
     slopes |= {stack.slope: stack.update for stack in loop.stacks}
     if len(slopes) != 1:
@@ -102,15 +102,16 @@ def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> L
 
 
 def odd_reader(loop: CountedLoop, value: ir.Value) -> ir.Operation | None:
-    """An operation that reads other than the slice of the iteration of a value in the body."""
+    """Returns an operation that reads another part of a value in the body than the iteration's
+    slice."""
     readers = _readers(value, loop)
     return next((each for each in readers if not _slope(each, value, loop)), None)
 
 
 def additions(loop: CountedLoop, number: int) -> Mapping[ir.Value, int] | None:
-    """The additions of a carry that the body does nothing else with but to add to it.
+    """Returns the additions of a carry that the body only adds to.
 
-    By the result of each, which of its operands is the sum so far. None of another carry.
+    They map the result of each to the operand that is the partial sum. None for another carry.
     """
     found: dict[ir.Value, int] = {}
     value: ir.Value = loop.body.arguments[number]
@@ -129,9 +130,9 @@ def additions(loop: CountedLoop, number: int) -> Mapping[ir.Value, int] | None:
 
 
 def _readers(value: ir.Value, loop: CountedLoop) -> list[ir.Operation]:
-    """The operations in the body, however deep, that read a value, each once.
+    """Returns the operations in the body, at any nesting, that read a value, each once.
 
-    Of an argument that is returned unchanged, that is no reading.
+    Returning an argument unchanged does not count as reading.
     """
     found: dict[object, ir.Operation] = {}
     for use in value.uses:
@@ -147,7 +148,7 @@ def _is_inside(op: ir.Operation, loop: ir.Operation) -> bool:
 
 
 def _slope(op: ir.Operation, value: ir.Value, loop: CountedLoop) -> int:
-    """1 or -1 where an operation reads the slice of the iteration; 0 where it does not."""
+    """Returns 1 or -1 where an operation reads the slice of the iteration; 0 where it does not."""
     shape, trips = shape_of(value), loop.trip_count
     if op.name != _SLICE or op.operands[0] != value or not shape or shape[0] != trips:
         return 0

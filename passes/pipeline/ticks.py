@@ -8,13 +8,13 @@
       buffer[m] = carry, on the last device
       arrived = carry of the device before      collective_permute
 
-The buffer begins as what the loop begins with, so that the first device takes microbatches from it.
-In further repeats what arrives there from the last device is put into it.
+The buffer begins as the loop's initial value, so that the first device takes microbatches from it.
+In further repeats values that arrive there from the last device are written into it.
 
-Idle ticks compute, too, on microbatches that are there: every device runs the same operations in
-the same order, whatever XLA's partitioner makes of them, and every trip count is constant. Before
-its first microbatch a device writes what it writes again with that one; behind its last one it
-repeats that. Of sums the terms of idle ticks are zero.
+Idle ticks compute, too, on existing microbatches: every device runs the same operations in the same
+order, which XLA's partitioner may change into collectives, and every trip count is constant. Before
+its first microbatch a device writes results that it later overwrites with the right ones; after its
+last one it repeats that. Terms of sums are zero in idle ticks.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class DeviceWriter:
     """Writes the computation of one device.
 
     Args:
-      places: how the values of the pipeline lie on the devices.
-      returned: the carries that are read behind the loop, by number.
+      places: the shardings of the pipeline's values.
+      returned: the carries that are read after the loop, by number.
       channels: numbers of collectives, one after the other.
       stage: the device's number along the axis.
-      share: what it has of the batch.
+      share: its share of the batch.
       outside: its values from outside, by number.
     """
 
@@ -83,7 +83,7 @@ class DeviceWriter:
         self.is_last = compare(self.place, last, "EQ")
 
     def run(self, read: Sequence[ir.Value], starts: Sequence[ir.Value]) -> list[ir.Value]:
-        """Writes all of it; gives the device's parts of the results."""
+        """Writes all ticks; returns the device's parts of the results."""
         pipeline = self.pipeline
         stacks = [
             self._stacked(value, layout) for value, layout in zip(read, pipeline.read, strict=True)
@@ -115,7 +115,7 @@ class DeviceWriter:
         return [*results, *(self._stack_left(stack, value) for stack, value in stacks_left)]
 
     def _each(self, values: Sequence[ir.Value]) -> list[tuple[PipelineCarry, ir.Value]]:
-        """What travels, each with a value of its own."""
+        """Returns the travelling carries, each with a value of its own."""
         return list(zip(self.pipeline.travelling, values, strict=True))
 
     def _tick(
@@ -160,7 +160,7 @@ class DeviceWriter:
         return [*moved, *starts, *buffers, *written, *added]
 
     def _turn(self, item: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The repeat and the microbatch of an item."""
+        """Returns the repeat and the microbatch of an item."""
         if self.schedule.repeats == 1:
             return self.zero, item
         count = counter(self.schedule.microbatches)
@@ -169,7 +169,8 @@ class DeviceWriter:
     def _with_returned(
         self, count: ir.Value, arrived: Sequence[ir.Value], buffers: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """The buffers with what came to the first device from the last one, for another turn."""
+        """Returns the buffers with the values that arrived at the first device from the last one,
+        for another turn."""
         schedule = self.schedule
         item = stablehlo.subtract(count, counter(schedule.stages))
         again = counter((schedule.repeats - 1) * schedule.microbatches)
@@ -182,13 +183,13 @@ class DeviceWriter:
         ]
 
     def _sent(self, value: ir.Value) -> ir.Value:
-        """What the device before this one made."""
+        """Returns the value of the device before this one."""
         as_ring = self.schedule.repeats > 1
         hops = self.places.axis.hops(self.pipeline.found.slope, as_ring=as_ring)
         wide = converted(value, _sendable(element_of(value)))
         return converted(sent(wide, hops, next(self._channels)), element_of(value))
 
-    # Buffers of what travels: chunks of the batch, or one value for each microbatch.
+    # Buffers of travelling values: chunks of the batch, or one value for each microbatch.
 
     def _chunk(self, microbatch: ir.Value) -> ChunkStart:
         length = self.pipeline.plan.schedule.length
@@ -203,7 +204,7 @@ class DeviceWriter:
         return broadcast(start, [count, *shape], range(1, 1 + len(shape)))
 
     def _stacked(self, value: ir.Value, layout: AxisLayout | None) -> ir.Value:
-        """A device's part of a value in the form that chunks are written into."""
+        """Returns a device's part of a value in the form that chunks are written into."""
         if layout is None:
             return value
         return reshaped(value, shape_of(stack_type(value.type, self.places.own(layout))))
@@ -224,17 +225,17 @@ class DeviceWriter:
         value: ir.Value,
         where: ir.Value,
     ) -> ir.Value:
-        """The buffer with a microbatch's value, where a condition holds."""
+        """Returns the buffer with a microbatch's value, where a condition holds."""
         value = stablehlo.select(where, value, self._taken(carry, buffer, microbatch))
         if carry.layout is None:
             part = reshaped(value, [1, *shape_of(value)])
             return Box({0: (microbatch, 1)}, self.zero).update(buffer, part)
         return write_chunk(buffer, value, self.places.own(carry.layout), self._chunk(microbatch))
 
-    # What leaves the loop.
+    # The values that leave the loop.
 
     def _left(self, carry: PipelineCarry, value: ir.Value) -> ir.Value:
-        """A carry behind the loop, on all devices or in parts of the batch."""
+        """Returns a carry after the loop, on all devices or in parts of the batch."""
         axis, axes = self.places.axis, self.pipeline.axes
         if carry.moves is Moves.ADDED:
             value = converted(value, element_of(carry.type))
@@ -250,7 +251,7 @@ class DeviceWriter:
         return self._across(axes, value, carry.combine) if carry.combine and axes else value
 
     def _in_one(self, carry: PipelineCarry, buffer: ir.Value) -> ir.Value:
-        """A carry behind the loop, as the last device has it, from its buffer."""
+        """Returns a carry after the loop, as the last device has it, from its buffer."""
         if carry.layout is not None:
             layout = self.places.own(carry.layout)
             return reshaped(buffer, shape_of(resized(carry.type, layout, layout.size)))
@@ -290,14 +291,14 @@ class DeviceWriter:
 
 
 def _sendable(element: ir.Type) -> ir.Type:
-    """A type that holds every number of an element type, and that collectives take."""
+    """Returns a type that holds every number of an element type, and that collectives take."""
     if isinstance(element, ir.IntegerType) and element.width < 8:
         return ir.IntegerType.get_signless(8) if element.width > 1 else element
     return element
 
 
 def _summable(element: ir.Type) -> ir.Type:
-    """A type that holds every number of an element type, and that collectives add in."""
+    """Returns a type that holds every number of an element type, and that collectives add in."""
     if isinstance(element, ir.IntegerType) and element.width < 32:
         return ir.IntegerType.get_signless(32)
     if isinstance(element, ir.FloatType) and element.width < 16:

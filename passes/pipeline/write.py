@@ -1,9 +1,9 @@
-"""Writes loops over layers as pipelines, in their place.
+"""Replaces loops over layers by pipelines.
 
 Each is a manual computation over the pipeline's axis. Its operands are the stacks that the loop
-reads, of which each device has its layers, what the loop begins with, and what it reads beside
-these. Its results are the stacks that the loop makes, and what it carries in the end. `ticks` is
-what each device does.
+reads, of which each device has its layers, the loop's initial values, and its other reads. Its
+results are the stacks that the loop makes, and its final carries. `ticks` writes the work of each
+device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PipelineWriter:
     """Writes the pipelines of a module, the first one first.
 
     Args:
-      axis: that they are along.
+      axis: the axis of the pipelines.
       channels: numbers of collectives, one after the other.
     """
 
@@ -49,7 +49,7 @@ class PipelineWriter:
         self._dealing = Dealing(axis.count)
 
     def write(self, pipeline: PipelinedLoop) -> None:
-        """Writes one; `clear` then erases what they all replace."""
+        """Writes one pipeline; `clear` then erases the replaced operations of all."""
         loop = pipeline.found.loop
         with ir.InsertionPoint(loop.op), scoped(loop.op.location, SCOPE):
             made = _LoopWriter(
@@ -62,19 +62,19 @@ class PipelineWriter:
         self._gone.append(loop.op)
 
     def clear(self) -> None:
-        """Erases the loops, and what only they read."""
+        """Erases the loops, and operations that only they read."""
         read = [defining_op(value) for op in self._gone for value in walk.values_read(op)]
         erase(*self._gone)
         erase_unread(op for op in read if op is not None)
 
     def _now(self, value: ir.Value) -> ir.Value:
-        """What stands for a planned value now."""
+        """Returns the current replacement of a planned value."""
         return self._replaced.get(value, value)
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """What the manual computation reads: a value, and how the devices have parts of it."""
+    """An operand of the manual computation: a value, and its split over the devices."""
 
     value: ir.Value
     split: AxesByDimension
@@ -82,7 +82,7 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Result:
-    """What the manual computation makes in the place of a result of the loop."""
+    """A result of the manual computation that replaces one of the loop."""
 
     number: int
     type: ir.Type
@@ -112,7 +112,7 @@ class _LoopWriter:
         }
 
     def write(self) -> dict[int, ir.Value]:
-        """By number the values that stand for the loop's results."""
+        """Returns the values that replace the loop's results, by number."""
         pipeline, loop = self._pipeline, self._loop
         operands = self._operands()
         results = [
@@ -158,7 +158,8 @@ class _LoopWriter:
         )
 
     def _held(self) -> dict[ir.Value, ir.Value]:
-        """What the loop begins with, by value, where other work has to be done before it."""
+        """Returns the loop's initial values, by value, after the work that has to be done before
+        it."""
         pipeline, loop, early = self._pipeline, self._loop.op, self._pipeline.early
         starts = [loop.operands[each.number] for each in pipeline.travelling]
         starts = [each for each in dict.fromkeys(starts) if not self._is_constant(each)]
@@ -198,10 +199,11 @@ class _LoopWriter:
     def _made_by_batch(
         self, value: ir.Value, layout: AxisLayout | None, made: ir.Value | None = None
     ) -> _Operand:
-        """A value of which each device of the axis gets all, and each makes its part.
+        """Returns a value that every device of the axis receives in full, and of which each
+        computes its part.
 
-        XLA would else make all of it on each: of a loss head it gathers the logits' gradient, which
-        is several times as large as what comes of it.
+        XLA would otherwise compute all of it on each: for a loss head it gathers the logits'
+        gradient, which is several times as large as the result.
         """
         places, axis = self._places, self._axis
         made = made or self._now(value)
@@ -211,7 +213,7 @@ class _LoopWriter:
         return _Operand(made, places.by_batch(layout))
 
     def _device(self, arguments: list[ir.Value]) -> list[ir.Value]:
-        """The computation of one device; what it returns."""
+        """Writes the computation of one device; returns its results."""
         pipeline = self._pipeline
         taken = iter(arguments)
         stage = reshaped(next(taken), [])

@@ -1,8 +1,8 @@
 """Run ragged products in loops over tiles of rows, each row meeting the matrix of its group alone.
 
 A mixture of experts sorts its tokens by expert and multiplies them by `jax.lax.ragged_dot`. XLA
-multiplies every row by the matrix of every group, and drops what is too much: with E experts E
-times the work, and the rows are copied E times first.
+multiplies every row by the matrix of every group, and drops the excess: with E experts E times the
+work, and the rows are copied E times first.
 
 Before::
 
@@ -18,19 +18,19 @@ After::
       %4 = stablehlo.dynamic_update_slice %0, %3 // rows of the group alone
     }
 
-So are the gradients: that of the rows is such a product, that of the weights sums over the rows of
-each group, in float32. Where it is added to a sum of its type, the loop begins with that. A batch,
-each place of which has sizes of its own, has tiles of its own for each place. A group of no rows
-takes no tile, rows behind the last group stay zeros. The loop runs as often as the worst sizes
-need, at most E times more than there are full tiles. So its trip count is a constant: the host
-waits for nothing, and graphs can hold it.
+The pass rewrites gradients too: that of the rows is such a product, that of the weights sums over
+the rows of each group, in float32. Where it is added to a sum of its type, the loop begins with
+that. In a batch with sizes for each place, each place has tiles of its own. A group of no rows
+takes no tile, rows after the last group stay zeros. The loop runs as often as the worst sizes need,
+at most E times more than there are full tiles. So its trip count is a constant: the host does not
+wait, and graphs can hold it.
 
-How many rows a tile has, and whether a loop is faster than the dense product, is decided by the
-roofline of the target. On a TPU the products by rows are left to the kernel that XLA has for them.
-Where JAX writes dense products itself, for CPUs, they are found by their masks.
+The roofline of the target decides how many rows a tile has, and whether a loop is faster than the
+dense product. On a TPU the products by rows are left to XLA's kernel for them. Dense products that
+JAX itself writes for CPUs are found by their masks.
 
-Results differ as those of any other order of a sum. A matrix that is not finite affects the rows of
-its own group alone; in a dense product it makes NaN of all.
+Results differ as with any other order of a sum. A matrix that is not finite affects the rows of its
+own group alone; in a dense product it makes all rows NaN.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ragged(Pass):
 
     def apply(self, plan: RaggedPlan) -> None:
         blocks = {loop.product.op.block: None for loop in plan.decided}
-        # From the last one on: what reads a product is written before that one is replaced.
+        # From the last one on: readers of a product are rewritten before that one is replaced.
         for loop in reversed(plan.decided):
             write_loop(loop.product, loop.tiles)
         for block in blocks:

@@ -7,8 +7,8 @@ There each operand of rows is repeated for every group, with zeros for the rows 
     %0 = stablehlo.select %mask, broadcast(%rows), 0
     %1 = stablehlo.dot_general %0, %weights       // contracted along the groups as well
 
-Where each place of a batch has sizes of its own, all of that has the batch's axes first, and a
-transpose puts the groups before them.
+Where each place of a batch has sizes of its own, all these have the batch's axes first, and a
+transpose moves the groups before them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..ir.values import defining_op, shape_of
 from .product import Factor, RaggedProduct, checked, factor, sizes_of_all
 
 _COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
-"""Operations that make zeros of zeros."""
+"""Operations whose results on zeros are zeros."""
 
 
 def of_product(op: ir.Operation) -> RaggedProduct | None:
-    """The ragged product that a dense one stands for; None where it stands for none.
+    """Returns the ragged product that a dense one computes; None where it computes none.
 
-    Raises NotPossibleError where it does, and cannot be written otherwise.
+    Raises NotPossibleError where it does, and cannot be rewritten.
     """
     left = _Spread.of(op.operands[0])
     if left is None or "algorithm" in op.attributes:
@@ -77,8 +77,8 @@ class _Spread:
 
     Attributes:
       value: the rows.
-      element: what their elements are multiplied as.
-      rows: the axis of the rows, behind that of the groups.
+      element: the element type in which they are multiplied.
+      rows: the axis of the rows, after that of the groups.
       prefix: the axes of ``value`` that the sizes have before that of the groups.
       sizes: how many rows each group has.
     """
@@ -106,7 +106,7 @@ class _Spread:
         lengths = [shape_of(kept)[axis] for axis in along]
         if lengths != shape_of(spread.operands[0]) or sorted(along) != sorted(order[1:]):
             return None
-        # From an axis of what is multiplied to that of the rows: the one before it.
+        # From an axis of the multiplied value to that of the rows: the one before it.
         if [whole_order[along.index(axis)] for axis in order[1:]] != list(range(len(along))):
             return None
         found = _rows_in_groups(mask)
@@ -119,7 +119,7 @@ class _Spread:
         return cls(whole, element, order.index(rows), places, sizes)
 
     def factor(self, contracting: tuple[int, ...], batching: tuple[int, ...]) -> Factor:
-        """The rows as they are: without the axis of the groups before theirs."""
+        """Returns the unrepeated rows, without the axis of the groups before theirs."""
         contracting, batching = (
             tuple(axis - 1 for axis in axes) for axes in (contracting, batching)
         )
@@ -127,7 +127,8 @@ class _Spread:
 
 
 def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
-    """What a value is transposed from, and which axis of that each of its own axes is."""
+    """Returns the value that transposes start from, and which axis of that each axis of the result
+    is."""
     order = list(range(len(shape_of(value))))
     while (op := _made_by(value, "stablehlo.transpose")) is not None:
         axes = walk.integers(op, "permutation")
@@ -137,7 +138,8 @@ def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
 
 
 def _rows_in_groups(mask: ir.Value) -> tuple[int, list[int], ir.Value] | None:
-    """The axis of the rows, those of the sizes, and the sizes by which a mask says whose rows."""
+    """Returns the axis of the rows, those of the sizes, and the sizes by which a mask groups
+    rows."""
     both = _made_by(mask, "stablehlo.and")
     if both is None:
         return None
@@ -168,7 +170,7 @@ def _comparison(value: ir.Value, direction: str) -> tuple[ir.Value, ir.Value] | 
 
 
 def _counted_axis(value: ir.Value) -> int | None:
-    """The axis that a value counts along from 0; None where it is no such value."""
+    """Returns the axis that a value counts along from 0; None where it is no such value."""
     source, axes = _repeated(value)
     iota = _made_by(source, "stablehlo.iota")
     if iota is None:
@@ -178,7 +180,8 @@ def _counted_axis(value: ir.Value) -> int | None:
 
 
 def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
-    """What a value repeats, and which of the value's axes each axis of that is."""
+    """Returns the value that broadcasts repeat, and which axis of the result each axis of that
+    is."""
     shape = shape_of(value)
     axes = list(range(len(shape)))
     while (op := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
@@ -188,7 +191,8 @@ def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
 
 
 def _summed(ends: ir.Value) -> ir.Value | None:
-    """That of which this is the cumulative sum along the last axis."""
+    """Returns the value of which this is the cumulative sum along the last axis; None where it is
+    none."""
     op = _made_by(ends, "stablehlo.reduce_window")
     if op is None or len(op.operands) != 2 or not _is_zero(op.operands[1]):
         return None
@@ -233,7 +237,7 @@ def _is_one_place_on(starts: ir.Value, ends: ir.Value, sizes: ir.Value) -> bool:
 
 
 def _is_zero(value: ir.Value) -> bool:
-    """Whether a value is made of a constant zero by broadcasts and slices."""
+    """Whether a value is computed from a constant zero by broadcasts and slices."""
     op = defining_op(value)
     while op is not None and op.name in _COPIES:
         op = defining_op(op.operands[0])

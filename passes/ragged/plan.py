@@ -1,4 +1,5 @@
-"""Which ragged products run in loops over tiles of how many rows, and which stay, and why."""
+"""Plans which ragged products run in loops over tiles, of how many rows, and which stay, and
+why."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _SHORTEST_ELSEWHERE = 64
 _LONGEST = 4096
 
 _KERNELS = 5
-"""What XLA launches for a tile: two slices, the product, the update, the count."""
+"""The kernels that XLA launches for a tile: two slices, the product, the update, the count."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Tiles:
     """A loop over tiles of rows.
 
     Attributes:
-      rows: of one tile.
+      rows: the rows of one tile.
       count: the tiles that any group sizes can need; a loop always does all of them.
       loop_s, dense_s: seconds of the loop and of the dense product, by the roofline.
     """
@@ -51,9 +52,9 @@ class RaggedLoop:
     """A product that runs in a loop.
 
     Attributes:
-      id: of the decision.
-      product: what it computes.
-      tiles: what it runs over.
+      id: the decision's name.
+      product: the product.
+      tiles: the tiles of the loop.
     """
 
     id: str
@@ -127,9 +128,9 @@ def _listed(numbers: list[int]) -> str:
 def plan_products(
     ops: Iterable[ir.Operation], target: Target, *, rows: int = 0, always: bool = False
 ) -> RaggedPlan:
-    """The plan for some operations of a module.
+    """Plans some operations of a module.
 
-    ``rows`` of a tile are given or, with 0, chosen; ``always`` asks for loops where they take
+    ``rows`` of a tile are given or, with 0, chosen; ``always`` requests loops where they take
     longer, too.
     """
     loops: list[RaggedLoop] = []
@@ -150,7 +151,7 @@ def plan_products(
 
 
 def _ragged_product(op: ir.Operation) -> RaggedProduct | None:
-    """The ragged product that an operation makes, if it makes one. Raises NotPossibleError."""
+    """Returns the ragged product that an operation computes, if any. Raises NotPossibleError."""
     if op.name == RAGGED_DOT:
         found: RaggedProduct | None = of_instruction(op)
     elif op.name == "stablehlo.dot_general":
@@ -167,7 +168,7 @@ def _ragged_product(op: ir.Operation) -> RaggedProduct | None:
 
 
 def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
-    """The tiles of least time; with ``rows``, of so many rows each."""
+    """Returns the tiles of least time; with ``rows``, of so many rows each."""
     dense_s = _dense_seconds(product, target.speed)
     shortest = min(_SHORTEST.get(target.platform, _SHORTEST_ELSEWHERE), product.rows)
     lengths = [min(rows, product.rows)] if rows else _lengths(shortest, product.rows)
@@ -184,17 +185,19 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
 
 
 def tile_count(rows: int, groups: int, length: int) -> int:
-    """The most tiles that so many rows take in so many groups, none with rows of two groups."""
+    """Returns the most tiles that so many rows take in so many groups, none with rows of two
+    groups."""
     return (rows + min(groups, rows) * (length - 1)) // length
 
 
 def _tiles_needed(product: RaggedProduct, length: int) -> int:
-    """The most tiles that any sizes take: no place along the prefix shares one with another."""
+    """Returns the most tiles that any sizes take: no place along the prefix shares one with
+    another."""
     return math.prod(product.places) * tile_count(product.rows, product.groups, length)
 
 
 def check_worthwhile(product: RaggedProduct, tiles: Tiles, target: Target) -> None:
-    """Raises NotPossibleError where the program does better without the loop."""
+    """Raises NotPossibleError where the program is better without the loop."""
     if (
         target.platform == "tpu"
         and product.mode is RaggedMode.ROWS
@@ -216,7 +219,8 @@ def _lengths(shortest: int, rows: int) -> list[int]:
 
 
 def _dense_seconds(product: RaggedProduct, speed: Speed) -> float:
-    """What XLA's own takes: each operand of rows is copied once a group, and multiplied whole."""
+    """Returns the time of XLA's own product: each operand of rows is copied once a group, and
+    multiplied whole."""
     rows = [each for each in (product.left, product.right) if each.ragged is not None]
     parts = [each for each in (product.left, product.right) if each.ragged is None]
     copied = sum(packed_bytes(each.shape, each.element) for each in rows) * product.groups
@@ -226,7 +230,7 @@ def _dense_seconds(product: RaggedProduct, speed: Speed) -> float:
 
 
 def _loop_seconds(product: RaggedProduct, speed: Speed, length: int) -> float:
-    """All tiles, one after the other, and the zeros before them."""
+    """Returns the time of all tiles, one after the other, and of the zeros before them."""
     rows = math.prod(product.places) * product.rows
     rows_bytes = sum(
         each.read_bytes / rows for each in (product.left, product.right) if each.ragged is not None

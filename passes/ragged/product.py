@@ -1,4 +1,4 @@
-"""What a ragged product is: two operands, group sizes, and which axes are multiplied how."""
+"""Describes a ragged product: two operands, group sizes, and which axes are multiplied how."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..ir.values import defining_op, element_of, shape_of
 
 
 class RaggedMode(enum.StrEnum):
-    """Which part the ragged axis has in the product."""
+    """The part of the ragged axis in the product."""
 
     ROWS = "rows"
     """Each row is multiplied by the matrix of its group: a layer's result, or its data gradient."""
@@ -31,9 +31,9 @@ class Factor:
     """An operand of the product.
 
     Attributes:
-      value: what is read; slices of it are converted to ``element``.
+      value: the value that is read; slices of it are converted to ``element``.
       element: the type of the elements that are multiplied.
-      contracting, batching: the axes of ``value`` that are, in the order of the other operand's.
+      contracting, batching: those axes of ``value``, in the order of the other operand's.
       ragged: the axis of the rows that are in groups; None in an operand with one part a group.
       group: the axis of the groups; None in an operand of rows.
     """
@@ -51,7 +51,7 @@ class Factor:
 
     @property
     def read_bytes(self) -> float:
-        """Of the whole value."""
+        """Returns the bytes of the whole value."""
         return packed_bytes(self.shape, element_of(self.value))
 
 
@@ -59,12 +59,12 @@ class Factor:
 class Prefix:
     """The axes along which each place has sizes of groups of its own, in the order of the sizes.
 
-    They are the axes of the batch and, behind them, those before the rows of the left operand's
+    They are the axes of the batch and, after them, those before the left operand's rows of the same
     kind: free ones or, where rows are summed over, contracted ones. So ``right`` and ``result`` may
     lack some of the last ones.
 
     Attributes:
-      left, right, result: the axes of the operands and of the result that are these.
+      left, right, result: those axes of the operands and of the result.
     """
 
     left: tuple[int, ...]
@@ -78,10 +78,10 @@ class RaggedProduct:
 
     Attributes:
       op: the operation that makes it, as its one result.
-      left: its rows.
+      left: the operand of rows.
       right: one matrix a group (``RaggedMode.ROWS``), or rows too (``RaggedMode.SUM``).
-      sizes: how many rows each group has, along the last axis. What they leave belongs to no
-        group. Axes before it are those of ``prefix``: each of their places has sizes of its own.
+      sizes: how many rows each group has, along the last axis. Remaining rows belong to no group.
+        Axes before it are those of ``prefix``: each of their places has sizes of its own.
       precision: `precision_config` for the products of tiles, if the program has any.
     """
 
@@ -106,12 +106,13 @@ class RaggedProduct:
 
     @property
     def places(self) -> list[int]:
-        """The axes of the sizes before that of the groups: none where all rows share the sizes."""
+        """Returns the axes of the sizes before that of the groups: none where all rows share the
+        sizes."""
         return shape_of(self.sizes)[:-1]
 
     @property
     def prefix(self) -> Prefix:
-        """The axes that the sizes have before that of the groups."""
+        """Returns the axes that the sizes have before that of the groups."""
         batch = len(self.left.batching)
         if not self.places:
             return Prefix((), (), ())
@@ -132,7 +133,7 @@ class RaggedProduct:
 
     @property
     def matrices(self) -> int:
-        """How many parts there are that belong to one group: of ``right``, or of the result."""
+        """Returns how many parts belong to one group: of ``right``, or of the result."""
         return self.groups * math.prod(self.places[: len(self.left.batching)])
 
     @property
@@ -141,7 +142,7 @@ class RaggedProduct:
 
     @property
     def result_axis(self) -> int:
-        """The axis of the result's rows; where rows are summed, that of the groups."""
+        """Returns the axis of the result's rows; where rows are summed, that of the groups."""
         if self.mode is RaggedMode.SUM:
             return 0
         assert self.left.ragged is not None
@@ -149,7 +150,7 @@ class RaggedProduct:
 
     @property
     def _free_axes(self) -> list[int]:
-        """The axes of the left operand that the result has behind those of the batch."""
+        """Returns the axes of the left operand that the result has after those of the batch."""
         used = {*self.left.batching, *self.left.contracting}
         return [axis for axis in range(len(self.left.shape)) if axis not in used]
 
@@ -159,19 +160,20 @@ class RaggedProduct:
 
     @property
     def flops(self) -> float:
-        """What the product needs: each row meets the matrix of one group."""
+        """Returns the floating-point operations that the product needs: each row meets the matrix
+        of one group."""
         out = math.prod(self.result.shape)
         contracted = math.prod(self.left.shape[axis] for axis in self.left.contracting)
         return 2.0 * out * contracted / (self.groups if self.mode is RaggedMode.SUM else 1)
 
 
 def packed_bytes(shape: list[int], element: ir.Type) -> float:
-    """Of so many elements, those of less than a byte next to each other."""
+    """Returns the bytes of so many elements, packed where they are of less than a byte."""
     return math.prod(shape) * (element_bits(element) or 0) / 8
 
 
 def of_instruction(op: ir.Operation) -> RaggedProduct:
-    """The product that `chlo.ragged_dot` is. Raises NotPossibleError."""
+    """Reads `chlo.ragged_dot` as a product. Raises NotPossibleError."""
     axes = ProductAxes.of(op)
     left, right, sizes = op.operands
     [ragged] = axes.ragged
@@ -202,7 +204,7 @@ def factor(
     ragged: int | None,
     group: int | None = None,
 ) -> Factor:
-    """An operand; where it is a conversion, what is converted: tiles are, each by itself."""
+    """Returns an operand, before its conversion if it is one: each tile is converted by itself."""
     element = element_of(value)
     op = defining_op(value)
     if op is not None and op.name == "stablehlo.convert":
@@ -211,7 +213,8 @@ def factor(
 
 
 def sizes_of_all(sizes: ir.Value) -> ir.Value:
-    """The vector of sizes where all places have the same ones, as JAX repeats it for CPUs."""
+    """Returns the vector of sizes where all places have the same ones, as JAX repeats it for
+    CPUs."""
     op = defining_op(sizes)
     type_ = ir.RankedTensorType(sizes.type)
     if op is None or op.name != "stablehlo.broadcast_in_dim" or type_.rank == 1:
@@ -223,7 +226,7 @@ def sizes_of_all(sizes: ir.Value) -> ir.Value:
 
 
 def checked(product: RaggedProduct) -> RaggedProduct:
-    """The product, if its shapes allow tiles. Raises NotPossibleError."""
+    """Returns the product, if its shapes allow tiles. Raises NotPossibleError."""
     types = [product.left.value.type, product.right.value.type, product.sizes.type, product.result]
     if not all(ir.RankedTensorType(type_).has_static_shape for type_ in types):
         raise NotPossibleError("a dimension of it is dynamic")
@@ -241,7 +244,7 @@ _PRECISIONS = ("DEFAULT", "HIGHEST", "HIGH")
 
 
 def _precision(op: ir.Operation) -> ir.Attribute | None:
-    """CHLO's own attribute of precisions as StableHLO's."""
+    """Returns CHLO's own attribute of precisions as StableHLO's."""
     if "precision_config" not in op.attributes:
         return None
     names = [

@@ -1,14 +1,14 @@
 """Writes a ragged product as a loop over tiles of rows, each of one group.
 
-Each group has its own tiles, so that a tile never has rows of two. How many tiles there are depends
-on the sizes of the groups; the loop runs as often as any sizes could need, and tiles that are too
-many have no rows. A loop of a dynamic count would have the host wait for the device, and be kept
-out of graphs. The table of the tiles is computed once, before the loop.
+Each group has its own tiles, so that a tile never has rows of two. The number of tiles depends on
+the sizes of the groups; the loop runs as often as any sizes could need, and excess tiles have no
+rows. With a dynamic trip count the host would wait for the device, and graphs could not hold the
+loop. The table of the tiles is computed once, before the loop.
 
-The loop makes a product, or what alone is made of it and costs the loop nothing. The gradient of a
-weight is often added to a sum, as those of microbatches are: the loop begins with that sum instead
-of zeros. In a batch JAX makes it with the groups first, and puts them behind the batch then: the
-loop writes each matrix where it belongs.
+The loop computes a product, or its only reader if that costs the loop nothing. The gradient of a
+weight is often added to a sum, e.g. over microbatches: the loop begins with that sum instead of
+zeros. In a batch JAX computes it with the groups first, and then moves them after the batch: the
+loop writes each matrix to its final place.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .product import Factor, RaggedMode, RaggedProduct
 
 
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
-    """Replaces the operation that makes the product; what it read is left to be erased.
+    """Replaces the operation that makes the product; its operands are left to be erased.
 
-    With it goes what alone reads it and the loop can do as well (`destination_of`).
+    Its only reader is replaced too if the loop can do its work (`destination_of`).
     """
     destination = destination_of(product)
     with ir.InsertionPoint(product.op), product.op.location:
@@ -61,9 +61,9 @@ class _Tile:
     """The scalars of one tile, from the table of all.
 
     Attributes:
-      places: where it is along the axes of the product's prefix.
+      places: its place along the axes of the product's prefix.
       start: its first row; the last tiles begin so early that they end with the rows.
-      low, high: which of its rows are the group's and not done by another tile.
+      low, high: which of its rows belong to the group and not to another tile.
       is_first: whether the group has no tile before it.
     """
 
@@ -83,9 +83,10 @@ class _Loop:
         self._left, self._right = _narrowed(product.left, product.right)
         self._prefix = product.prefix
         self._wide = sum_element(product.result.element_type)
-        """What the sums of a group are added up in."""
+        """The type in which the sums of a group are added up."""
         sums = product.mode is RaggedMode.SUM
-        # What is summed at several places comes back to a group: all of it waits in wide sums.
+        # Where several places are summed, a group has tiles again later: all of it is carried in
+        # wide sums.
         comes_back = len(self._prefix.left) > len(self._prefix.result)
         made = destination.type
         self._out = typed(made, element=self._wide) if sums and comes_back else made
@@ -109,7 +110,7 @@ class _Loop:
         return converted(made, product.result.element_type)
 
     def _rows(self, tile: _Tile, out: ir.Value) -> ir.Value:
-        """The result with the rows of a tile; the rest of the tile is left as it is."""
+        """Returns the result with the rows of a tile; the rest of the tile is unchanged."""
         axis, length = self._product.result_axis, self._tiles.rows
         own = Box({**_places(self._prefix.result, tile), axis: (tile.start, length)})
         type_ = own.type_in(self._out)
@@ -121,11 +122,11 @@ class _Loop:
         return own.update(out, stablehlo.select(kept, made, before))
 
     def _sums(self, tile: _Tile, out: ir.Value, *sums: ir.Value) -> list[ir.Value]:
-        """The result with what the group's tiles come to so far.
+        """Returns the result with the partial sum of the group's tiles.
 
-        Where it has fewer bits than sums want, that is carried beside it for one group.
+        Where it has fewer bits than sums need, the sum is carried in addition for one group.
         """
-        # Rows of others are zeros in both operands: what is not finite stays where it is.
+        # Rows of others are zeros in both operands, so that non-finite ones do not spread.
         left, right = (
             _or_zero(self._slice_rows(each, axes, tile), tile, each.ragged)
             for each, axes in (
@@ -148,7 +149,7 @@ class _Loop:
         return [own.update(out, after), total]
 
     def _part_type(self) -> ir.RankedTensorType:
-        """What the result has of one group, as it is added up."""
+        """Returns the type of the part of one group in the result, as it is added up."""
         shape = list(self._product.result.shape)
         for axis in self._prefix.result:
             shape[axis] = 1
@@ -180,7 +181,7 @@ class _Loop:
 
 
 def _narrowed(left: Factor, right: Factor) -> tuple[Factor, Factor]:
-    """Both operands as they are before they were widened alike, where products are exact so.
+    """Returns both operands before they were widened alike, where their products are exact.
 
     JAX widens bfloat16 for GPUs. A product of two such numbers is a float32, so that matrix units
     that take bfloat16 and add up in float32 give no less.
@@ -194,7 +195,7 @@ def _narrowed(left: Factor, right: Factor) -> tuple[Factor, Factor]:
 
 
 def _tile(table: TileTable, count: ir.Value) -> _Tile:
-    """The row of the table at the loop's counter."""
+    """Returns the row of the table at the loop's counter."""
 
     def at_counter(column: ir.Value) -> ir.Value:
         return reshaped(Box({0: (count, 1)}).slice(column), [])
@@ -206,12 +207,12 @@ def _tile(table: TileTable, count: ir.Value) -> _Tile:
 
 
 def _places(axes: Sequence[int], tile: _Tile) -> dict[int, tuple[ir.Value, int]]:
-    """Of each axis of a prefix, which may lack the last ones, the one place of a tile."""
+    """Returns the place of a tile on each axis of a prefix, which may lack the last ones."""
     return {axis: (place, 1) for axis, place in zip(axes, tile.places, strict=False)}
 
 
 def _own_rows(tile: _Tile, length: int, shape: list[int], axis: int) -> ir.Value:
-    """Which elements of a tile are in rows of its group, as booleans of a shape."""
+    """Returns which elements of a tile are in rows of its group, as booleans of a shape."""
     numbers = iota([length], 0)
     low, high = (broadcast(each, [length], []) for each in (tile.low, tile.high))
     own = stablehlo.and_(compare(numbers, low, "GE"), compare(numbers, high, "LT"))
@@ -219,7 +220,7 @@ def _own_rows(tile: _Tile, length: int, shape: list[int], axis: int) -> ir.Value
 
 
 def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
-    """The rows of a tile, with zeros for those that are not of its group."""
+    """Returns the rows of a tile, with zeros for those that are not of its group."""
     shape = shape_of(rows)
     assert axis is not None
     own = _own_rows(tile, shape[axis], shape, axis)
@@ -227,17 +228,17 @@ def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
 
 
 def _without(axes: Sequence[int], gone: int | None) -> list[int]:
-    """The axes of a value as they are called once one of its axes is gone."""
+    """Renumbers the axes of a value after one of its axes is removed."""
     return [axis - 1 if gone is not None and axis > gone else axis for axis in axes]
 
 
 @dataclass(frozen=True)
 class TileTable:
-    """By tile, in vectors of int32, the last one of booleans.
+    """The tiles, in vectors of int32, the last one of booleans.
 
     Attributes:
-      places: where it is along each axis that the sizes have before that of the groups.
-      starts: its first row.
+      places: the place along each axis that the sizes have before that of the groups.
+      starts: the first row of each tile.
       lows, highs: which of its rows, counted from its first one, are its own: from low on, below
         high. In a tile that is not needed high is no more than low.
       is_first: whether it is the first of its group, at its place.
@@ -252,11 +253,11 @@ class TileTable:
 
 
 def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable:
-    """Tiles of ``length`` rows, ``count`` in all, for groups of these sizes, one after the other.
+    """Returns tiles of ``length`` rows, ``count`` in all, for groups of these sizes, in order.
 
-    Where the sizes have axes before that of the groups, each place along them has as many tiles as
-    any other. Rows behind the last group are in no tile. Sizes below zero count as none, and groups
-    end where the rows end.
+    Where the sizes have axes before that of the groups, each place along them has equally many
+    tiles. Rows after the last group are in no tile. Sizes below zero count as none, and groups end
+    where the rows end.
     """
     *places, groups = shape_of(sizes)
     by_group, by_tile = [*places, groups], [*places, count // math.prod(places)]
@@ -271,7 +272,7 @@ def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable
     first_tiles = _sums_before(tiles)
 
     numbers = iota(by_tile, axis)
-    # A tile that is too many is of the last group that has one: there it changes nothing.
+    # An excess tile is of the last group that has one: there it changes nothing.
     past = compare(
         _along(stablehlo.add(first_tiles, tiles), both, without=axis),
         _along(numbers, both, without=axis + 1),
@@ -304,7 +305,8 @@ def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable
 
 
 def _clamped(sizes: ir.Value, most: int) -> ir.Value:
-    """Sizes from 0 to a number. Where they have more bits than it takes they are cut first."""
+    """Clamps sizes from 0 to a number. Where they have more bits than it takes they are cut
+    first."""
     count = counter_type().element_type
     if ir.IntegerType(element_of(sizes)).width < COUNTER_BITS:
         sizes = converted(sizes, count)
@@ -318,12 +320,12 @@ def _all(shape: list[int], number: int) -> ir.Value:
 
 
 def _along(values: ir.Value, shape: list[int], *, without: int) -> ir.Value:
-    """Values repeated along the one axis of a shape that they lack."""
+    """Returns values repeated along the one axis of a shape that they lack."""
     return broadcast(values, shape, [axis for axis in range(len(shape)) if axis != without])
 
 
 def _flat(values: ir.Value) -> ir.Value:
-    """All values as a vector."""
+    """Returns all values as a vector."""
     return reshaped(values, [math.prod(shape_of(values))])
 
 
@@ -333,7 +335,8 @@ def _where(mask: ir.Value, number: int) -> ir.Value:
 
 
 def _sums_before(values: ir.Value) -> ir.Value:
-    """Along the last axis, the sum of what is before: a product with a triangle, of few groups."""
+    """Returns the exclusive cumulative sum along the last axis: a product with a triangle, of few
+    groups."""
     *places, length = shape_of(values)
     shape, axis = [*places, length, length], len(places)
     before = compare(iota(shape, axis + 1), iota(shape, axis), "LT")
@@ -341,24 +344,23 @@ def _sums_before(values: ir.Value) -> ir.Value:
 
 
 def _sum(values: ir.Value) -> ir.Value:
-    """Along the last axis."""
+    """Returns the sum along the last axis."""
     return reduce(values, [len(shape_of(values)) - 1], counter(0), stablehlo.add)
 
 
 def _maximum(values: ir.Value) -> ir.Value:
-    """The greatest along the last axis of numbers that are no less than zero."""
+    """Returns the greatest along the last axis of numbers that are no less than zero."""
     return reduce(values, [len(shape_of(values)) - 1], counter(0), stablehlo.maximum)
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a loop's result goes.
+    """The value that a loop computes, and its form.
 
     Attributes:
-      ops: the product and what is made of it, one behind the other; the loop makes the last one's
-        result.
-      axes: which axis of that each axis of the product is.
-      start: what the loop adds to; None for zeros.
+      ops: the product and the operations on it, in order; the loop computes the last one's result.
+      axes: the axis of that result for each axis of the product.
+      start: the value to which the loop adds; None for zeros.
     """
 
     ops: tuple[ir.Operation, ...]
@@ -371,7 +373,7 @@ class Destination:
 
 
 def destination_of(product: RaggedProduct) -> Destination:
-    """What a loop makes in place of a product."""
+    """Finds the value that a loop computes instead of a product."""
     op = product.op
     found = Destination((op,), tuple(range(product.result.rank)))
     if product.mode is RaggedMode.ROWS:
@@ -381,7 +383,7 @@ def destination_of(product: RaggedProduct) -> Destination:
         axes = _after_transpose(product, transpose)
         found = found if axes is None else Destination((op, transpose), axes)
     addition = _only_reader(found.ops[-1], "stablehlo.add", [])
-    # Sums that are carried beside a narrower result are rounded into it, not added to it.
+    # Sums that are carried besides a narrower result are rounded into it, not added to it.
     if addition is None or sum_element(product.result.element_type) != product.result.element_type:
         return found
     start = _added(addition, found.ops[-1].results[0])
@@ -391,7 +393,7 @@ def destination_of(product: RaggedProduct) -> Destination:
 
 
 def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Operation | None:
-    """The operation of that name, in the same block, that alone reads what another one makes.
+    """Returns the operation of that name, in the same block, that alone reads another one's result.
 
     None where it has more attributes than these: they would be lost.
     """
@@ -402,7 +404,8 @@ def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Opera
 
 
 def _after_transpose(product: RaggedProduct, transpose: ir.Operation) -> tuple[int, ...] | None:
-    """Where a transpose puts each axis; None unless the matrix of a group stays in one piece."""
+    """Returns where a transpose moves each axis; None unless the matrix of a group stays
+    contiguous."""
     permutation = walk.integers(transpose, "permutation")
     shape = [product.result.shape[axis] for axis in permutation]
     if transpose.results[0].type != ir.RankedTensorType.get(shape, product.result.element_type):
