@@ -11,12 +11,13 @@ docs/passes.md has the same list. A mistaken spec raises `hloom.SpecError` at on
 The same spec goes into `JAX_HLOOM=...`, `jax.config.update("jax_hloom", ...)`, and
 `jax.jit(..., compiler_options={"hloom": ...})`, which wins over the others.
 
-What the author of a pass needs is here too, e.g. `hloom.passes.Pass` and `hloom.passes.option`:
+The names that the author of a pass needs are here too, e.g. `hloom.passes.Pass` and
+`hloom.passes.option`:
 docs/write-a-pass.md makes one.
 """
 
-# Loaded when it is asked for: `import hloom` loads this package, and a process that sets no flag
-# must not pay for the MLIR bindings, numpy or scipy.
+# Loaded on demand: `import hloom` loads this package, and a process that sets no flag must not pay
+# for the MLIR bindings, numpy or scipy.
 
 from __future__ import annotations
 

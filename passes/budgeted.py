@@ -1,7 +1,7 @@
-"""Passes that hold a budget of memory: which attempt is used, and what a user is told of a miss.
+"""Passes that hold a budget of memory: the choice of the attempt, and the messages about a miss.
 
-Beside `framework.feedback`, whose loop drives them. A pass says when another attempt may be better,
-and what only it knows of a budget that does not hold.
+`framework.feedback` has the loop that drives them. A pass says when another attempt may be better,
+and has its own remarks on a budget that does not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .ir import walk
 from .ir.ops import facts_of
 
 INDISTINCT = 1.02
-"""Memory that differs by less than this factor is the same to the model."""
+"""Memory that differs by less than this factor is equal to the model."""
 
 _UNMEASURED = (
     "XLA does not tell what memory the program takes here, so that it is not known whether the "
@@ -37,14 +37,14 @@ _UNMEASURED = (
 
 
 class BudgetedPass(MeasuredPass[Record]):
-    """A pass that holds a budget, or does what it is told without one."""
+    """A pass that holds a budget, or follows its other options without one."""
 
     budget: Budget | None
-    """What is to hold; a subclass declares it with `option`."""
+    """The budget to hold; a subclass declares it with `option`."""
 
     @property
     def bound(self) -> Budget | None:
-        """What is to hold; None where the pass is told what to do."""
+        """Returns the budget to hold; None where other options decide."""
         return self.budget
 
     @property
@@ -57,7 +57,8 @@ class BudgetedPass(MeasuredPass[Record]):
         target: Target,
         around_bytes: int | None = None,
     ) -> int | None:
-        """Bytes of temporary memory that the budget leaves; None where nothing is known to bound.
+        """Returns the bytes of temporary memory that the budget leaves; None where the memory that
+        it bounds is unknown.
 
         ``around_bytes`` are arguments and results by the model, where nothing was measured yet.
         """
@@ -105,7 +106,7 @@ class BudgetedPass(MeasuredPass[Record]):
         module, percent = module_of_best(), budget.percent
         if percent is not None and not may_have_gradient(module):
             return None
-        # Programs that initialize or evaluate something small: of many in a process one is told of.
+        # Programs that initialize or evaluate something small: one message for many in a process.
         is_aside = not any(facts_of(op.name).is_product for op in walk.operations(module.operation))
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, least_bytes(attempts) + around, limit_bytes + around)
@@ -120,21 +121,21 @@ class BudgetedPass(MeasuredPass[Record]):
     def remarks(
         self, attempts: Sequence[Attempt[Record]], best: int, module: ir.Module, target: Target
     ) -> tuple[str, str]:
-        """What the user is told of a missed budget behind the floor, and at the end.
+        """Returns the messages to the user about a missed budget: after the floor, and at the end.
 
-        ``module`` is what the best attempt made.
+        ``module`` is the module after the best attempt.
         """
         return "", ""
 
 
 def least_bytes(attempts: Sequence[Attempt[Record]]) -> int:
-    """The least temporary memory of attempts that were compiled; of all, where none was."""
+    """Returns the least temporary memory of attempts that were compiled; of all, if none was."""
     compiled = [each.temp_bytes for each in attempts if not each.is_refused]
     return min(compiled or (each.temp_bytes for each in attempts))
 
 
 def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
-    """A sentence for the user whose budget cannot be met.
+    """Returns a sentence for the user whose budget cannot be met.
 
     Args:
       percent: the budget as a share of the program's temporary memory; None if it is a bound on the

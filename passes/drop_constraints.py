@@ -1,9 +1,9 @@
 """Drop the sharding constraints that say what Shardy's propagation says anyway.
 
-On a mesh of explicit axes, which is what ``jax.make_mesh`` makes, JAX writes a constraint behind
-every operation, constants and the stacks of scans included. Most of them change nothing, but stand
-between what analyses of loops and of dimensions look for. On a mesh of automatic axes a program
-has none of them.
+On a mesh of explicit axes, which ``jax.make_mesh`` makes, JAX writes a constraint after every
+operation, constants and the stacks of scans included. Most of them change nothing, but separate
+operations that analyses of loops and of dimensions match together. On a mesh of automatic axes a
+program has none of them.
 
 Before::
 
@@ -18,9 +18,10 @@ After::
       %0 = stablehlo.tanh %x : tensor<8x4xf32>
       %2 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x4xf32>
 
-What is dropped is proved: without it propagation, run on a clone, satisfies each constraint that is
-dropped, and places the program's results as before. A constraint that moves data stays. So does one
-that leaves a sum to be done, one that names a single device, and one in a function that is called.
+Each dropped constraint is proved redundant: without it propagation, run on a clone, satisfies each
+constraint that is dropped, and shards the program's results as before. A constraint that moves data
+stays. So does one that leaves a sum to be done, one that names a single device, and one in a
+function that is called.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .ir.erase import replace
 
 @dataclass(frozen=True)
 class DropConstraintsPlan(PlanBase):
-    """The constraints to drop, of how many there are."""
+    """The constraints to drop, and the number of all constraints."""
 
     dropped: tuple[ir.Operation, ...]
     count: int

@@ -3,13 +3,13 @@
 ``fit`` holds a budget as `remat` does, and has more moves than to recompute:
 
 - ``recompute``: values are computed again instead of kept (`remat`);
-- ``undo-checkpoint``: what a user's ``jax.checkpoint`` computes again is stored, as far as there is
-  room: this takes time away;
-- ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
+- ``undo-checkpoint``: values that a user's ``jax.checkpoint`` recomputes are stored, as far as
+  there is memory: this takes time away;
+- ``chunk``: operations on the largest values run in chunks (`one-hot`, `chunk`);
 - ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
 - ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; neither this
-  nor the one before in front of `pipeline`, which takes whole loops;
-- ``offload``: what a loop stacks for the backward pass lies in the host's memory;
+  nor the one before it runs before `pipeline`, which takes whole loops;
+- ``offload``: stacks that a loop writes for the backward pass are stored in the host's memory;
 - ``accumulate``: the step runs in microbatches;
 - ``ragged``: products of rows in groups run in loops over tiles of rows.
 
@@ -37,8 +37,9 @@ After::
     }
     %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
 
-The plan names the moves in the spelling of a spec, here ``chunk``. What is recomputed behind them
-has none: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches what is recomputed again.
+The plan names the moves in the spelling of a spec, here ``chunk``. The recomputation after them has
+no such spelling: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches the recomputation
+again.
 """
 
 from __future__ import annotations
@@ -85,13 +86,13 @@ class Fit(PlannedPass):
     )
 
     taking_loops: str = in_context("")
-    """The passes behind that take whole loops, with which steps are priced."""
+    """The later passes that take whole loops, with which steps are priced."""
 
     also: str = in_context("")
-    """A move beside `moves`: of a pass in front, what it leaves since that takes more time."""
+    """A move besides `moves`: the loops that an earlier pass leaves since they take more time."""
 
     def in_front_of(self, later: Pass) -> Pass:
-        """Without the moves of loops where a pass follows that takes whole loops."""
+        """Returns the pass without the moves of loops if a later pass takes whole loops."""
         if not later.takes_whole_loops:
             return self
         moves = Words(tuple(move for move in self.moves if move not in OF_LOOPS))
@@ -99,7 +100,8 @@ class Fit(PlannedPass):
         return replace(self, moves=moves or self.moves, taking_loops=taking_loops)
 
     def behind(self, earlier: Pass) -> Pass:
-        """With the loops that `ragged` in front leaves since they take more time."""
+        """Returns the pass with the loops that an earlier `ragged` leaves since they take more
+        time."""
         if earlier.name != Ragged.name or Ragged.name in self.moves:
             return self
         return replace(self, also=Ragged.name)

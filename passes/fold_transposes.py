@@ -1,7 +1,7 @@
 """Read and write matrices of products as they lie, instead of transposing them.
 
 ``x @ w.T`` is a transpose of the weights and a product; its gradient is a product and a transpose.
-XLA makes one kernel of both. A loop around the product would carry the transposed copy, though.
+XLA fuses both into one kernel. A loop around the product would carry the transposed copy, though.
 
 Before::
 
@@ -15,11 +15,11 @@ After::
     %1 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
     %3 = stablehlo.dot_general %g, %x, contracting_dims = [0] x [0]
 
-An operand is read as it lies where the axes that the product keeps stay in their order, a result is
-written transposed where that only swaps the axes of both operands. Conversions between the product
-and the transpose are done beside it. Transposes of transposes become one, or none. Products with
-attributes beside dimension numbers and precision stay. The numbers are the same.
-Source: XLA's ``TransposeFolding`` does this to the HLO.
+An operand is read untransposed where the axes that the product keeps stay in their order, a result
+is written transposed where that only swaps the axes of both operands. Conversions between the
+product and the transpose are kept. Transposes of transposes become one, or none. Products with
+attributes besides dimension numbers and precision stay. The numbers are the same. Source: XLA's
+``TransposeFolding`` does this to the HLO.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Transposed:
-    """A value as what it is a transpose of: axis i of it is axis ``axes[i]`` of the source."""
+    """A value as a transpose of its source: axis i of it is axis ``axes[i]`` of the source."""
 
     source: ir.Value
     axes: Axes
     converts: tuple[ir.Operation, ...] = ()
-    """What it is converted by, the first one first."""
+    """The conversions of the value, the first one first."""
 
     @property
     def is_same(self) -> bool:
@@ -65,13 +65,14 @@ class _Transposed:
 
 @dataclass(frozen=True)
 class FoldTransposesPlan(PlanBase):
-    """What is read, written and made of something else.
+    """The operands, results and transposes to replace.
 
     Attributes:
-      operands: products, each with the number of an operand and what it is a transpose of.
-      results: transposes, each with the product whose operands are swapped instead, and with what
-        the result is converted by.
-      merged: transposes of transposes, each with what it is one of, or the same as.
+      operands: products, each with the number of an operand and the transpose that it is.
+      results: transposes, each with the product whose operands are swapped instead, and with the
+        conversions of the result.
+      merged: transposes of transposes, each with the single transpose, or the value, that it
+        equals.
     """
 
     operands: tuple[tuple[ir.Operation, int, _Transposed], ...]
@@ -127,7 +128,7 @@ class FoldTransposes(Pass):
 
     def apply(self, plan: FoldTransposesPlan) -> None:
         freed: list[ir.Value] = []
-        """Results of what may be read by nothing any more."""
+        """Results that may have no reader any more."""
         for op, number, found in plan.operands:
             freed.append(op.operands[number])
             _read(op, number, found)
@@ -146,7 +147,7 @@ def _is_plain(op: ir.Operation, *known: str) -> bool:
 
 
 def _source(value: ir.Value, *, through_converts: bool) -> _Transposed:
-    """What a value is a transpose of, as far back as there are transposes."""
+    """Returns the source of a value through all transposes before it."""
     axes: Axes = tuple(range(ir.RankedTensorType(value.type).rank))
     converts: list[ir.Operation] = []
     found = _Transposed(value, axes)
@@ -166,7 +167,7 @@ def _source(value: ir.Value, *, through_converts: bool) -> _Transposed:
 
 
 def _operand(op: ir.Operation, number: int) -> _Transposed | None:
-    """What an operand of a product is to be read from; None where it stays."""
+    """Returns the transpose through which an operand of a product is read; None where it stays."""
     value = op.operands[number]
     found = _source(value, through_converts=True)
     if found.source == value:
@@ -177,7 +178,8 @@ def _operand(op: ir.Operation, number: int) -> _Transposed | None:
 
 
 def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
-    """The product that a transpose is of, if nothing else reads it, and it only swaps operands."""
+    """Returns the product that is transposed, if it has no other reader, and its operands are only
+    swapped."""
     if all(use.owner.operation.name == _TRANSPOSE for use in transpose.results[0].uses):
         return None  # merged, or unused
     value = transpose.operands[0]
@@ -195,7 +197,7 @@ def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operati
 
 
 def _swapped(product: ir.Operation) -> list[int]:
-    """The permutation of a product's axes that swapping its operands is."""
+    """Returns the permutation of a product's axes that equals swapping its operands."""
     axes = ProductAxes.of(product).left
     rank = len(shape_of(product.results[0]))
     first, right = len(axes.batch), len(axes.batch) + len(axes.free)
@@ -203,7 +205,7 @@ def _swapped(product: ir.Operation) -> list[int]:
 
 
 def _read(op: ir.Operation, number: int, found: _Transposed) -> None:
-    """Makes a product read an operand from what that is a transpose of."""
+    """Makes a product read an operand from the transpose's source."""
     op.operands[number] = _converted(found.source, found.converts, op)
     axes = ProductAxes.of(op)
     if number:
@@ -216,7 +218,7 @@ def _read(op: ir.Operation, number: int, found: _Transposed) -> None:
 def _write_swapped(
     transpose: ir.Operation, product: ir.Operation, converts: Sequence[ir.Operation]
 ) -> None:
-    """Puts the product with swapped operands, and what converts it, in place of a transpose."""
+    """Replaces a transpose by the product with swapped operands, and its conversions."""
     axes = ProductAxes.of(product)
     type_ = typed(product.results[0], shape_of(transpose.results[0]))
     numbers: dict[str, ir.Attribute] = {_NUMBERS: ProductAxes(axes.right, axes.left).numbers}
@@ -229,7 +231,7 @@ def _write_swapped(
 
 
 def _converted(value: ir.Value, converts: Sequence[ir.Operation], before: ir.Operation) -> ir.Value:
-    """A value converted as another one was."""
+    """Returns a value converted as another one was."""
     for convert in converts:
         type_ = typed(value, element=element_of(convert.results[0]))
         with convert.location, ir.InsertionPoint(before):
@@ -246,7 +248,7 @@ def _merge(transpose: ir.Operation, found: _Transposed) -> None:
 
 
 def _erase_unused(values: Sequence[ir.Value]) -> None:
-    """Erases transposes, conversions and products behind values where nothing reads them."""
+    """Erases transposes, conversions and products from values back, where they have no readers."""
     makers = (defining_op(value) for value in values)
     erase_unread(
         (maker for maker in makers if maker is not None),

@@ -1,9 +1,8 @@
 """Take constants out of optimization barriers and out of loop carries, so that XLA can fold them.
 
-``jax.checkpoint`` passes everything that its function reads through an optimization barrier,
-including constants that JAX hoisted into its arguments. XLA cannot fold a mask behind a barrier and
-keeps it in memory for the whole program. A scan carries such a constant through the loop in a
-buffer.
+``jax.checkpoint`` passes all operands of its function through an optimization barrier, including
+constants that JAX hoisted into its arguments. XLA cannot fold a mask after a barrier and keeps it
+in memory for the whole program. A scan carries such a constant through the loop in a buffer.
 
 Before::
 
@@ -22,9 +21,9 @@ including one that enters a loop as an invariant carry. A constant carry of at l
 is replaced by clones of its operations in the loop's body. XLA sinks smaller ones itself. A barrier
 without operands left is erased.
 
-An invariant carry of that size is made in the body as well where light work makes it of values that
-take at most a sixteenth of it, which the loop then carries in its place: a mask of padding and
-causality, for all heads, of one bit a token. It stays where a loop in the body reads it.
+An invariant carry of that size is computed in the body as well where light work computes it from
+values that take at most a sixteenth of it, which the loop then carries instead: a mask of padding
+and causality, for all heads, from one bit a token. It stays where a loop in the body reads it.
 
 Source: ``jax.checkpoint(prevent_cse=…)`` of jax 0.10 passes hoisted constants outside its barrier
 in the tuple form only; XLA's ``while-loop-constant-sinking`` sinks broadcasts of constants only.
@@ -63,12 +62,12 @@ from .ir.values import is_read
 from .ir.while_rewriter import Replacements, WhileRewriter
 
 _SMALLER = 16
-"""A carry is made in the loop where what it is made of takes at most one part of so many."""
+"""A carry is computed in the loop where its sources take at most one part of so many."""
 
 
 @dataclass(frozen=True)
 class FreedCarry:
-    """A loop carry that is made of constants, or of small values: its number, and how."""
+    """A loop carry that is computed from constants, or from small values: its number, and how."""
 
     number: int
     chain: LightChain
@@ -165,8 +164,8 @@ class FreeConstants(Pass):
     def _of_small_values(
         self, loop: ir.Operation, number: int, constants: ConstantValues
     ) -> LightChain | None:
-        """How an invariant carry is made of values that take a small part of it; None where it is
-        not. One that a loop inside reads stays: there it would be carried again.
+        """Returns how an invariant carry is computed from values that take a small part of it; None
+        where it is not. One that a loop inside reads stays: there it would be carried again.
         """
         argument = loop.regions[1].blocks[0].arguments[number]
         if equal_value(argument) is None:
@@ -176,7 +175,8 @@ class FreeConstants(Pass):
         return self._chain_of_small(loop.operands[number], constants)
 
     def _chain_of_small(self, value: ir.Value, constants: ConstantValues) -> LightChain | None:
-        """Light work on values that take a small part of this one, as far back as they shrink."""
+        """Returns light work on values that take a small part of this one, as far back as they
+        shrink."""
         size_bytes = tensor_bytes(value.type) or 0
         if size_bytes < self.min_bytes:
             return None
@@ -205,9 +205,9 @@ class FreeConstants(Pass):
 def _free_carries(
     loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replacements
 ) -> None:
-    """Clones what makes each carry to the start of the loop's body and drops the carry.
+    """Clones the producers of each carry to the start of the loop's body and drops the carry.
 
-    What that reads is carried in its place.
+    Their operands are carried instead.
     """
     edit = WhileRewriter(loop)
     start = ir.InsertionPoint(edit.body.operations[0])
@@ -233,7 +233,7 @@ def _free_carries(
 
 
 def _clone_of(value: ir.Value, clones: Mapping[ir.Value, ir.Value]) -> ir.Value:
-    """What stands in the loop for a value; a constant may have come through other loops."""
+    """Returns a value's replacement in the loop; a constant may have come through other loops."""
     found = clones.get(before_barriers(value))
     return clones[made_value(value)] if found is None else found
 

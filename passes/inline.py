@@ -27,8 +27,8 @@ After::
 A call stays if it has attributes beside the callee (``mhlo.frontend_attributes`` such as
 ``inlineable = "false"``), or if its callee has attributes of its own (``no_inline``, a sharding on
 an argument), is a declaration, has several blocks, or takes part in a recursion.
-The name of an inlined operation is the name of the call followed by its own name, and its call
-stack goes on with that of the call, as XLA's inliner has both.
+The location name of an inlined operation is the name of the call followed by its own name, and its
+call stack continues with that of the call, as XLA's inliner has both.
 Source: XLA's ``CallInliner`` inlines the same calls in the HLO, so XLA loses no information.
 """
 
@@ -134,7 +134,8 @@ def _relocate(op: ir.Operation, caller: str, call: ir.Location) -> None:
 def _callees_first(
     functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]
 ) -> list[str]:
-    """Function names, every callee before its callers, without the members of call cycles."""
+    """Returns function names, every callee before its callers, without the members of call
+    cycles."""
     order: list[str] = []
     state: dict[str, bool] = {}
 
@@ -174,10 +175,10 @@ def _is_inlinable(function: ir.Operation) -> bool:
 def _unreferenced(
     module: ir.Module, functions: dict[str, ir.Operation], inlined: set[ir.Operation]
 ) -> tuple[ir.Operation, ...]:
-    """Private functions that have no user once the planned calls are inlined."""
+    """Returns private functions that have no user once the planned calls are inlined."""
     kept = {name for name, function in functions.items() if walk.is_public(function)}
     if len(kept) == len(functions):
-        return ()  # as of every program whose calls are inlined
+        return ()  # as for every program whose calls are inlined
     seen: dict[ir.Attribute, frozenset[str]] = {}
     for view in module.body.operations:
         if view.operation.name != "func.func":
@@ -206,7 +207,7 @@ _WITHOUT_SYMBOLS = (
 
 
 def _symbols(op: ir.Operation, seen: dict[ir.Attribute, frozenset[str]]) -> set[str]:
-    """The names of all symbols in an operation's attributes, nested ones included.
+    """Returns the names of all symbols in an operation's attributes, nested ones included.
 
     ``seen`` caches the names by attribute.
     """

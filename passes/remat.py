@@ -6,9 +6,9 @@ that are saved. Which values to save is a minimum vertex cut, solved for each wi
 backward pass of a straight-line block, and for the bodies of ``lax.scan`` loops that read what
 others stack, together with the scans inside them.
 
-Where in straight-line code the backward pass begins is told by live ranges: at the *border*, across
-which the most bytes are alive. A program with one gradient inside another, or with several, has
-several borders, and one without any gradient may have one, too.
+In straight-line code live ranges show where the backward pass begins: at the *border*, across which
+the most bytes are live. A program with one gradient inside another, or with several, has several
+borders, and one without any gradient may have one, too.
 
 Without a budget only cheap work is recomputed (elementwise operations, broadcasts, conversions,
 transposes, slices, reductions), and only if that saves memory.
@@ -32,8 +32,8 @@ After::
 With a budget all pure work may be recomputed: matrix products, convolutions, gathers, sorts, whole
 loops; never a collective, a custom call or an operation with a side effect. A sharding constraint,
 where XLA's partitioner may insert a collective, is recomputed only if its operand provably has that
-sharding already, or if it gathers a layer's parameters. What devices exchange again, sums of
-products and gathers, counts by the links of the target. Of the plans whose memory is within the
+sharding already, or if it gathers a layer's parameters. Repeated exchanges of devices, sums of
+products and gathers, count by the links of the target. Of the plans whose memory is within the
 budget, by a model of the target and of XLA, the pass takes the one that adds the least time; a
 second of cheap work counts one sixteenth.
 With a tight budget::
@@ -46,34 +46,34 @@ With a tight budget::
 XLA's memory figure for the compiled plan then corrects the model. Another plan is compiled if the
 budget is exceeded, or if another plan promises to meet it in less added time. If no plan meets the
 budget, the pass takes the one with the least memory, and a warning lists what is in memory at its
-peak and why the pass did not recompute more. A budget given as a share does not bound programs
-that have neither a matrix product nor a backward pass, such as initializers, and nobody is warned
-of one without a backward pass, such as an evaluation, that misses its share.
+peak and why the pass did not recompute more. A budget given as a share does not bound programs that
+have neither a matrix product nor a backward pass, such as initializers, and there is no warning for
+a program without a backward pass, such as an evaluation, that misses its share.
 
 Constants, iotas and splats that the clones need are cloned as well and do not pass the barrier:
-behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
+after a barrier XLA could not fold them and would keep them live. All other values that the clones
 start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
 rewritten scan needs no barrier, since the forward and the backward body are separate computations:
 the forward loop stacks other residuals, and the backward body recomputes the rest. A rewritten
 backward loop waits for small results of large values, such as the loss, which XLA may compute last
-and then keeps the logits for. On a target that
-drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. In straight-line blocks work
-that a user's ``jax.checkpoint`` recomputes behind the border stays as it is.
+and then keeps the logits for. On a target that drops barriers early (XLA:CPU of jaxlib 0.10) only
+scans are rewritten. In straight-line blocks work that a user's ``jax.checkpoint`` recomputes after
+the border is unchanged.
 
-Two loops are planned together where one reads, slice by slice, what the other stacks, whatever they
-are for: a gradient inside of another gradient, a second derivative, or no gradient at all. Where
+Two loops are planned together where one reads, slice by slice, the other's stacks, whatever their
+purpose: a gradient inside of another gradient, a second derivative, or no gradient at all. Where
 several loops read a stack, its values are kept for all of them or recomputed in each. A loop that
-reads stacks may itself stack for others; what is recomputed at the end of such a chain starts from
-what its first loop stored.
+reads stacks may itself stack for others; the recomputation at the end of such a chain starts from
+values that its first loop stored.
 
-In the plainest candidates a window may recompute from far back. With *segments* it recomputes no
-more than the part of the forward pass that it mirrors, such as a layer, all of it behind one
+In the simplest candidates a window may recompute from far back. With *segments* it recomputes no
+more than the part of the forward pass that it mirrors, such as a layer, all of it after one
 barrier, as ``jax.checkpoint`` does.
 
-``recompute/`` decides without a budget, and writes every plan. A budget is held by ``planner/``:
+``recompute/`` decides without a budget, and writes every plan. ``planner/`` holds a budget:
 ``remat{budget=B}`` makes the plan of ``fit{budget=B moves=recompute}``.
 
-Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
+Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for the values to keep.
 Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this
 pass searches for a price on time instead.
 """

@@ -1,8 +1,8 @@
 """Let the stacks that a loop overwrites as a whole start uninitialised, instead of filled.
 
-A scan collects what its iterations return in a stack, and starts from zeros: XLA writes all of it
-before the loop, and the loop writes all of it again. In the forward pass of a scanned model these
-are the residuals of every layer.
+A scan collects the results of its iterations in a stack, and starts from zeros: XLA writes all of
+it before the loop, and the loop writes all of it again. In the forward pass of a scanned model the
+stacks are the residuals of every layer.
 
 Before::
 
@@ -18,20 +18,20 @@ After::
     %0:2 = stablehlo.while(%i = %c, %s = %any) {
       ...
 
-Lowering makes a buffer of the mark that XLA allocates and leaves as it is.
+Lowering replaces the mark by a buffer that XLA allocates and does not initialise.
 
-A stack qualifies where this is proved: the loop runs a constant number of times, N; the leading
-dimension of the stack is N; iteration i writes all of slice i, or of slice N-1-i; and nothing else
-reads the carry, neither in the body nor in the condition. So every element is written before the
-loop's result can be read. A stack that starts as anything but a constant stays, for that is a
-buffer which is there already, and so does one on the host, and one that XLA's partitioner has yet
-to split.
+A stack qualifies where this is proved: the loop's trip count is a constant, N; the leading
+dimension of the stack is N; iteration i writes all of slice i, or of slice N-1-i; and no other
+operation reads the carry, neither in the body nor in the condition. So every element is written
+before the loop's result can be read. A stack with another initial value than a constant stays,
+since that is an existing buffer, and so does one on the host, and one that XLA's partitioner has
+yet to split.
 
-The fills are gone then, but XLA may come to another schedule, and that may take more memory. So
-the pass compares XLA's figures: with all such stacks uninitialised, with none, and where all take
-more than none with the largest alone, which have three quarters of the bytes. Of what takes no more
-than none it uses what fills the least. Beside a pass with a budget, that pass decides on the
-attempts: all stacks start uninitialised, and its budget holds with them.
+Without the fills XLA may choose another schedule, which may take more memory. So the pass compares
+XLA's figures: with all such stacks uninitialised, with none, and where all take more than none with
+the largest alone, which have three quarters of the bytes. Of the variants that take no more than
+none it uses the one that fills the least. With a budgeted pass in the spec, that pass decides on
+the attempts: all stacks start uninitialised, and its budget holds with them.
 
 On a TPU XLA does this itself. The results are the same to the last bit.
 
@@ -71,7 +71,7 @@ from .ir.types import tensor_bytes
 from .ir.values import is_read
 
 _LARGEST_SHARE = 3 / 4
-"""Of the bytes of all stacks, what the largest have together that are tried alone."""
+"""The share of all stacks' bytes in the largest ones that are tried alone."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class OverwrittenStack:
 
     Attributes:
       id: the loop's number in the module, and the carry's in the loop.
-      loop, number: the loop, and its operand that the stack starts as.
-      update: what writes the slices.
-      size_bytes: of the whole stack, on one device.
-      fill: the operations that make what it starts as.
+      loop, number: the loop, and its operand that is the stack's initial value.
+      update: the operation that writes the slices.
+      size_bytes: the bytes of the whole stack, on one device.
+      fill: the operations that compute the initial value.
     """
 
     id: str
@@ -107,8 +107,8 @@ class StacksRecord(PlanRecord):
     """The record of a plan of `uninitialized-stacks`.
 
     Attributes:
-      unfilled_bytes: of the stacks that start uninitialised.
-      filled_bytes: of those that could, and start filled.
+      unfilled_bytes: the bytes of the stacks that start uninitialised.
+      filled_bytes: the bytes of those that could, and start filled.
     """
 
     unfilled_bytes: Whole = 0
@@ -242,7 +242,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
             with ir.InsertionPoint(stack.loop), stack.loop.location:
                 type_ = stack.loop.operands[stack.number].type
                 stack.loop.operands[stack.number] = builder.uninitialized(type_)
-        # Every one after what it reads, once: stacks may share the zero that they are filled with.
+        # Each after its operands, once: stacks may share the zero that they are filled with.
         fills = {walk.key(op): op for stack in plan.decided for op in stack.fill}
         for op in reversed(fills.values()):
             if not is_read(op):
@@ -250,9 +250,10 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
 
 
 def overwritten_stacks(module: ir.Module, min_bytes: int) -> tuple[OverwrittenStack, ...]:
-    """The stacks of that size that start as a constant and are proved to be overwritten as a whole.
+    """Returns the stacks of that size that start as a constant and are proved to be overwritten as
+    a whole.
 
-    Pure. In the module's order; its calls have to be inlined.
+    The function is pure. The stacks are in the module's order; its calls have to be inlined.
     """
     partitions = mesh.partition_count(module)
     constants = ConstantValues()
@@ -282,7 +283,7 @@ def overwritten_stacks(module: ir.Module, min_bytes: int) -> tuple[OverwrittenSt
 
 
 def _largest(stacks: Sequence[OverwrittenStack]) -> set[str]:
-    """The fewest stacks with that share of the bytes of all."""
+    """Returns the fewest stacks with that share of the bytes of all."""
     left = _LARGEST_SHARE * sum(stack.size_bytes for stack in stacks)
     taken: set[str] = set()
     for stack in sorted(stacks, key=lambda stack: -stack.size_bytes):
@@ -296,7 +297,7 @@ def _largest(stacks: Sequence[OverwrittenStack]) -> set[str]:
 def _plan_of(
     module: ir.Module, stacks: Sequence[OverwrittenStack], unfilled: Collection[str]
 ) -> StacksPlan:
-    """The plan that leaves those unfilled that are named."""
+    """Returns the plan that leaves the named stacks unfilled."""
     return StacksPlan(
         tuple(stack for stack in stacks if stack.id in unfilled),
         filled=tuple(stack for stack in stacks if stack.id not in unfilled),

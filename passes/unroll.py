@@ -70,7 +70,7 @@ class _Size:
 
 
 def _own(op: ir.Operation) -> _Size:
-    """The size of the operation without its regions."""
+    """Returns the size of the operation without its regions."""
     return _Size(1, sum(tensor_bytes(value.type) or 0 for value in op.results))
 
 
@@ -119,7 +119,7 @@ class Unroll(Pass):
         return UnrollPlan(tuple(wanted))
 
     def _measure(self, op: ir.Operation, wanted: list[CountedLoop]) -> _Size:
-        """The size of an operation's regions once the loops in them are unrolled.
+        """Returns the size of an operation's regions once the loops in them are unrolled.
 
         Adds these loops to ``wanted``, inner ones first.
         """

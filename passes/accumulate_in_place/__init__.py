@@ -18,21 +18,21 @@ After::
     %next = stablehlo.add %sum, %t     : tensor<9x4xf32>
 
 XLA then reads and writes the sum in the product's kernel (cuBLAS's beta, Triton's epilogue), in
-place where the sum is a loop's carry, and the product is not in memory. The operands stay what they
-are, and so does the work.
+place where the sum is a loop's carry, and the product is not in memory. The operands and the work
+are unchanged.
 
 **Results change**: they are what the same program gives with ``preferred_element_type=float32``,
 which is nearer to the exact sum. So the pass is in no default pipeline. `accumulate` does this to
 the sums that it makes (`passes/phase_loops`).
 
-**What stays**: a product with another reader, for it would be in memory in the wider type; one
+**What stays**: a product with another reader, since it would be in memory in the wider type; one
 whose algorithm adds up in a narrower type than the sum's, and sums in float64, which no product of
 narrower types has; a conversion that rounds; shapes that are dynamic. In a program that is sharded
-over devices a product stays whose sum they exchange (`devices`), which would be of more bytes.
-Sums of integers wrap where they are made, so that these are another result in a wider type.
+over devices a product stays whose sum they exchange (`devices`), which would be of more bytes. Sums
+of integers wrap in their own type, so that a wider type would give another result.
 
 **Not on a CPU.** XLA does products of bfloat16 in float32 there and leaves the rounding out by
-itself. What it cannot run, in jax 0.10.2 and 0.12.0.1, is a product that has a result of float32,
+itself. It cannot run, in jax 0.10.2 and 0.12.0.1, a product that has a result of float32,
 sums over two axes, as gradients with a batch and a sequence do, and is transposed: "Unsupported
 element type for DotThunk::Execute: BF16 x BF16 = F32".
 
@@ -63,11 +63,11 @@ from ..ir.product_terms import ProductTerm, product_terms
 
 @dataclass(frozen=True)
 class WidenedProduct:
-    """A product that is made in the type of a sum.
+    """A product that is computed in the type of a sum.
 
     Attributes:
-      id: of the decision.
-      term: the product, and what lies between it and the sum.
+      id: the decision's name.
+      term: the product, and the operations between it and the sum.
     """
 
     id: str
@@ -138,11 +138,11 @@ class AccumulateInPlace(Pass):
 
 
 class DeviceSums:
-    """The sums that devices of a module exchange. Its shardings are found when needed.
+    """The sums that devices of a module exchange. The module's shardings are found when needed.
 
-    A product whose contracted axis is split makes a part of each sum on each device. XLA's
-    partitioner puts an all-reduce or a reduce-scatter on its result, in the type of that: in a
-    wider one it would send more bytes than the program asks for.
+    A product whose contracted axis is split computes a part of each sum on each device. XLA's
+    partitioner inserts an all-reduce or a reduce-scatter on its result, in the result's type: in a
+    wider one it would send more bytes than in the original program.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -158,7 +158,8 @@ class DeviceSums:
         return any(along(operand, axis) > 1 for operand, axis in _summed_axes(product))
 
     def are_moved(self, term: ProductTerm, sum_: ir.Operation) -> bool:
-        """Whether a product's result, or what is made of it, may lie elsewhere than the sum."""
+        """Whether a product's result, or a value computed from it, may be sharded differently from
+        the sum."""
         if not self._is_partitioned:
             return False
         made = [op.results[0] for op in (term.product, *term.between)]
@@ -183,7 +184,7 @@ class DeviceSums:
 
 
 def _summed_axes(product: ir.Operation) -> list[tuple[ir.Value, int]]:
-    """The axes of operands that a product may sum over: what is not in its result."""
+    """Returns the axes of operands that a product may sum over: those that its result lacks."""
     signature = signature_of(product)
     return [
         (operand, axis)

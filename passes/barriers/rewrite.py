@@ -2,9 +2,8 @@
 
 `PinnedValues` are the values that pass through each barrier, and the readers of its results.
 Operations with regions, calls and functions are rebuilt with a token as operand and result: MLIR
-Operations with regions, calls and functions are rebuilt with a token as operand and result: MLIR
-fixes the number of operands and results of an operation, so that a new one takes the blocks of
-the old one.
+fixes the number of operands and results of an operation, so that a new one takes the blocks of the
+old one.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class PinnedValues:
     def replace(
         self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation
     ) -> None:
-        """Lets the readers of the entries use the results of the barrier ``behind``."""
+        """Lets the readers of the entries read the results of a barrier after it."""
         for entry, value in zip(entries, given, strict=True):
             if entry.readers is None:
                 self._replace_behind(entry.value, value, behind)

@@ -26,9 +26,9 @@ After::
     stablehlo.custom_call @xla_ffi_python_gpu_callback(%3)
 
 where %3 equals %1, and depends on %2. A host callback whose result no work needs moves to the end
-of its block, and one that needs no work to its start; callbacks without work between them are put
-next to each other. XLA keeps no order but that of data. Therefore an operand of at most 1 MiB is
-selected by a condition computed from the values to wait for, at most the 32 latest ones. With
+of its block, and one that needs no work to its start; callbacks without work between them become
+neighbours. XLA keeps no order but that of data. Therefore an operand of at most 1 MiB is selected
+by a condition computed from the values to wait for, at most the 32 latest ones. With
 several devices this happens inside a manual computation only: elsewhere, reading an element might
 move data between devices. Before this pass ``unroll`` unrolls short loops that contain a callback.
 

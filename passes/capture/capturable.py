@@ -1,8 +1,8 @@
-"""What of a program a CUDA graph can hold, operation by operation, and why not the rest.
+"""Decides which operations of a program a CUDA graph can hold, and gives reasons for the others.
 
 A graph holds work that the device does without the host: kernels, copies on the device, calls of
 libraries that only launch kernels, and loops and branches that consist of such work. Which
-operations become what was measured on compiles for an H100, with jaxlib 0.10.2 and 0.12.0.1
+operations become such work was measured on compiles for an H100, with jaxlib 0.10.2 and 0.12.0.1
 (2026-11-21): tests/passes/capture/test_h100.py holds XLA to it.
 """
 
@@ -20,7 +20,7 @@ from ..ir.walk import values_read
 
 @dataclass(frozen=True)
 class Rules:
-    """What may stand in a graph although XLA leaves it out by default.
+    """The operations that a graph may hold although XLA leaves them out by default.
 
     Attributes:
       loops: loops and branches, as conditional nodes.
@@ -33,11 +33,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class CaptureObstacle:
-    """Why an operation is not captured.
+    """The reason why an operation is not captured.
 
     Attributes:
       op: the operation itself, or the first one inside it that cannot be captured.
-      reason: for people, e.g. "a host callback".
+      reason: the reason for users, e.g. "a host callback".
     """
 
     op: ir.Operation
@@ -45,14 +45,14 @@ class CaptureObstacle:
 
 
 _NO_WORK = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
-"""Targets of custom calls that tell XLA something and are gone when it makes kernels."""
+"""Targets of custom calls that only inform XLA and become no kernels."""
 
 HOST_COPY = "a copy between device and host"
 """Why a placement is not captured, nor any loop with one."""
 
 
 def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
-    """Why the operation, with all that is inside it, is not captured; None where it is."""
+    """Returns why the operation, with all inside it, is not captured; None where it is."""
     reason = _reason(op, rules)
     if reason is not None:
         return CaptureObstacle(op, reason)
@@ -68,7 +68,7 @@ def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
 
 
 def _reason(op: ir.Operation, rules: Rules) -> str | None:
-    """Why the operation itself is not captured, whatever is inside it."""
+    """Returns why the operation itself is not captured, whatever is inside it."""
     if is_collective(op):
         return None if rules.collectives else "a collective, and collectives=off"
     if (target := target_of(op)) is not None:
@@ -78,7 +78,7 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
         return facts.no_capture
     if facts.branches and not rules.loops:
         return "a loop or branch, and loops=off"
-    # The operations of a region of code are looked at one by one.
+    # The operations of a region of code are checked one by one.
     read = op.operands if facts.holds_code else values_read(op)
     for value in (*read, *op.results):
         if not _can_pass(value.type):
@@ -90,7 +90,7 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
 
 
 def _can_pass(type_: ir.Type) -> bool:
-    """Whether a value can go into a composite, or come out of one: no future can, and no index."""
+    """Whether a value can go into a composite, or come out of one: a future or an index cannot."""
     if isinstance(type_, ir.RankedTensorType):
         return not isinstance(type_.element_type, ir.IndexType)
     return isinstance(type_, ir.TupleType) or str(type_) == "!stablehlo.token"

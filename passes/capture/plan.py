@@ -1,4 +1,4 @@
-"""The plan of `capture` for a module: regions, control dependencies, and what is left out."""
+"""The plan of `capture` for a module: regions, control dependencies, and operations left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .capturable import HOST_COPY, Rules
 from .schedule import BlockRegions, BlockSchedule, GraphBreak, regions_of
 
 _MOST_BYTES = 2**20
-"""The largest total size of operands that get a dependency: they are copied, and stay alive."""
+"""The largest total size of operands that get a dependency: they are copied, and stay live."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ControlDependency:
 
 
 def waiting_operands(op: ir.Operation, but: Set[ir.Value]) -> tuple[int, ...]:
-    """The numbers of the operands that can carry a dependency, without values in ``but``.
+    """Returns the numbers of the operands that can carry a dependency, without values in ``but``.
 
     Empty if there are none, or if they are too large.
     """
@@ -81,7 +81,7 @@ class CapturePlan(PlanBase):
     Attributes:
       blocks: their plans.
       graph_breaks: the operations that are in no graph.
-      rules, min_ops: what the regions were found by.
+      rules, min_ops: the settings by which the regions were found.
     """
 
     blocks: tuple[BlockCapture, ...]
@@ -95,12 +95,12 @@ class CapturePlan(PlanBase):
 
     @property
     def regions(self) -> int:
-        """The number of regions: each is to become a graph."""
+        """Returns the number of regions: each will become a graph."""
         return sum(len(block.regions.regions) for block in self.blocks)
 
     @property
     def moved(self) -> int:
-        """The number of graph breaks with a control dependency."""
+        """Returns the number of graph breaks with a control dependency."""
         return sum(
             len(dependency.calls)
             for block in self.blocks
@@ -109,7 +109,7 @@ class CapturePlan(PlanBase):
 
     @property
     def operations(self) -> int:
-        """The number of operations in the regions, those of loops once."""
+        """Returns the number of operations in the regions, those of loops once."""
         found = [region for block in self.blocks for region in block.regions.regions]
         return sum(region.operations for region in found)
 
@@ -155,7 +155,7 @@ def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
 
 
 def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
-    """The control dependencies of a block.
+    """Returns the control dependencies of a block.
 
     The last graph breaks wait for the end of the block, others for those in their slot.
     """
@@ -182,7 +182,8 @@ def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
 
 
 def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
-    """The values at the end of the longest chains of operations, if there are many; in order."""
+    """Returns the values at the end of the longest chains of operations, if there are many; in
+    order."""
     if len(values) <= _MOST_ANCHORS:
         return values
     depths: dict[ir.Value, int] = {}

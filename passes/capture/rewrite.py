@@ -42,7 +42,7 @@ def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
 
 
 def _never(anchors: Sequence[ir.Value]) -> ir.Value:
-    """A condition on the values that is always false, which XLA cannot prove."""
+    """Returns a condition on the values that is always false, which XLA cannot prove."""
     bits = [_bits_of_an_element(anchor) for anchor in anchors]
     some = functools.reduce(stablehlo.or_, bits)
     odd = stablehlo.or_(some, integer_like(some, 1))
@@ -97,7 +97,7 @@ class Outliner:
             self._outline(ops[start:end], ops[end:], region)
 
     def _outline(self, ops: list[ir.Operation], later: list[ir.Operation], region: Region) -> None:
-        """Moves contiguous operations into a function, and puts a composite in their place."""
+        """Moves contiguous operations into a function, and replaces them by a composite."""
         name = self._free_name()
 
         def composite(inputs: Sequence[ir.Value], results: Sequence[ir.Type]) -> ir.Operation:
@@ -129,5 +129,5 @@ class Outliner:
 
 
 def _first(phases: list[list[ir.Operation]], number: int) -> list[ir.Operation]:
-    """The first operation of a phase; empty if there is no such phase."""
+    """Returns the first operation of a phase; empty if there is no such phase."""
     return phases[number][:1] if number < len(phases) else []

@@ -1,6 +1,6 @@
-"""The order of a block's operations in which capturable work is contiguous, and its regions.
+"""Schedules a block so that its capturable work is contiguous, and finds its regions.
 
-Work is what a CUDA graph can contain; a graph break is what it cannot. Work that depends on no
+Work is what a CUDA graph can contain; other operations are graph breaks. Work that depends on no
 graph break is in phase 0. A graph break is in the gap after the last phase that it depends on, and
 work that depends on it is in a later phase. The number of phases is therefore the least: that of
 the longest chain of work, graph break, work, …
@@ -52,7 +52,7 @@ class BlockSchedule:
     """The order of a block's operations.
 
     Attributes:
-      free: constants and the like, which make no kernel and come first.
+      free: operations that make no kernel, e.g. constants, and come first.
       phases: by phase, its work.
       gaps: the other operations, among them those on tokens; `gaps[0]` comes before phase 0, and
         `gaps[n + 1]` after phase `n`.
@@ -66,7 +66,7 @@ class BlockSchedule:
     graph_breaks: list[GraphBreak] = field(default_factory=list)
 
     def order(self) -> list[ir.Operation]:
-        """The block's operations in the new order, without the terminator."""
+        """Returns the block's operations in the new order, without the terminator."""
         ordered = [*self.free, *self.gaps[0]]
         for phase, slot in zip(self.phases, self.gaps[1:], strict=True):
             ordered += [*phase, *slot]
@@ -194,9 +194,9 @@ class BlockRegions:
 
 
 def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
-    """The blocks of the program that are not inside a larger region, with their regions."""
+    """Yields the blocks of the program that are not inside a larger region, with their regions."""
     for function in walk.functions(module).values():
-        # Private ones are decompositions, and what could not be inlined.
+        # Private functions are decompositions, and those that could not be inlined.
         if walk.is_public(function):
             yield from _of_block(function.regions[0].blocks[0], rules, min_ops)
 
@@ -214,7 +214,7 @@ def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegi
 
 
 def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
-    """The blocks of an operation that may contain regions: not the condition of a loop."""
+    """Returns the blocks of an operation that may contain regions: not the condition of a loop."""
     facts = facts_of(op.name)
     if not facts.holds_code:
         return []
@@ -223,7 +223,7 @@ def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
 
 
 def _counted(op: ir.Operation) -> int:
-    """The number of operations that count in an operation and its regions."""
+    """Returns the number of operations that count in an operation and its regions."""
     if not facts_of(op.name).holds_code:
         return 0 if is_free(op) else 1
     blocks = [block for region in op.regions for block in region.blocks]

@@ -38,8 +38,8 @@ where the program converts them to float32 anyway; else in their own type.
 The package, in the order in which a module passes through it:
 
 - ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
-around a value, ``memory`` the memory of a block with them in a loop, the types of sums, and
-how products fill the device; it also sets the next plan's limit from XLA's figures of the last;
+  around a value, ``memory`` the memory of a block with them in a loop, the types of sums, and how
+  products fill the device; it also sets the next plan's limit from XLA's figures of the last;
 - ``plan`` has the plan's decisions, and the record of an attempt.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;

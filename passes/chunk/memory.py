@@ -50,7 +50,7 @@ class LiveValue:
 
 
 class BlockMemory:
-    """The memory of a block and of the blocks in it; changes as regions are put in loops.
+    """The memory of a block and of the blocks in it; changes as regions become loops.
 
     Attributes:
       graph: the unmodified block.

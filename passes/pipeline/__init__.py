@@ -50,13 +50,12 @@ parallelism, are left to XLA's partitioner.
 In the order in which a module passes through it:
 
 - ``mesh_axis`` is the axis, ``segments`` reads a loop as one over layers, ``batch`` finds the
-dimension that is cut, ``schedule`` assigns microbatches to ticks; ``choice`` selects microbatches
-and
-repeats, by ``cost``, and warns of problems; ``early`` finds work to do before a loop;
+  dimension that is cut, ``schedule`` assigns microbatches to ticks; ``choice`` selects microbatches
+  and repeats, by ``cost``, and warns of problems; ``early`` finds work to do before a loop;
 - ``loop`` has all decisions about a loop, ``plan`` those about a module, in tables;
 - ``write`` replaces the loop by the manual computation, ``places`` has the shardings of values,
-``ticks`` writes the work of a device, ``segment_writer`` a segment, ``circular`` the order
-of layers under repeats.
+  ``ticks`` writes the work of a device, ``segment_writer`` a segment, ``circular`` the order of
+  layers under repeats.
 
 Source: GPipe (Huang et al. 2019).
 """

@@ -363,7 +363,8 @@ def _check_branches(node: Node, axis: StageAxis, axes: Collection[str]) -> None:
     """Raises NotPossibleError where devices that meet in the partitioner's collectives may branch
     differently.
 
-    It may put a collective of all devices into a branch, which those in another one never get to.
+    XLA's partitioner may insert a collective of all devices into a branch, which devices in
+    another branch never reach.
     """
     if math.prod(axis.sizes[name] for name in (axis.name, *axes)) == axis.devices:
         return

@@ -1,6 +1,6 @@
 """Schedules a pipeline: which device works on which microbatch in which tick, and the idle share.
 
-Device j of the order begins j ticks behind the first one. It takes the microbatches one after the
+Device j of the order begins j ticks after the first one. It takes the microbatches one after the
 other, and with several repeats all of them again for its next segment. So the item of number u,
 microbatch ``u mod M`` of repeat ``u div M``, is on it in tick ``u + j``::
 

@@ -12,9 +12,9 @@ The buffer begins as the loop's initial value, so that the first device takes mi
 In further repeats values that arrive there from the last device are written into it.
 
 Idle ticks compute, too, on existing microbatches: every device runs the same operations in the same
-order, which XLA's partitioner may change into collectives, and every trip count is constant. Before
-its first microbatch a device writes results that it later overwrites with the right ones; after its
-last one it repeats that. Terms of sums are zero in idle ticks.
+order, whatever collectives XLA's partitioner inserts, and every trip count is constant. Before its
+first microbatch a device writes results that it overwrites with that one's; after its last one it
+repeats that one. Terms of sums are zero in idle ticks.
 """
 
 from __future__ import annotations

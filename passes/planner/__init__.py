@@ -4,8 +4,7 @@ time.
 In the order in which a module passes through it:
 
 - ``candidates``: the planner's settings; its candidates, each a window length and a price of
-recomputation,
-and the moves before it;
+  recomputation, and the moves before it;
 - ``moves``: the other passes that are tried, and the modules that they produce;
 - ``block_plans``, ``loop_effects``: a candidate's clones in straight-line blocks, and what its
   rewritten loops change around them;

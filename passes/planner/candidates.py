@@ -59,7 +59,7 @@ _Length = Annotated[int, Condition("a whole number from 0 to 2^31", lambda n: 0 
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """What the planner chooses: how long windows are, and the price of a second of recomputation.
+    """A choice of the planner: the length of windows, and the price of a second of recomputation.
 
     Attributes:
       window_length: operations of the backward pass in a window; 0 leaves straight-line blocks

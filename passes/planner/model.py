@@ -184,7 +184,7 @@ class Model:
 
     @property
     def obstacle(self) -> RematObstacle | None:
-        """Why the program, or its straight-line part, cannot be rewritten."""
+        """Returns why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
             keeps_barriers=self._keeps_barriers,
             scans=bool(self.pairs),
@@ -319,7 +319,7 @@ class Model:
         return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 
     def on(self, module: ir.Module, plans: Plans) -> Plans:
-        """The same plans for a clone of the module."""
+        """Returns the plans for a clone of the module."""
         return plans if module is self.module else IRMapping(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
@@ -399,7 +399,7 @@ class Model:
 def added_work(
     blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan], pricing: Pricing
 ) -> tuple[float, float]:
-    """FLOPs and seconds of the recomputed operations."""
+    """Returns the FLOPs and seconds of the recomputed operations."""
     again: Counter[ir.Operation] = Counter()
     for op, runs in _again(blocks, scans):
         again[op] += runs

@@ -50,8 +50,7 @@ The package, in the order in which a module passes through it:
 
 - ``groups`` finds the loops that can be split, and why others cannot;
 - ``plan`` has the positions, and chooses where to split for a budget, from the memory of plans
-without
-a split; ``rewrite`` writes the parts.
+  without a split; ``rewrite`` writes the parts.
 """
 
 from __future__ import annotations

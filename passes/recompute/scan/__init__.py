@@ -4,7 +4,7 @@ recompute.
 In the order in which they run:
 
 - ``groups``: the loops of a block that stacks connect, with the values that they read of each
-other;
+  other;
 - ``bodies``: the forward body of a loop and those of the pairs inside it;
 - ``cut``: one cut problem over all these bodies: the values to save;
 - ``sites``: the clones that follow from a cut, and where the backward bodies use them;
