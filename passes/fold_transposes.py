@@ -18,8 +18,8 @@ After::
 An operand is read untransposed where the axes that the product keeps stay in their order, a result
 is written transposed where that only swaps the axes of both operands. Conversions between the
 product and the transpose are kept. Transposes of transposes become one, or none. Products with
-attributes besides dimension numbers and precision stay. The numbers are the same. Source: XLA's
-``TransposeFolding`` does this to the HLO.
+attributes besides dimension numbers and precision stay. The numbers are the same.
+Source: XLA's ``TransposeFolding`` does this to the HLO.
 """
 
 from __future__ import annotations

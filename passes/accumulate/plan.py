@@ -51,8 +51,7 @@ REMADE_BYTES = 2**16
 memory."""
 
 _LITTLE = 0.25
-"""The share of a step's memory that sums have to be: a program that holds gradients at all has
-nearly that."""
+"""Sums of less than this share of a step's memory are not modelled: they cannot raise it much."""
 
 _LENT = 0.25
 """The share of the memory that microbatches save which may be used to send less, without a

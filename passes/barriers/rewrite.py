@@ -86,7 +86,7 @@ class PinnedValues:
     def replace(
         self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation
     ) -> None:
-        """Lets the readers of the entries read the results of a barrier after it."""
+        """Lets the readers of the entries after the barrier read its results."""
         for entry, value in zip(entries, given, strict=True):
             if entry.readers is None:
                 self._replace_behind(entry.value, value, behind)

@@ -211,8 +211,8 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
 
 
 def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the estimates whose moves were not tried, and that promise less than was reached
-    uncorrected."""
+    """Returns the estimates whose moves were not tried, and whose uncorrected memory is less than
+    was reached."""
     done = [one.estimate for one in tried if one.estimate.candidate is not None]
     return [
         estimate
@@ -418,8 +418,8 @@ def best_of(
 
 
 def _missed(temp_bytes: float, steps: float, whole_bytes: float, limit_bytes: int) -> float:
-    """Returns the share that a plan misses of the bytes that were to be saved, plus the share of
-    their worth in ``steps`` whose time it adds. It is 1 for the unmodified program."""
+    """Returns the share that a plan misses of the bytes that were to be saved, plus the added time,
+    in ``steps``, as a share of the time that all of them are worth; 1 for the unmodified program."""
     limit_bytes = max(limit_bytes, 0)
     missed = (temp_bytes - limit_bytes) / max(whole_bytes - limit_bytes, 1)
     return missed + steps / _STEPS_FOR_ALL

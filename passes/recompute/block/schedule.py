@@ -402,7 +402,7 @@ class _CloneWriter:
     def _exchange(
         self, made: Sequence[int], copies: Sequence[int], read: Mapping[int, int]
     ) -> None:
-        """Adds the bytes that an operation, or a clone of it, gathers and sends."""
+        """Copies an operation's exchanges to its copy, with the values that the copy reads."""
         exchanges = self.new.exchanges
         if made and made[0] in exchanges:
             exchanges[copies[0]] = tuple(
