@@ -57,8 +57,7 @@ class BudgetedPass(MeasuredPass[Record]):
         target: Target,
         around_bytes: int | None = None,
     ) -> int | None:
-        """Returns the bytes of temporary memory that the budget leaves; None where the memory that
-        it bounds is unknown.
+        """Returns the bytes of temporary memory that the budget leaves; None if unknown.
 
         ``around_bytes`` are arguments and results by the model, where nothing was measured yet.
         """

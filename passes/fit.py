@@ -100,8 +100,7 @@ class Fit(PlannedPass):
         return replace(self, moves=moves or self.moves, taking_loops=taking_loops)
 
     def behind(self, earlier: Pass) -> Pass:
-        """Returns the pass with the loops that an earlier `ragged` leaves since they take more
-        time."""
+        """Returns pass with the loops that an earlier `ragged` leaves since they take more time."""
         if earlier.name != Ragged.name or Ragged.name in self.moves:
             return self
         return replace(self, also=Ragged.name)

@@ -178,8 +178,7 @@ def _operand(op: ir.Operation, number: int) -> _Transposed | None:
 
 
 def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
-    """Returns the product that is transposed, if it has no other reader, and its operands are only
-    swapped."""
+    """Returns the product that is transposed, if it has no other reader and only swaps operands."""
     if all(use.owner.operation.name == _TRANSPOSE for use in transpose.results[0].uses):
         return None  # merged, or unused
     value = transpose.operands[0]

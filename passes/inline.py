@@ -134,8 +134,7 @@ def _relocate(op: ir.Operation, caller: str, call: ir.Location) -> None:
 def _callees_first(
     functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]
 ) -> list[str]:
-    """Returns function names, every callee before its callers, without the members of call
-    cycles."""
+    """Returns function names, every callee before its callers, without those of call cycles."""
     order: list[str] = []
     state: dict[str, bool] = {}
 

@@ -250,8 +250,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
 
 
 def overwritten_stacks(module: ir.Module, min_bytes: int) -> tuple[OverwrittenStack, ...]:
-    """Returns the stacks of that size that start as a constant and are proved to be overwritten as
-    a whole.
+    """Returns the stacks of that size that start as a constant and are proved to be overwritten.
 
     The function is pure. The stacks are in the module's order; its calls have to be inlined.
     """

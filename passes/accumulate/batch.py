@@ -1,5 +1,4 @@
-"""Finds the dimension that is the batch: the one that gradients are sums over, or that `args=`
-names.
+"""Finds the dimension that is the batch: gradients are sums over it, or `args=` names it.
 
 Where none is found, the text says why the program's gradients are not accumulated.
 """
@@ -89,8 +88,7 @@ class ArgumentNames:
 
 
 def data_arguments(program: Program) -> frozenset[ir.Value]:
-    """Returns arguments that look like data: neither donated, nor returned in their shape and
-    type."""
+    """Returns arguments that look like data: not donated, nor returned in their shape and type."""
     root, values = program.root, program.values
     attributes = walk.readable_attributes(root.block.owner.operation).get("arg_attrs")
     described = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes)] if attributes else []
@@ -180,8 +178,7 @@ class _Search:
         self._dimensions = dimensions
 
     def found(self) -> CutTrial | None:
-        """Returns the best dimension of those that most products have; batches that never meet are
-        cut together.
+        """Returns the best of the most shared dimensions; batches that never meet are united.
 
         An example are the images and the noise of two networks that train against each other.
         """
@@ -229,8 +226,7 @@ class _Search:
         )
 
     def _nearest(self) -> CutTrial:
-        """Returns the dimension to report: one of data alone, its first axis; else the most likely
-        one."""
+        """Returns the dimension to report: one of data alone; else the likeliest."""
         data = data_arguments(self._program)
 
         def is_data(seeds: Iterable[Seed]) -> bool:

@@ -41,8 +41,7 @@ class Correction:
         }
 
     def __call__(self, number: int, once: Once | None = None) -> float:
-        """Predicts the memory of a number, with the least work done once unless ``once`` is
-        given."""
+        """Predicts the memory of a number, with the least done once unless ``once`` is given."""
         choice = number, self.least_once if once is None else once
         if choice in self._real:
             return self._real[choice]

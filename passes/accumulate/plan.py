@@ -205,8 +205,7 @@ class MicrobatchPlanner:
         self._device_sums = DeviceSums(origin)
 
     def fixed(self, module: ir.Module, microbatches: int) -> AccumulatePlan:
-        """Returns the plan for a number of microbatches; for the most possible, where that is
-        less."""
+        """Returns the plan for a number of microbatches; for the most possible, if that is less."""
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return batch
@@ -249,8 +248,7 @@ class MicrobatchPlanner:
 
     @property
     def around_bytes(self) -> int | None:
-        """Returns the bytes of arguments and results by the model; None without a batch to
-        divide."""
+        """Returns bytes of arguments and results by the model; None without a batch to divide."""
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return None
@@ -368,8 +366,7 @@ class MicrobatchPlanner:
         return parts.scattered_axis(placement, value.type, self._origin.operation)
 
     def _added_by(self, batch: _Batch) -> dict[Once, int]:
-        """Returns the work that may be done once, and the bytes of memory that it adds, as far as
-        it is allowed."""
+        """Returns the work that may be done once, and the bytes that it adds, as far as allowed."""
         if not self._added:
             added = {Once.NOTHING: 0}
             least, most = self._settings.once

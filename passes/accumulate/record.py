@@ -49,6 +49,5 @@ class AccumulateRecord(PlanRecord):
 
     @property
     def cost(self) -> float:
-        """Returns the cost: fewer microbatches are better; of equal numbers more work done once
-        is."""
+        """Returns the cost: fewer microbatches are better; of equals more work done once is."""
         return self.microbatches - self.once / len(Once)

@@ -109,8 +109,7 @@ class _Sources:
                 self._made_of.update(dict.fromkeys(node.results, made))
 
     def _loop(self, node: Node) -> None:
-        """Lets a body read in the next iteration what it returns, and so on until nothing
-        changes."""
+        """Lets a body read in the next iteration what it returns, until nothing changes."""
         body = node.blocks[1]
         self._pass(node.operands, body.arguments)
         while True:
@@ -256,8 +255,7 @@ class CutTrial:
 
     @property
     def likeness(self) -> tuple[bool, int, tuple[float, int, int]]:
-        """Returns a key that is less the more the dimension is like a batch, of which results of a
-        step have no chunks."""
+        """Returns a key: the less, the more the dimension is like a batch."""
         return not self.sums_gradients, self.pieces, self.rank
 
 
@@ -301,8 +299,7 @@ def _whole_products(flow: DimensionFlow) -> list[Node]:
 
 
 def _finished(flow: DimensionFlow, node: Node) -> list[int]:
-    """Returns the values that an operation reads whole although loops have chunks or terms of
-    them."""
+    """Returns values that an operation reads whole although loops have chunks or terms of them."""
     fit = flow.fits.get(node.number)
     if fit is None:
         return []
@@ -357,8 +354,7 @@ def _sums(flow: DimensionFlow, node: Node, reductions: bool) -> Iterator[Node]:
 
 
 def _reduces(flow: DimensionFlow, node: Node) -> bool:
-    """Whether an operation sums arrays over the dimension: a scalar, e.g. a loss, does not
-    count."""
+    """Whether an operation sums arrays over the dimension: a scalar does not count."""
     shapes = flow.program.shapes
     return any(_is_sum(flow.of(value)) and shapes[value] for value in node.results) and not any(
         _is_sum(flow.of(value)) for value in node.operands

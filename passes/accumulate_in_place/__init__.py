@@ -158,8 +158,7 @@ class DeviceSums:
         return any(along(operand, axis) > 1 for operand, axis in _summed_axes(product))
 
     def are_moved(self, term: ProductTerm, sum_: ir.Operation) -> bool:
-        """Whether a product's result, or a value computed from it, may be sharded differently from
-        the sum."""
+        """Whether a product's result, or work on it, may be sharded differently from the sum."""
         if not self._is_partitioned:
             return False
         made = [op.results[0] for op in (term.product, *term.between)]

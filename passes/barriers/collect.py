@@ -1,5 +1,4 @@
-"""Collects the operations of a module that synchronize with other devices, block by block, in
-order."""
+"""Collects the operations of a module that synchronize with other devices, by block, in order."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ class SyncSequence:
     members: tuple[Member, ...]
 
     def walk(self, seen: set[int] | None = None) -> Iterator[SyncSequence]:
-        """Yields this sequence and the nested ones, each once: calls of one function share its
-        sequence.
+        """Yields this sequence and the nested ones, each once: calls of a function share one.
 
         ``seen`` has the identities of sequences to skip; new ones are added.
         """

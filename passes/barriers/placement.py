@@ -1,5 +1,4 @@
-"""Places the barriers of each block: the fewest that serve the needs of its kernels, which are
-intervals.
+"""Places the barriers of each block: the fewest for its kernels' needs, which are intervals.
 
 A need is an interval of the block in which its partitions have to synchronize: it begins after the
 operation that causes the need, and ends before the one that relies on it. A barrier or a collective

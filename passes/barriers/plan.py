@@ -162,8 +162,7 @@ class BarriersPlan(PlanBase):
 def _order_of(
     sequence: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
 ) -> Iterator[tuple[int, tuple[Cell, ...]]]:
-    """Yields rows of a sequence with their depth; those of a nested one follow it, one level
-    deeper."""
+    """Yields rows of a sequence with their depth; those of a nested one follow, one deeper."""
     plan = plans.get(id(sequence))
     for step in sequence.members if plan is None else plan.steps():
         if isinstance(step, Barrier):

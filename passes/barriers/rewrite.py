@@ -101,8 +101,7 @@ class PinnedValues:
         return value
 
     def _returned(self) -> list[ir.Value]:
-        """Returns the block's own values that it returns; none for a loop, whose token is a
-        carry."""
+        """Returns the block's own values that it returns; none for a loop: its token is a carry."""
         if self._block.owner.operation.name == "stablehlo.while":
             return []
         return [

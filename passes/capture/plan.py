@@ -182,8 +182,7 @@ def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
 
 
 def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
-    """Returns the values at the end of the longest chains of operations, if there are many; in
-    order."""
+    """Returns the values at the end of the longest chains of operations, in order."""
     if len(values) <= _MOST_ANCHORS:
         return values
     depths: dict[ir.Value, int] = {}

@@ -105,8 +105,7 @@ class BlockMemory:
                 yield from max(inside, key=lambda block: block.peak.bytes).alive()
 
     def with_loop(self, region: DimensionRegion) -> LoopMemory:
-        """Returns the memory with a region in a loop; `LoopMemory.take` makes it that of the
-        block."""
+        """Returns the memory with a region in a loop; `LoopMemory.take` applies it."""
         return LoopMemory(self, region)
 
     def put(self, trace: OpTrace, positions: list[int]) -> None:
@@ -228,8 +227,7 @@ class LoopMemory:
         return self._iterations[trips]
 
     def loop_bytes(self, trips: int, beside: int = 0) -> int:
-        """Returns the bytes in memory while the loop runs, with ``beside`` bytes besides its
-        results."""
+        """Returns the bytes in memory while the loop runs, and ``beside`` bytes in addition."""
         return self.around_bytes + self.iteration_bytes(trips) + beside
 
     def take(self, trips: int, beside: int = 0) -> None:
@@ -239,8 +237,7 @@ class LoopMemory:
 
 
 class Accumulators:
-    """The types of sums for one region; as a function it returns the element type of a partial
-    value's.
+    """The types of sums for one region; as a function the type of a partial value's sum.
 
     Float32 is the type of a sum of narrower numbers where all such accumulators together take less
     than the largest product that the loop avoids, as it is for the gradient of a head's weights
@@ -294,8 +291,7 @@ class Accumulators:
         return widened(value) if wide else own_type(value)
 
     def terms(self, value: ir.Value) -> DeviceTerms | None:
-        """Returns how each device adds up its own terms of a value; None where they exchange
-        them."""
+        """Returns how each device adds up its own terms of a value; None if they exchange them."""
         if self._flow is None:
             return None
         return device_terms(value, self._flow, self._program, self._program.device.shardings)

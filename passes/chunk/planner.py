@@ -162,8 +162,7 @@ class ChunkPlanner:
         return self._unmodified.temp_bytes
 
     def plan(self, goal_bytes: int | None = None) -> ChunkPlan:
-        """Returns the plan; with a goal the one of the fewest chunks that takes no more, if one
-        does."""
+        """Returns the plan; with a goal the fewest chunks that hold it, if any do."""
         work, is_least = 0, False
         least_bytes, used = self.before_bytes, 0
         while goal_bytes is None or self._memory.peak.bytes > goal_bytes:

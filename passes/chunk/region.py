@@ -77,8 +77,7 @@ class BlockValues:
         return None if shape is None else elementwise(OpSite(node.op, (shape,), (shape,)))
 
     def is_repeated(self, value: int) -> bool:
-        """Whether light work computes a value from smaller ones, e.g. a mask or a one-hot of
-        labels.
+        """Whether light work computes a value from smaller ones, as a mask or a one-hot of labels.
 
         A loop computes a part of it again, whichever other operations read it.
         """
@@ -92,8 +91,7 @@ class BlockValues:
         return settled(self._repeated, value, lambda each: self._sources(each) or (), holds)
 
     def _sources(self, value: int) -> list[int] | None:
-        """Returns the values of as many elements that light work computes a value from; None for
-        other work."""
+        """Returns the sources of as many elements of a value of light work; None for other work."""
         place = self.program.maker(value)
         if place is None:
             return None
@@ -221,8 +219,7 @@ class RegionGrowth:
             waiting += self.finder.nodes[place].operands
 
     def _convert_sums(self) -> None:
-        """Adds operations that convert a sum over the dimension right away: the result may be the
-        accumulator."""
+        """Adds operations that convert a sum right away: the result may be the accumulator."""
         for place in sorted(self._places):
             for value in self.finder.nodes[place].results:
                 readers = self.finder.program.readers(value)
@@ -246,8 +243,7 @@ class RegionGrowth:
         return bool(node.blocks) or node.effects or communicates or taken
 
     def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
-        """Returns the place of the dimension in an operation; None where it has none, or
-        several."""
+        """Returns the place of the dimension in an operation; None if it has none, or several."""
         signature = self.finder.signature_of(node)
         if signature is None:
             return None

@@ -1,5 +1,4 @@
-"""Plans which values are gathered instead of others: a minimum cut through the work after
-gathers."""
+"""Plans which values are gathered instead of others: a minimum cut through later work."""
 
 from __future__ import annotations
 
@@ -233,8 +232,7 @@ class _Region:
         yield from found.values()
 
     def decide(self, gathers: list[ir.Operation], id_: str) -> ReplacedGathers | None:
-        """Decides which values after some gathers are gathered instead; None where nothing
-        changes."""
+        """Decides which values after some gathers are gathered instead; None if nothing changes."""
         inside = self._behind(gathers)
         number = {value: index for index, value in enumerate(inside)}
         weights = [self._gathered_bytes(value) for value in inside]
@@ -289,8 +287,7 @@ class _Region:
         return [value for value in self.order if value in found]
 
     def _made_before(self, gathered: list[ir.Value]) -> set[ir.Value]:
-        """Returns the values to compute on parts so that some values can be gathered, these among
-        them."""
+        """Returns the values to compute on parts so that some values, included, can be gathered."""
         return reached(gathered, lambda value: self.made_of.get(value, ())) & self.made_of.keys()
 
     def _gathered_bytes(self, value: ir.Value) -> int:

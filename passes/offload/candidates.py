@@ -237,8 +237,7 @@ class _Finder:
 
 
 def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
-    """Returns the seconds that the copies of these stacks add to a step, which no loop's work
-    hides."""
+    """Returns seconds that the copies of these stacks add to a step, which no loop's work hides."""
     stores: dict[int, list[OffloadCandidate]] = {}
     loads: dict[int, list[OffloadCandidate]] = {}
     for one in chosen:
@@ -294,8 +293,7 @@ def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) 
 
 
 def _is_filled(value: ir.Value) -> bool:
-    """Whether all elements of a value are one scalar, as in the buffer in which a scan stores
-    slices."""
+    """Whether all elements of a value are one scalar, as in a scan's initial stack."""
     op = defining_op(value)
     if op is None:
         return False

@@ -169,8 +169,7 @@ def _found(
 
 
 def _counted_axis(numbers: Numbers, size: int) -> int | None:
-    """Returns the axis of so many elements along which they are 0, 1, 2, ...; None where none
-    is."""
+    """Returns the axis of so many elements along which they are 0, 1, 2, ...; None if none is."""
     for axis, length in enumerate(numbers.shape):
         if length == size and (numbers == counting(numbers.ndim, axis, size)).all():
             return axis
@@ -255,8 +254,7 @@ class KnownNumbers:
         return None if found is None else np.take(found, number, axis)
 
     def _bound(self, value: ir.Value, axis: int, number: int) -> Numbers | None:
-        """Returns one number of a clamp's operand, which may be a scalar for all; None where
-        unknown."""
+        """Returns one number of a clamp's operand, which may be a scalar; None if unknown."""
         has_axes = ir.RankedTensorType(value.type).rank
         return self.component(value, axis, number) if has_axes else self.of(value)
 

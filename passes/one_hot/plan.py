@@ -1,5 +1,4 @@
-"""Plans which gathers and scatters of one element a row are rewritten, in which form, and which
-stay."""
+"""Plans which gathers and scatters of one element a row are rewritten, and in which form."""
 
 from __future__ import annotations
 

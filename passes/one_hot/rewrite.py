@@ -74,8 +74,7 @@ def batch_rows(element: RowElement) -> None:
 
 
 def _labels(element: RowElement) -> ir.Value:
-    """Returns the label of each row: the indices, or a part of them, with the axes of the
-    indices."""
+    """Returns the label of each row: the indices, or a part, with the axes of the indices."""
     vectors, shape = element.vectors, shape_of(element.indices)
     if vectors == len(shape) or shape[vectors] == 1:
         return element.indices
@@ -91,8 +90,7 @@ def _labels(element: RowElement) -> ir.Value:
 
 
 def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
-    """Returns the labels by the axes of the operand that distinguish rows, and axes of one
-    element."""
+    """Returns labels by the axes of the operand that distinguish rows, and axes of one element."""
     labels = _labels(element)
     return _by_row(element, labels, range(len(shape_of(labels))), last)
 
@@ -100,8 +98,7 @@ def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
 def _by_row(
     element: RowElement, value: ir.Value, axes: Sequence[int | None], last: Sequence[int] = ()
 ) -> ir.Value:
-    """Returns a value with an element for each row, whose axes are these of the indices, in a
-    form."""
+    """Returns a value with an element for each row, with these axes of the indices, in a form."""
     wanted = [axes.index(axis) for axis in element.row_places]
     order = [*wanted, *(n for n in range(len(axes)) if n not in wanted)]
     shape = shape_of(value)

@@ -32,8 +32,7 @@ class LateLoads:
     ops: tuple[ir.Operation, ...] = ()
 
     def indices(self) -> list[ir.Value]:
-        """Returns the start indices of the slices; the slices are loaded when these are
-        computed."""
+        """Returns start indices of the slices; the slices are loaded when these are computed."""
         return list(dict.fromkeys(value for op in self.loads for value in _indices_of(op)))
 
     def move_behind(self, barrier: ir.Operation, indices: dict[ir.Value, ir.Value]) -> None:
@@ -68,8 +67,7 @@ def late_loads(ops: Sequence[ir.Operation], first: int, ring: Sequence[ir.Operat
 def _read_behind(
     ops: Sequence[ir.Operation], gathered: ir.Value, ring: Collection[Hashable]
 ) -> set[Hashable]:
-    """Finds operations that do not wait for a ring themselves, and are read only by ones that
-    do."""
+    """Finds operations that do not wait for a ring, and that only waiting ones read."""
     [*inner, end] = ops
     waiting = {gathered}
     for op in inner:

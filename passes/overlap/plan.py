@@ -327,8 +327,7 @@ _FORMATS = frozenset(
 
 
 def iteration_beside(collective: ir.Operation, *, backward: bool) -> str:
-    """Names the iteration beside which XLA would run a loop's collective: "next", "last", or "" for
-    none.
+    """Names the iteration beside which XLA would run a loop's collective: "next", "last" or "".
 
     XLA:GPU moves a collective to the next iteration if only a stack reads its result, or to the
     previous one if it is computed from values that the loop only reads: reduce-scatters by default,

@@ -205,8 +205,7 @@ class _Finder:
         )
 
     def _tail(self, product: ir.Operation) -> list[ir.Operation]:
-        """Returns elementwise work on a product, in sequence, as far as it makes the result
-        smaller."""
+        """Returns elementwise work on a product, in sequence, as far as the result shrinks."""
         found: list[ir.Operation] = []
         narrowest, count = tensor_bytes(product.results[0].type) or 0, 0
         op = product

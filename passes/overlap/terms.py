@@ -1,5 +1,4 @@
-"""Finds the products whose results are summed over devices, with the elementwise work after
-them."""
+"""Finds the products whose results are summed over devices, and the elementwise work after them."""
 
 from __future__ import annotations
 

@@ -175,8 +175,7 @@ def _passed_on(
 
 
 def _passed_on_in_loop(group: _Group, behind: _Behind, parts: _Parts, devices: int) -> _Parts:
-    """Passes parts on around a ring of more than two devices, one way, an iteration for each
-    place."""
+    """Passes parts on around a ring of over two devices, one way, an iteration for each place."""
     once = (_Lane(-1, 1),)
     first = _passed_on(group, behind, parts, once)
     pieces = len(first)
@@ -296,8 +295,7 @@ class _Behind:
 def _scatter(
     collective: ir.Operation, terms: Terms, ring: Ring, lanes: Sequence[_Lane]
 ) -> ir.Value:
-    """Returns the sum of this device's part: each partial sum moves while the next terms are
-    computed."""
+    """Returns the sum of this device's part: partial sums move while the next terms are made."""
     sums = _Sums(collective, terms, ring)
     if ring.is_loop:
         [lane] = lanes

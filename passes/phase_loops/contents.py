@@ -163,8 +163,7 @@ class CopyFinder:
         return value, Form.OUTSIDE
 
     def _read(self, node: Node, value: int, layout: AxisLayout | None, held: bool) -> Read:
-        """Returns how an operation reads a value; ``held`` where it is known in full although it is
-        not whole."""
+        """Returns how an operation reads a value; ``held`` if known in full though not whole."""
         if held or self.of(value).is_whole:
             if layout is not None:
                 return value, layout
@@ -323,8 +322,7 @@ class PartApart:
 
 
 def parts_apart(program: LoopProgram) -> list[PartApart]:
-    """Returns the parts that loops need before they begin, although the loops compute them too, in
-    order."""
+    """Returns the parts that loops need before they begin, and compute too, in order."""
     wanted: dict[int, int] = {}
     """By value, the first loop that needs it to be known before."""
     found: list[PartApart] = []
@@ -409,8 +407,7 @@ class _PartFinder:
         return PartApart(self._node, values, copies)
 
     def _make(self, node: Node, value: int) -> bool:
-        """Whether an operation can make one of its results alone; the values that it needs are
-        queued."""
+        """Whether an operation can make one of its results alone; its needs are queued."""
         place = node.results.index(value)
         if node.category is Category.LOOP:
             self._carry(node, place)

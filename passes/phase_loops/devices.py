@@ -71,8 +71,7 @@ class DeviceParts:
     def scattered_axis(
         self, placement: ValueSharding, type_: ir.Type, op: ir.Operation
     ) -> int | None:
-        """Returns the axis along which a sum that has this placement has a part on each of the
-        devices.
+        """Returns the axis along which a sum of this placement has a part on each device.
 
         None where it is placed otherwise, or the parts are not in the order of the devices.
         """

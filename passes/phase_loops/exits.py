@@ -158,8 +158,7 @@ class SumPlaces:
 
     @classmethod
     def of(cls, program: LoopProgram, rule: AccumulatorRule) -> SumPlaces:
-        """Returns the places where accumulators take the least memory; the earliest of equal
-        ones."""
+        """Returns the places where accumulators take the least memory; of equals the earliest."""
         return _Finder(program, rule).found()
 
 
@@ -210,8 +209,7 @@ class _Finder:
         return _Cost(bits, self._rounded(number, element), 1)
 
     def _rounded(self, number: int, element: ir.Type) -> int:
-        """Returns the number of values of an element type that would be computed from the rounded
-        sum of another."""
+        """Returns the number of values of an element type that would use another's rounded sum."""
         widened = self._widened(number)
         rounded = (each for each in self.children.get(number, ()) if each not in widened)
         below = reached(rounded, lambda value: self.children.get(value, ()))

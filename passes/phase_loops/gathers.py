@@ -185,8 +185,7 @@ class _Finder:
         return names if self._names is None else names.intersection(self._names)
 
     def _splitting(self, value: ir.Value, names: Collection[str]) -> Iterator[int]:
-        """Yields the constraints after a value that keep it split along axes it is gathered
-        along."""
+        """Yields constraints after a value that keep it split along axes it is gathered along."""
         waiting = [value]
         while waiting:
             for use in waiting.pop().uses:
@@ -206,8 +205,7 @@ class _Finder:
         return self._flow.of(value).is_whole and not less
 
     def _source(self, value: int) -> int | None:
-        """Returns the value outside of the program's own loops that one is a part or a reordering
-        of.
+        """Returns the value outside of the program's own loops that one is a part or reordering of.
 
         A wider value does not replace a narrower one.
         """
@@ -234,8 +232,7 @@ class _Finder:
 
 
 def _unchanged(code: Code) -> Iterator[tuple[int, int]]:
-    """Yields each argument of a loop's body that all iterations pass on, with the loop's operand
-    for it."""
+    """Yields each invariant argument of a loop's body, with the loop's operand for it."""
     for node in _loops(code):
         body = node.blocks[-1]
         for argument, returned, given in zip(

@@ -114,8 +114,7 @@ class LoopsPlan:
 
     @property
     def handed_on(self) -> frozenset[int]:
-        """Returns constraints, by number, that would split values again that are gathered before
-        the loops."""
+        """Returns constraints, by number, that would split gathered values again."""
         return frozenset[int]().union(*(each.between for each in self.gathers))
 
     @property
@@ -130,8 +129,7 @@ class LoopsPlan:
 
     @property
     def contents(self) -> LoopContents:
-        """Returns the values that the loops read, make and replace, for
-        `placement.check_together`."""
+        """Returns values that the loops read, make and replace, for `placement.check_together`."""
         return LoopContents(
             tuple(value for loop in self.loops for value in loop.copies.outside),
             tuple(number for found in self.exits for number in (found.number, *found.widened)),
@@ -262,8 +260,7 @@ def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPla
 
 
 class _Planner:
-    """Finds the loops' contents, the last loop first: earlier ones make the values that it
-    needs."""
+    """Finds the loops' contents, the last loop first: earlier ones make what it needs."""
 
     def __init__(self, program: LoopProgram, accumulate_in: AccumulatorRule) -> None:
         self._program = program

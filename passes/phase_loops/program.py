@@ -74,8 +74,7 @@ class LoopProgram:
         return self.flow.of(value)
 
     def maker(self, value: int) -> Node | None:
-        """Returns the operation of the program's own block that makes a value; None for an
-        argument."""
+        """Returns the maker of a value in the program's own block; None for an argument."""
         return self._makers.get(value)
 
     def any_maker(self, value: int) -> Node | None:
@@ -83,13 +82,11 @@ class LoopProgram:
         return self.program.makers.get(value)
 
     def phase_of(self, node: Node) -> int:
-        """Returns the loop that an operation of the program's own block is in; 0 where it is in
-        none."""
+        """Returns the loop that an operation of the program's own block is in; 0 if in none."""
         return self._phases[node.number]
 
     def held(self, node: Node) -> frozenset[int]:
-        """Returns values that the code around an operation reads in full although they are not
-        whole."""
+        """Returns values that code around an operation reads in full, not being whole."""
         return self._held.get(node.number, frozenset())
 
     def held_inside(self, node: Node) -> frozenset[int]:
@@ -98,8 +95,7 @@ class LoopProgram:
         return self.held(node) | frozenset(() if fit is None else fit.captured)
 
     def behind(self, value: int) -> int:
-        """Returns the value outside of loops: for a result of a barrier that loops repeat, its
-        operand.
+        """Returns the value outside of loops: for a result of a repeated barrier, its operand.
 
         A barrier in a loop separates computations there; outside of it there is none.
         """
@@ -134,13 +130,11 @@ class LoopProgram:
         return self.program.bytes_of(value) - least >= self._remade_bytes
 
     def loop_of_whole(self, value: int) -> int:
-        """Returns the loop that makes a whole value with others, or by light work on such; 0 for
-        none."""
+        """Returns the loop that makes a whole value too, or by light work on such; 0 for none."""
         return self._loops_of_whole.get(self.behind(value), 0)
 
     def _find_loops_of_whole(self) -> dict[int, int]:
-        """Finds e.g. the count of steps of a loop that carries a chunk, and values computed from
-        it.
+        """Finds e.g. the count of steps of a loop that carries a chunk, and its uses.
 
         Only light work is done again in the loop, once a chunk.
         """
@@ -175,8 +169,7 @@ class LoopProgram:
                     self._held[inner.number] = held
 
     def _least_bytes(self, known: dict[int, int]) -> dict[int, int]:
-        """Returns, by whole result of light work, the bytes that a loop holds that computes it
-        again.
+        """Returns, by whole result of light work, bytes that a loop holds that computes it again.
 
         ``known`` has the bytes of other values.
         """

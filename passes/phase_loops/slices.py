@@ -76,8 +76,7 @@ def write_chunk(stack: ir.Value, part: ir.Value, layout: AxisLayout, chunk: Chun
 
 
 def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
-    """Returns a chunk of an iota along the axis that is cut: its numbers, cut and then
-    broadcast."""
+    """Returns a chunk of an iota along the axis that is cut: its numbers, cut then broadcast."""
     line = stablehlo.iota(typed(type_, [layout.length]), 0)
     cut = read_chunk(line, replace(layout, axis=0), chunk)
     return broadcast(cut, shape_of(chunk_type(type_, layout, chunk)), [layout.axis])

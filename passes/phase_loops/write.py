@@ -172,8 +172,7 @@ class LoopWriter:
     share: DeviceShare = EVERYTHING
 
     def write(self) -> list[ir.Value]:
-        """Writes the loop and returns the values that leave it, accumulated ones in the
-        accumulators' types."""
+        """Writes the loop and returns its exits, sums in the accumulators' types."""
         schedule = self.plan.schedule
         carried = self._while()
         if schedule.rest:
@@ -512,8 +511,7 @@ class ChunkWriter:
 
 
 def _with_whole(shardings: ir.Attribute) -> ir.Attribute:
-    """Returns the shardings of values that code on each device reads, and of a scalar that all
-    have."""
+    """Returns shardings of values that code on each device reads, and of a scalar that all have."""
     before = list(sdy.TensorShardingPerValueAttr(shardings).shardings)
     named = sdy.TensorShardingAttr(before[0]).mesh_or_ref
     return sdy.TensorShardingPerValueAttr.get([*before, sdy.TensorShardingAttr.get(named, [])])

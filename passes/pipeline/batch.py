@@ -71,8 +71,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
-        """Returns the rank; less is better: carried, no dimension of weights, sharded, an early
-        axis."""
+        """Returns the rank; less is better: carried, not of weights, sharded, an early axis."""
         return not self.is_carried, self.is_of_weights, not self.axes, self.first_axis
 
     @property

@@ -69,8 +69,7 @@ class ScheduleChoice:
     def schedule(
         self, loops: Sequence[LoopAndBatch], microbatches: int | None, repeats: int | None
     ) -> PipelineSchedule:
-        """Returns the schedule of all loops. Raises NotPossibleError where the requested one is
-        impossible."""
+        """Returns the schedule of all loops. Raises NotPossibleError if it is impossible."""
         counts = self._microbatches([batch for _, batch in loops], microbatches)
         stages = self._axis.count
         layers = math.gcd(*(found.layers for found, _ in loops))
@@ -98,8 +97,7 @@ class ScheduleChoice:
         return best_schedule(works, possible, self._rate)
 
     def _microbatches(self, batches: Sequence[LoopBatch], wanted: int | None) -> list[int]:
-        """Returns the possible numbers of microbatches, the one to take without a cost model
-        first."""
+        """Returns possible numbers of microbatches, the one to take without a cost model first."""
         common = math.gcd(*(batch.size for batch in batches))
         possible = [number for number in range(2, common + 1) if common % number == 0]
         if wanted is not None and wanted not in possible:

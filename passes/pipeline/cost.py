@@ -77,6 +77,5 @@ def best_schedule(
 
 
 def sharded_seconds(loops: Sequence[SegmentWork], devices: int, rate: float) -> float:
-    """Returns the time of the loops where the weights are sharded over the devices instead
-    (FSDP)."""
+    """Returns the time of the loops with weights sharded over the devices instead (FSDP)."""
     return sum(max(work.busy_s, work.weight_bytes * (1 - 1 / devices) / rate) for work in loops)

@@ -153,8 +153,7 @@ class PipelinedLoop:
 
     @property
     def stack_bytes(self) -> int:
-        """Returns the bytes of the stacks that stay on a device: its share of those read and
-        written."""
+        """Returns the bytes of the stacks that stay on a device: its share of all."""
         stacks = [
             *((each.value.type, at) for each, at in zip(self.found.read, self.read, strict=True)),
             *((each.type, each.layout) for each in self.written),
@@ -291,8 +290,7 @@ def _written(
 
 
 def _reads(plan: LoopsPlan, found: LayerLoop) -> tuple[Read, ...]:
-    """Returns the values that a tick reads from outside, without stacks and initial carries, each
-    once.
+    """Returns values that a tick reads from outside, without stacks and initial carries, each once.
 
     Values that are cut as (value, layout), others as (value, Form.OUTSIDE).
     """
@@ -333,8 +331,7 @@ _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 
 
 def check_body(node: Node) -> None:
-    """Raises NotPossibleError for operations that cannot run in idle ticks, or on some of the
-    devices."""
+    """Raises NotPossibleError for operations that cannot run in idle ticks, or on some devices."""
     for each in _inside(node):
         op = each.op
         if facts_of(op.name).category is Category.COLLECTIVE:
@@ -360,8 +357,7 @@ def check_body(node: Node) -> None:
 
 
 def _check_branches(node: Node, axis: StageAxis, axes: Collection[str]) -> None:
-    """Raises NotPossibleError where devices that meet in the partitioner's collectives may branch
-    differently.
+    """Raises NotPossibleError if devices that the partitioner has meet may branch apart.
 
     XLA's partitioner may insert a collective of all devices into a branch, which devices in
     another branch never reach.

@@ -90,8 +90,7 @@ class StageAxis:
     def sharding(
         self, type_: ir.Type, split: AxesByDimension, manual: Sequence[str]
     ) -> sdy.TensorShardingAttr:
-        """Returns a sharding along manual axes; the other axes of the mesh may split the value
-        further."""
+        """Returns a sharding along manual axes; other axes of the mesh may split it further."""
         is_closed = math.prod(self.sizes[name] for name in manual) == self.devices
         return sdy.TensorShardingAttr.get(
             self.mesh,

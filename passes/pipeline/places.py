@@ -40,8 +40,7 @@ class Places:
         return {0: (self.axis.name,), **self.by_batch(layout)}
 
     def scattered(self, stack: WrittenStack) -> tuple[int, tuple[str, ...]] | None:
-        """Returns the axis of a stack summed over the batch along which a device needs its part
-        alone.
+        """Returns the axis of a stack summed over the batch along which a device needs a part.
 
         The result includes the axes of the mesh that split it there: weights that are sharded over
         the devices of the batch (FSDP) have gradients that are.
@@ -69,8 +68,7 @@ class Places:
         return self.by_part(carry.type, carry.layout) or self.by_batch(carry.layout)
 
     def by_part(self, type_: ir.Type, layout: AxisLayout | None) -> AxesByDimension | None:
-        """Returns the split of a value of which each device of the axis has its part of the batch,
-        too.
+        """Returns the split of a value by batch over the devices of the axis, too.
 
         Embedding, head and loss are divided over these devices so. None where they cannot have
         parts of the same length.

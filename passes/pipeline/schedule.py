@@ -50,8 +50,7 @@ class PipelineSchedule:
         return (self.stages - 1) / self.ticks
 
     def item(self, place: int, tick: int) -> tuple[int, int] | None:
-        """Returns repeat and microbatch of a device, by its place in the order; None where it is
-        idle."""
+        """Returns repeat and microbatch of a device, by its place in the order; None if idle."""
         number = tick - place
         return divmod(number, self.microbatches) if 0 <= number < self.items else None
 

@@ -102,8 +102,7 @@ def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> L
 
 
 def odd_reader(loop: CountedLoop, value: ir.Value) -> ir.Operation | None:
-    """Returns an operation that reads another part of a value in the body than the iteration's
-    slice."""
+    """Returns an operation that reads another part of a value than the iteration's slice."""
     readers = _readers(value, loop)
     return next((each for each in readers if not _slope(each, value, loop)), None)
 

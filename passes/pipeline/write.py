@@ -158,8 +158,7 @@ class _LoopWriter:
         )
 
     def _held(self) -> dict[ir.Value, ir.Value]:
-        """Returns the loop's initial values, by value, after the work that has to be done before
-        it."""
+        """Returns the loop's initial values, by value, after the work to do before it."""
         pipeline, loop, early = self._pipeline, self._loop.op, self._pipeline.early
         starts = [loop.operands[each.number] for each in pipeline.travelling]
         starts = [each for each in dict.fromkeys(starts) if not self._is_constant(each)]
@@ -199,8 +198,7 @@ class _LoopWriter:
     def _made_by_batch(
         self, value: ir.Value, layout: AxisLayout | None, made: ir.Value | None = None
     ) -> _Operand:
-        """Returns a value that every device of the axis receives in full, and of which each
-        computes its part.
+        """Returns a value that every device of the axis gets, each computing its part.
 
         XLA would otherwise compute all of it on each: for a loss head it gathers the logits'
         gradient, which is several times as large as the result.

@@ -1,5 +1,4 @@
-"""The planner of memory finds recomputation and other moves that hold a budget in the least added
-time.
+"""The planner of memory finds the moves and recomputation that hold a budget in the least time.
 
 In the order in which a module passes through it:
 

@@ -1,5 +1,4 @@
-"""Computes what each candidate saves and recomputes in the straight-line blocks of a module,
-cached."""
+"""Computes what each candidate saves and recomputes in a module's straight-line blocks, cached."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class BlockPlans:
 
     @functools.cached_property
     def evicted(self) -> EvictedPlans | None:
-        """Returns the plans by evictions, if there is one block of which something may run
-        again."""
+        """Returns plans by evictions, if there is one block of which something may run again."""
         if len(self.forwards) != 1:
             return None
         plans = EvictedPlans(*self.forwards.values())

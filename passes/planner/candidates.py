@@ -1,5 +1,4 @@
-"""The planner's settings, the candidates that it tries, and the recomputation rate at each
-price."""
+"""The planner's settings, its candidates, and the recomputation rate at each price."""
 
 from __future__ import annotations
 
@@ -112,7 +111,6 @@ class PriceGrid:
     middle_rate: float
 
     def rates(self, price_index: int) -> Rates:
-        """Returns one rate for all work; from EXPENSIVE_PRICES on an infinite one for expensive
-        work."""
+        """Returns one rate for all work; from EXPENSIVE_PRICES on infinite for expensive work."""
         rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _PRICES_PER_DOUBLING)
         return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

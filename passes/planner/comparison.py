@@ -1,5 +1,4 @@
-"""Decides which of several estimates is better, and corrects estimates by XLA's figures for
-others."""
+"""Decides which of several estimates is better, and corrects estimates by XLA's figures."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def _distance(one: Estimate, other: Estimate) -> float:
 
 
 def same_moves(one: Estimate, other: Estimate) -> bool:
-    """Whether two candidates have the same moves, or one is the unmodified program, which says as
-    much about all.
+    """Whether two candidates have the same moves, or one is the unmodified program.
 
     Options are ignored: a loop that is split one iteration later is much the same.
     """

@@ -102,8 +102,7 @@ class FrontierAnalysis:
 
     @cached_property
     def variants(self) -> Variants:
-        """Returns the variants of the program after moves, each with its estimates, cached over all
-        budgets."""
+        """Returns variants of the program after moves, with estimates cached over all budgets."""
         settings = PlannerSettings(_LEAST, _PLANS, tuple(self.moves), self.min_bytes)
         return Variants(self.module, self.target, settings)
 
@@ -147,8 +146,7 @@ class FrontierAnalysis:
 
     @cached_property
     def _lowest(self) -> list[Estimate]:
-        """Returns the estimates among which the least memory is found, the unmodified program
-        first."""
+        """Returns estimates among which the least memory is found, the unmodified program first."""
         return Search(self.variants, self.moves).lowest()
 
     def at(self, budget: Budget) -> FrontierPoint | None:
@@ -162,8 +160,7 @@ class FrontierAnalysis:
         return self.floor if budget.least else self._within(budget, limit_bytes)
 
     def along(self, count: int) -> list[FrontierPoint]:
-        """Returns at most ``count`` points from the unmodified program to the floor, evenly by
-        memory.
+        """Returns at most ``count`` points from unmodified to the floor, evenly by memory.
 
         The first is the unmodified program, even where moves take less memory in no more time.
         Each budget is one that its point holds. A plan for it may add less time still, since it
@@ -233,8 +230,7 @@ class FrontierAnalysis:
         return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
-        """Returns the best of the plans that the closed loop makes until one is predicted to
-        hold."""
+        """Returns the best plan of the closed loop until one is predicted to hold."""
         attempts = list(self._tried)
         # Measurements correct the model, and are no attempts for this budget.
         made = _PLANS
@@ -313,8 +309,7 @@ _T = TypeVar("_T")
 
 
 def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
-    """Returns the items for which no other takes less memory in as little time; most memory
-    first."""
+    """Returns items for which no other takes less memory in as little time; most memory first."""
     kept: list[_T] = []
     for one in sorted(found, key=lambda one: (measure(one)[1], measure(one)[0])):
         if not kept or measure(one)[0] < measure(kept[-1])[0]:
@@ -341,8 +336,7 @@ def _of_point(point: FrontierPoint) -> tuple[int, float]:
 
 
 def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
-    """Returns at most ``count`` estimates, most memory first, without those that are close to
-    another."""
+    """Returns at most ``count`` estimates, most memory first, without close ones."""
     width = estimates[0].temp_bytes - estimates[-1].temp_bytes
     kept = [estimates[0]]
     for one in estimates[1:]:
@@ -363,16 +357,14 @@ def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
 
 
 def _between(low: int, high: int) -> int:
-    """Returns a price between two, a grid price if there is one: those are the fastest to
-    estimate."""
+    """Returns a price between two, of the grid if one exists: these are the fastest to estimate."""
     middle = (low + high) // 2
     on_grid = round(middle / STEPS) * STEPS
     return on_grid if low < on_grid < high else middle
 
 
 def knees(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
-    """Returns the indices in a frontier, most memory first, below which memory becomes more
-    expensive.
+    """Returns indices in a frontier, most memory first, below which memory becomes more expensive.
 
     They are the corners of the simplest line that follows the frontier, found by the
     Ramer-Douglas-Peucker algorithm; only corners below the line count: above one a byte is cheap,

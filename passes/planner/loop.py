@@ -87,8 +87,7 @@ class Choice:
 
 
 def aimed(compiles: int) -> int:
-    """Returns how many of ``compiles`` attempts aim at the budget; the last ones aim at the least
-    memory."""
+    """Returns how many of ``compiles`` attempts aim at the budget, the last at the least memory."""
     return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
 
 
@@ -233,8 +232,7 @@ def _is_at_the_floor(
     limit_bytes: int,
     attempts: Sequence[Attempt[RematRecord]],
 ) -> bool:
-    """Whether plans missed that were expected to hold, and the next one is a plan of least
-    memory."""
+    """Whether plans missed that were expected to hold, and the next one is of least memory."""
     expected = ((each.record.prediction, each.temp_bytes) for each in attempts)
     missed = [
         real_bytes
@@ -258,8 +256,7 @@ def _is_at_the_floor(
 def _on_the_road_of_min(
     search: Search, limit_bytes: int, tried: Sequence[Measurement]
 ) -> Estimate | None:
-    """Returns the next of the plans that `min` compiles, one by one, where these are compiled
-    first.
+    """Returns the next of the plans that `min` compiles, one by one, if these are compiled first.
 
     It is chosen by measurements of these plans alone, so that every budget that `min` holds is
     held, as far as there are attempts. None where `min` ends, or is expected to end far above the
@@ -286,8 +283,7 @@ def _on_the_road_of_min(
 
 
 def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:
-    """Returns the targets of the next plan; the second counts where no plan is expected to hold the
-    first.
+    """Returns the targets of the next plan; the second if none is expected to hold the first.
 
     After a corrected plan that was predicted to hold and misses, the target is lower by the miss.
     Once the attempts that aim at the budget are spent, it is halfway from the held memory to the
@@ -419,7 +415,7 @@ def best_of(
 
 def _missed(temp_bytes: float, steps: float, whole_bytes: float, limit_bytes: int) -> float:
     """Returns the share that a plan misses of the bytes that were to be saved, plus the added time,
-    in ``steps``, as a share of the time that all of them are worth; 1 for the unmodified program."""
+    in ``steps``, as a share of the time that all are worth; 1 for the unmodified program."""
     limit_bytes = max(limit_bytes, 0)
     missed = (temp_bytes - limit_bytes) / max(whole_bytes - limit_bytes, 1)
     return missed + steps / _STEPS_FOR_ALL
@@ -433,8 +429,7 @@ def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> boo
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
-    """Returns the estimate of least memory; of those that the model cannot distinguish, the one
-    that saves least.
+    """Returns the estimate of least memory; among indistinct ones the one that saves least.
 
     Of estimates at one price, those that take longer than another and no less memory are left out.
     """
@@ -499,8 +494,7 @@ def _is_stalled(tried: Sequence[Measurement]) -> bool:
 
 
 def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the estimates that were not compiled; one with a compiled one's figures most likely
-    is the same plan."""
+    """Returns the estimates that were not compiled; equal figures most likely mean equal plans."""
     done = {_looks(one.estimate) for one in tried}
     return [estimate for estimate in estimates if _looks(estimate) not in done]
 

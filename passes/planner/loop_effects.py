@@ -130,8 +130,7 @@ class LoopEffects:
         return once * runs_of(plan.block)
 
     def kept_bytes(self, price: int) -> dict[ir.Block, int]:
-        """Returns, by block, the bytes that its loops stack at the grid price; quicker than
-        effects."""
+        """Returns, by block, bytes that its loops stack at the grid price; quicker than effects."""
         return {
             scans.block: self._kept_bytes(number, price // STEPS)
             for number, scans in enumerate(self.scans)
@@ -154,8 +153,7 @@ class LoopEffects:
         return self.pricing.at(Rates(rates.expensive, cheap))
 
     def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
-        """Returns the limit on the stacks of a block's loops between two grid prices; None if these
-        agree."""
+        """Returns the limit on a block's stacks between two grid prices; None if these agree."""
         less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
         return less + (more - less) * step // STEPS if less < more else None
 
@@ -204,8 +202,7 @@ class LoopEffects:
     def _made_around(
         self, plans: Iterable[ScanPlan], counterparts: IRMapping
     ) -> dict[ir.Value, tuple[int, int]]:
-        """Returns the values that are made in the blocks of outermost loops, as in
-        `LoopEffect.reads`.
+        """Returns values that are made in the blocks of outermost loops, as in `LoopEffect.reads`.
 
         The key is the copy's value.
         """
@@ -241,8 +238,7 @@ class LoopEffects:
 
 
 def _read_by(loop: ir.Operation, programs: BlockPrograms) -> Iterator[ir.Value]:
-    """Yields values that a loop and the code in it read, in order; not all of those defined
-    inside."""
+    """Yields values that a loop and the code in it read, in order; not all defined inside."""
     yield from loop.operands
     for graph in (programs[block] for region in loop.regions for block in region.blocks):
         for position, name in enumerate(graph.names):
@@ -267,8 +263,7 @@ def _dearest(price_grid: PriceGrid, pricing: Pricing) -> int:
 
 
 def _saved_bytes(plans: Iterable[ScanPlan]) -> int:
-    """Returns the bytes that loops no longer stack in a step, less those that they stack
-    instead."""
+    """Returns bytes that loops no longer stack in a step, less those that they stack instead."""
     return sum((plan.freed_bytes - plan.added_bytes) * runs_of(plan.block) for plan in plans)
 
 

@@ -216,8 +216,7 @@ class Model:
         return (*plain, *self._beside_loops(), *segmented, *nested)
 
     def _beside_loops(self) -> tuple[Candidate, ...]:
-        """Returns a candidate with cheap work alone recomputed in straight lines, whatever the
-        loops recompute.
+        """Returns a candidate that recomputes cheap work alone outside of loops, any inside.
 
         At the prices of products in layers, every second candidate would recompute the head's, or
         nothing outside of the loops, e.g. the tables of positions that all layers read.
@@ -234,8 +233,7 @@ class Model:
 
     @property
     def is_short(self) -> bool:
-        """Whether that block has so few operations that many plans by evictions cost little
-        time."""
+        """Whether that block has so few operations that many plans by evictions are quick."""
         return len(self.operations) <= _SHORT
 
     def evicted(self, parts: int) -> Candidate:
@@ -250,8 +248,7 @@ class Model:
         return is_part and candidate == self.evicted(candidate.evicted_to)
 
     def kept_bytes(self, candidate: Candidate) -> int:
-        """Returns the bytes that are saved at one time for the backward pass; quicker than an
-        estimate.
+        """Returns bytes that are saved at one time for the backward pass; quicker than an estimate.
 
         Mostly a bit less than the temporary memory.
         """
@@ -311,8 +308,7 @@ class Model:
         return simulate(trace)
 
     def plan(self, candidate: Candidate) -> Plans:
-        """Returns the candidate's plans for the module itself. Raises ValueError where it has
-        none."""
+        """Returns the candidate's plans for the module itself. Raises ValueError if it has none."""
         if not self.has(candidate):
             raise ValueError(f"a plan has the setting {candidate}, which this program has not")
         schedules = self.block_plans.schedules(candidate).values()
@@ -339,8 +335,7 @@ class Model:
         return made / seconds if seconds else 1.0
 
     def _inside(self, op: ir.Operation, planned: _Planned) -> int:
-        """Returns the peak memory inside an operation with regions of code, with the planned
-        changes."""
+        """Returns the peak memory inside an operation with code, with the planned changes."""
         most = 0
         for block in (block for region in op.regions for block in region.blocks):
             trace = self._trace(block, planned)

@@ -1,5 +1,4 @@
-"""Describes how a missed budget may be held: by moves that are off unless named, or a lower
-`min_bytes`."""
+"""Describes how a missed budget may be held: by moves off by default, or a lower `min_bytes`."""
 
 from __future__ import annotations
 

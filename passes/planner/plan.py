@@ -1,5 +1,4 @@
-"""Plans for a budget: moves, then recomputation in the module after them; and the planner of
-these."""
+"""Plans for a budget: moves, then recomputation after them; and the planner."""
 
 from __future__ import annotations
 
@@ -142,8 +141,7 @@ class MemoryPlan(PlanBase):
         return (done, *moves, *self.remat.tables())
 
     def decisions(self) -> tuple[Decision, ...]:
-        """Returns the moves' decisions, then those of the recomputation, which needs all of the
-        moves."""
+        """Returns the moves' decisions, then the recomputation's, which needs all moves."""
         recomputed = self.remat.decisions()
         if self.moved is None:
             return recomputed
@@ -207,8 +205,7 @@ class MemoryPlanner:
         self._variants = Variants(origin, target, settings)
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> MemoryPlan:
-        """Returns the next plan, for a clone of the module or the module itself, after these
-        attempts."""
+        """Returns the next plan, for the module or a clone of it, after these attempts."""
         try:
             choice, around_bytes, limit_bytes = self._choose(attempts)
         except walk.NoEntryError as error:

@@ -359,8 +359,7 @@ class PriceSearch:
         return low
 
     def _keep_less(self, base: Candidate, last: int, same_seconds: float) -> None:
-        """Tries the first step that takes at most ``same_seconds`` longer than the last one that
-        fits."""
+        """Tries the first step that takes at most ``same_seconds`` more than the last that fits."""
 
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, base.price_index, step))

@@ -84,8 +84,7 @@ _REASONS = {
 
 
 def reason_of(obstacle: RematObstacle | None, kept: Kept) -> str:
-    """Returns why a program is not rewritten, by the arrays at its peak; empty where the reason is
-    unknown."""
+    """Returns why a program is not rewritten, by the arrays at its peak; empty if unknown."""
     if obstacle is not None and obstacle.stands_at(kept):
         return obstacle.reason
     return "" if kept.carry is None else f"{kept.carry.reason}; {kept.carry.remedy}"

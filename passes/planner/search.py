@@ -229,8 +229,7 @@ class Search:
         self._lowest_of(self._variants.made_by(candidate))
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
-        """Yields the variants to search, the simplest first; which ones depends on the estimates so
-        far."""
+        """Yields the variants to search, the simplest first, by the estimates so far."""
         for moves in self._specs(fits):
             variant = self._variants.of(moves)
             if variant is not None:
@@ -260,8 +259,7 @@ class Search:
         return found
 
     def _speed_up(self, variant: Variant) -> float:
-        """Tries moves that make a variant's loops faster, where that gains time; returns the
-        seconds."""
+        """Tries moves that make a variant's loops faster, where worth it; returns the seconds."""
         fastest = variant.model.loops.fastest if RECOMPUTE in self._moves else None
         if fastest is None:
             return 0.0

@@ -1,5 +1,4 @@
-"""Plans that decide the same in every iteration of a program's loops, from which loops are
-split."""
+"""Plans that decide the same in every iteration of a program's loops, to split loops."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ def uniform_plans(
     columns: Sequence[Candidate] = (LOOPS_ALONE,),
     most_seconds: float = math.inf,
 ) -> list[UniformPlan]:
-    """Returns the plans of columns at the grid prices for the model's module, in which ``group`` is
-    whole.
+    """Returns plans of columns at the grid prices for the model's module with a whole ``group``.
 
     Where several prices decide the same for loops, the plan is estimated once. A plan is left out
     if no split into it and another adds ``most_seconds`` or less.
@@ -44,8 +42,7 @@ def uniform_plans(
 
 
 def uniform_plan(model: Model, group: LoopGroup, estimate: Estimate) -> UniformPlan:
-    """Returns an estimate for the model's module, in which ``group`` is whole, as a plan for
-    that."""
+    """Returns an estimate for the model's module, with a whole ``group``, as a plan for that."""
     effects = {} if estimate.candidate is None else model.loops.at(estimate.candidate.price)
     numbers = sorted(model.number[walk.key(each.loop.op)] for each in group.loops)
     rewritten = [effects[number] for number in numbers if number in effects]

@@ -57,8 +57,7 @@ class Variant:
 
     @cached_property
     def behind(self) -> Variant | None:
-        """Returns the variant after the later passes; None where there are none, or they do
-        nothing."""
+        """Returns the variant after the later passes; None if there are none or they do nothing."""
         if not self.settings.behind:
             return None
         found = moved(self.of.module, self.settings.behind, self.target)
@@ -130,8 +129,7 @@ class Variants:
         return self._known[moves]
 
     def made_by(self, candidate: Candidate | None) -> Variant:
-        """Returns the variant of a candidate. Raises ValueError where it is of no program like
-        this."""
+        """Returns the variant of a candidate. Raises ValueError if it is of another program."""
         moves = "" if candidate is None else candidate.moves
         variant = self.of(moves)
         if variant is None:

@@ -127,8 +127,7 @@ class _Spread:
 
 
 def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
-    """Returns the value that transposes start from, and which axis of that each axis of the result
-    is."""
+    """Returns the source of transposes, and the axis of it for each axis of the result."""
     order = list(range(len(shape_of(value))))
     while (op := _made_by(value, "stablehlo.transpose")) is not None:
         axes = walk.integers(op, "permutation")
@@ -138,8 +137,7 @@ def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
 
 
 def _rows_in_groups(mask: ir.Value) -> tuple[int, list[int], ir.Value] | None:
-    """Returns the axis of the rows, those of the sizes, and the sizes by which a mask groups
-    rows."""
+    """Returns the axis of the rows, those of the sizes, and the sizes in a mask of groups."""
     both = _made_by(mask, "stablehlo.and")
     if both is None:
         return None
@@ -180,8 +178,7 @@ def _counted_axis(value: ir.Value) -> int | None:
 
 
 def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
-    """Returns the value that broadcasts repeat, and which axis of the result each axis of that
-    is."""
+    """Returns the source of broadcasts, and the axis of the result for each axis of it."""
     shape = shape_of(value)
     axes = list(range(len(shape)))
     while (op := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
@@ -191,8 +188,7 @@ def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
 
 
 def _summed(ends: ir.Value) -> ir.Value | None:
-    """Returns the value of which this is the cumulative sum along the last axis; None where it is
-    none."""
+    """Returns the value of which this is the cumulative sum along the last axis, if any."""
     op = _made_by(ends, "stablehlo.reduce_window")
     if op is None or len(op.operands) != 2 or not _is_zero(op.operands[1]):
         return None

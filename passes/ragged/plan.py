@@ -1,5 +1,4 @@
-"""Plans which ragged products run in loops over tiles, of how many rows, and which stay, and
-why."""
+"""Plans which ragged products run in loops over tiles, of how many rows; and why others stay."""
 
 from __future__ import annotations
 
@@ -185,14 +184,12 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
 
 
 def tile_count(rows: int, groups: int, length: int) -> int:
-    """Returns the most tiles that so many rows take in so many groups, none with rows of two
-    groups."""
+    """Returns most tiles that so many rows take in so many groups, none with rows of two groups."""
     return (rows + min(groups, rows) * (length - 1)) // length
 
 
 def _tiles_needed(product: RaggedProduct, length: int) -> int:
-    """Returns the most tiles that any sizes take: no place along the prefix shares one with
-    another."""
+    """Returns most tiles that any sizes take: no place along the prefix shares one with another."""
     return math.prod(product.places) * tile_count(product.rows, product.groups, length)
 
 
@@ -219,8 +216,7 @@ def _lengths(shortest: int, rows: int) -> list[int]:
 
 
 def _dense_seconds(product: RaggedProduct, speed: Speed) -> float:
-    """Returns the time of XLA's own product: each operand of rows is copied once a group, and
-    multiplied whole."""
+    """Returns the time of XLA's own product: rows are copied once a group, and multiplied whole."""
     rows = [each for each in (product.left, product.right) if each.ragged is not None]
     parts = [each for each in (product.left, product.right) if each.ragged is None]
     copied = sum(packed_bytes(each.shape, each.element) for each in rows) * product.groups

@@ -106,8 +106,7 @@ class RaggedProduct:
 
     @property
     def places(self) -> list[int]:
-        """Returns the axes of the sizes before that of the groups: none where all rows share the
-        sizes."""
+        """Returns the axes of the sizes before that of the groups: none if all rows share sizes."""
         return shape_of(self.sizes)[:-1]
 
     @property
@@ -160,8 +159,7 @@ class RaggedProduct:
 
     @property
     def flops(self) -> float:
-        """Returns the floating-point operations that the product needs: each row meets the matrix
-        of one group."""
+        """Returns the FLOPs that the product needs: each row meets one group's matrix."""
         out = math.prod(self.result.shape)
         contracted = math.prod(self.left.shape[axis] for axis in self.left.contracting)
         return 2.0 * out * contracted / (self.groups if self.mode is RaggedMode.SUM else 1)
@@ -213,8 +211,7 @@ def factor(
 
 
 def sizes_of_all(sizes: ir.Value) -> ir.Value:
-    """Returns the vector of sizes where all places have the same ones, as JAX repeats it for
-    CPUs."""
+    """Returns the vector of sizes if all places have the same ones, as JAX writes for CPUs."""
     op = defining_op(sizes)
     type_ = ir.RankedTensorType(sizes.type)
     if op is None or op.name != "stablehlo.broadcast_in_dim" or type_.rank == 1:

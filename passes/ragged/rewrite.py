@@ -305,8 +305,7 @@ def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable
 
 
 def _clamped(sizes: ir.Value, most: int) -> ir.Value:
-    """Clamps sizes from 0 to a number. Where they have more bits than it takes they are cut
-    first."""
+    """Clamps sizes from 0 to a number. More bits than it takes are cut first."""
     count = counter_type().element_type
     if ir.IntegerType(element_of(sizes)).width < COUNTER_BITS:
         sizes = converted(sizes, count)
@@ -335,8 +334,7 @@ def _where(mask: ir.Value, number: int) -> ir.Value:
 
 
 def _sums_before(values: ir.Value) -> ir.Value:
-    """Returns the exclusive cumulative sum along the last axis: a product with a triangle, of few
-    groups."""
+    """Returns the exclusive cumulative sum along the last axis: a product with a triangle."""
     *places, length = shape_of(values)
     shape, axis = [*places, length, length], len(places)
     before = compare(iota(shape, axis + 1), iota(shape, axis), "LT")
@@ -404,8 +402,7 @@ def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Opera
 
 
 def _after_transpose(product: RaggedProduct, transpose: ir.Operation) -> tuple[int, ...] | None:
-    """Returns where a transpose moves each axis; None unless the matrix of a group stays
-    contiguous."""
+    """Returns where a transpose moves each axis; None unless a group's matrix stays contiguous."""
     permutation = walk.integers(transpose, "permutation")
     shape = [product.result.shape[axis] for axis in permutation]
     if transpose.results[0].type != ir.RankedTensorType.get(shape, product.result.element_type):

@@ -100,8 +100,7 @@ class _Window:
         ]
 
     def restricted_to(self, ids: frozenset[str], there: frozenset[ir.Value]) -> WindowPlan:
-        """Returns the clones with these decisions; ``there`` are values with clones before the
-        window."""
+        """Returns clones with these decisions; ``there`` are values cloned before the window."""
         carried = self.plan.carried & there
         allowed = {position for position in self.group if self._id(position) in ids}
         readers = tuple(

@@ -82,8 +82,7 @@ class RematPlan(base.PlanBase):
         return recompute_tables(self.blocks, self.scans)
 
     def decisions(self) -> tuple[base.Decision, ...]:
-        """Returns one decision for each clone, and for each stack dropped without one; blocks
-        first."""
+        """Returns one decision for each clone, and for each other dropped stack; blocks first."""
         blocks = [
             d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
         ]

@@ -27,8 +27,7 @@ _KEPT = {
 
 
 def recompute_tables(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> tuple[Table, Table]:
-    """Returns the tables of the plans of straight-line blocks and of loops, the largest values
-    first.
+    """Returns tables of the plans of straight-line blocks and of loops, the largest values first.
 
     Values of one line of the program share a row. A loop's stacks count for all of its iterations.
     """

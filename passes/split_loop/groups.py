@@ -1,5 +1,4 @@
-"""Finds the loops that can be split: groups that stack and read residuals; and why others stay
-whole."""
+"""Finds loops that can be split: groups that stack and read residuals; and why others are not."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class GroupLoop:
     reversed_: bool
 
     def parts(self, at: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Returns the first and the last iteration, exclusive, of each part, in the order of the
-        loop.
+        """Returns the first and the last iteration, exclusive, of each part, in loop order.
 
         ``at`` are the iterations of the group's first loop at which a part begins.
         """
@@ -106,8 +104,7 @@ class LoopGroup:
 
 
 def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
-    """Returns the groups of loops of a module that can be split, and the loops of pairs that
-    cannot.
+    """Returns groups of loops of a module that can be split, and the loops of pairs that cannot.
 
     A pair inside the loops of another pair belongs to their bodies and is not split.
     """
@@ -240,8 +237,7 @@ def _reads_at(pair: LoopPair, operand: int) -> bool:
 
 
 def _uses(value: ir.Value) -> set[tuple[Hashable, int]]:
-    """Returns the operations that read a value, with the number of the operand, reshapes
-    followed."""
+    """Returns operations that read a value, with the number of the operand, reshapes followed."""
     found: set[tuple[Hashable, int]] = set()
     for use in value.uses:
         op = use.owner.operation

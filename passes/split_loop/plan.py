@@ -212,7 +212,6 @@ def plan_split(group: LoopGroup, at: Iterable[int]) -> GroupSplit:
 
 
 def even_positions(trip_count: int, parts: int) -> tuple[int, ...]:
-    """Returns where parts of equal length begin; fewer parts where the iterations do not allow so
-    many."""
+    """Returns where parts of equal length begin; fewer parts if there are too few iterations."""
     parts = min(parts, trip_count // LEAST_TRIPS)
     return tuple(round(part * trip_count / parts) for part in range(1, parts))

@@ -59,8 +59,7 @@ class _LoopParts:
     def __init__(
         self, split: GroupSplit, number: int, written: dict[_PartOfStack, ir.Value]
     ) -> None:
-        """``written`` has the stacks of the group's earlier parts; those of these parts are
-        added."""
+        """``written`` has the stacks of the group's earlier parts, and gets these ones."""
         self.loop: CountedLoop = split.group.loops[number].loop
         self.ranges = split.group.loops[number].parts(split.at)
         self.written = written

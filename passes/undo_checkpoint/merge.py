@@ -179,8 +179,7 @@ def _equal_carries(
 def _clone_before(
     anchor: ir.Operation, loop: ir.Operation, numbers: ValueNumbers
 ) -> ir.Operation | None:
-    """Returns a clone of a loop at an earlier place, from equal operands there; None without
-    them."""
+    """Returns a clone of a loop at an earlier place, from equal operands there, if any."""
     there = _values_before(anchor, numbers)
     known: dict[ir.Value, ir.Value] = {}
     made: list[ir.Operation] = []
@@ -219,8 +218,7 @@ def _provide(
     made: list[ir.Operation],
     known: dict[ir.Value, ir.Value],
 ) -> bool:
-    """Whether a value is available at the earlier place: it exists there, or is a constant to
-    clone."""
+    """Whether a value is available at the earlier place: it exists, or is a constant to clone."""
     if value in known:
         return True
     found = there.get(numbers.of(value))

@@ -358,8 +358,7 @@ class _Rewrite:
         again: Sequence[ir.Operation],
         stacks: dict[ir.Value, ir.Value],
     ) -> None:
-        """Lets a backward body read slices of the stacks, and erases operations that it no longer
-        needs."""
+        """Lets a backward body read slices of the stacks, and erases unneeded operations."""
         edit = WhileRewriter(pair.backward.op)
         carried: dict[ir.Value, int] = {}
         for computed, value in values.items():

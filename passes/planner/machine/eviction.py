@@ -86,8 +86,7 @@ class Evictions:
     def _repaired(
         self, plan: WindowedPlan, limit_bytes: int, locked: frozenset[int] = frozenset()
     ) -> _Found:
-        """Returns the plan with evictions until it holds the bound, ``locked`` nodes left
-        unchanged.
+        """Returns the plan with evictions until it holds the bound; ``locked`` nodes stay.
 
         If no eviction is left, it is the plan of least memory among those on the way.
         """
@@ -118,8 +117,7 @@ class Evictions:
     def _best_of(
         self, plan: WindowedPlan, ran: WindowedRun, options: Sequence[_Option], limit_bytes: int
     ) -> _Found:
-        """Returns the plan with the option that adds the least time for the bytes it removes from
-        all peaks."""
+        """Returns the plan with the option of least time for the bytes it removes from peaks."""
         found: list[tuple[tuple[bool, float], int, _Found]] = []
         over = _over(ran, limit_bytes)
         for number, (_, evictions) in enumerate(options):
@@ -194,8 +192,7 @@ class Evictions:
     def _in_place_of(
         self, source: int, known: dict[int, tuple[float, _Eviction]], excess: int
     ) -> Iterator[_Option]:
-        """Yields evictions of two nodes or more that free memory while their common source is
-        kept."""
+        """Yields evictions of two nodes or more whose common source is kept."""
         gained, added_s = -self._bytes[source], 0.0
         evictions: list[_Eviction] = []
         for node in sorted(known, key=lambda node: (known[node][0] / self._bytes[node], node)):
@@ -282,8 +279,7 @@ class Evictions:
         return frozenset(ran.sequence[start:stop]) & frozenset(self._operands[step])
 
     def _kept_again(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
-        """Keeps nodes that fit for longer, the most expensive first, and joins windows, until
-        nothing changes."""
+        """Keeps longer what fits, the most expensive first, and joins windows, while that helps."""
         before = None
         while before is not ran and self._left > 0:
             before = ran
@@ -359,8 +355,7 @@ class Evictions:
         return (other, found) if gains and found.peak_bytes <= limit_bytes else (plan, ran)
 
     def _exchanged(self, plan: WindowedPlan, ran: WindowedRun, limit_bytes: int) -> _Found:
-        """Keeps one expensive node after the other and evicts others for it, while time is
-        saved."""
+        """Keeps one expensive node after the other and evicts others for it while time is saved."""
         tried: set[int] = set()
         while self._left > 0:
             node = next((node for node in self._dearest(ran) if node not in tried), None)

@@ -1,5 +1,4 @@
-"""Converts plans of the machine to clones that `remat` writes, and clones to plans of the
-machine."""
+"""Converts plans of the machine to clones that `remat` writes, and back."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ class SchedulingProblem:
 
     @cached_property
     def again(self) -> Mapping[int, tuple[int, ...]]:
-        """Returns, by stage, the nodes that may run again before it, in order; stages without one
-        left out.
+        """Returns, by stage, nodes that may run again before it, in order; no stage without any.
 
         These are the recomputable operands, and the recomputable operands of those.
         """
@@ -153,8 +152,7 @@ def run(problem: SchedulingProblem, sequence: Sequence[int]) -> MachineRun:
 
 
 def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
-    """Raises unless every node runs once in order, and again only before a stage computed from
-    it."""
+    """Raises unless nodes run once in order, and again only before a stage computed from them."""
     following = 0
     pending: list[int] = []
     for number in sequence:
@@ -300,8 +298,7 @@ class BlockMachine:
 
     @cached_property
     def gates(self) -> Sequence[int]:
-        """Returns the values in memory that clones may wait for, in the order of their
-        producers."""
+        """Returns values in memory that clones may wait for, in the order of their producers."""
         kernels, forward = self._kernels, self.forward
         made = {
             value
@@ -367,8 +364,7 @@ def _in_memory(trace: OpTrace, kernels: Kernels) -> list[bool]:
 
 
 def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
-    """Returns, by value, the values in memory that hold it or that it is computed from, without
-    inputs."""
+    """Returns, by value, the values in memory that hold or produce it, without inputs."""
     in_memory = _in_memory(trace, kernels)
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     for reads, makes in zip(trace.reads, trace.makes, strict=True):
@@ -381,8 +377,7 @@ def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
 def _requests(
     kernels: Kernels, border: int, sunk: frozenset[int]
 ) -> dict[int, frozenset[tuple[int, int]]]:
-    """Returns, by operation in memory, the values in memory that it is computed from, and where
-    they are read.
+    """Returns, by operation in memory, the values in memory that it needs, and where they are read.
 
     The place of a read is the position of the first operation after the border on the path from the
     value, operations that compute ``sunk`` values left out.

@@ -83,8 +83,7 @@ class _Border:
 
 
 def _ranges(graph: Program, weights: Sequence[int]) -> list[_Range]:
-    """Returns the live ranges of values. XLA computes those that are not in memory inside their
-    readers."""
+    """Returns the live ranges of values. XLA computes fused ones inside their readers."""
     in_memory = {value for makes in kernels_of(graph).makes for value in makes}
     return [
         _Range(producer, graph.users[value][-1], weights[value], value in in_memory)

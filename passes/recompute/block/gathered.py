@@ -22,8 +22,7 @@ _FARTHEST = 8
 
 
 def is_parameter(value: ir.Value) -> bool:
-    """Whether a value is an argument split over devices, or computed from one by cheap
-    operations."""
+    """Whether a value is an argument split over devices, or computed from one by cheap work."""
     for _ in range(_FARTHEST):
         op = defining_op(value)
         if op is None:

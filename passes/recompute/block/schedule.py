@@ -32,8 +32,7 @@ _FARTHEST_GATE = 64
 
 @dataclass(frozen=True)
 class Gate:
-    """Values made shortly before, the position of their barrier, and each one's readers after
-    it."""
+    """Values made shortly before, the position of their barrier, and each one's later readers."""
 
     values: tuple[int, ...]
     before: int
@@ -181,8 +180,7 @@ class CloneSchedule:
     def _placements(
         self, window: Window, end: int, cloned_for: dict[int, list[int]], made: set[int]
     ) -> tuple[ClonePlacement, ...]:
-        """Returns the clones of each reader; readers with the same position and gate share one
-        group."""
+        """Returns the clones of each reader; readers of one position and gate share a group."""
         results = self.graph.results
         placed: dict[int, int] = {}
         together: list[tuple[int, Gate | None, list[int]]] = []

@@ -165,8 +165,7 @@ class ForwardValues:
 
     @functools.cached_property
     def read_across(self) -> frozenset[int]:
-        """Returns the values, without constants, that are made before the highest border and read
-        after.
+        """Returns the values, without constants, made before the highest border and read after.
 
         They are the saved values where nothing is recomputed. A value that only the next operation
         reads is left out: its clone would be where it is made, and free nothing.
@@ -183,8 +182,7 @@ class ForwardValues:
         )
 
     def sinks_of(self, window: Window) -> list[int]:
-        """Returns the values that a window reads, without constants and values made after its
-        border."""
+        """Returns the values that a window reads, without constants and values after its border."""
         if window not in self._sinks_of:
             graph, constant, border = self.graph, self.constant, window.border
             read = dict.fromkeys([v for p in window.positions for v in graph.operands[p]])
@@ -194,8 +192,7 @@ class ForwardValues:
         return self._sinks_of[window]
 
     def reads_within(self, code: range) -> list[tuple[int, int, int]]:
-        """Returns the values with a weight from before the code that it reads; the first read, the
-        last."""
+        """Returns the values with a weight from before the code; their first and last reads."""
         graph, found = self.graph, []
         for value, producer in enumerate(graph.producers):
             if producer < code.start and self.weights[value] and not self.constant[value]:

@@ -50,8 +50,7 @@ class Mirror:
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
     def bound(self, ends: range, aim: int, stop: int, crossing: Sequence[int]) -> int:
-        """Returns the best end of a window, by the bytes that the code reads ``crossing`` each
-        position.
+        """Returns the best end of a window, by the bytes read ``crossing`` each position.
 
         ``stop`` is where the segment of the window stops.
         """
@@ -89,8 +88,7 @@ class Mirror:
 
 
 def _alive(forward: ForwardValues, border: int) -> Bytes:
-    """Returns, by position up to the border, the bytes that the code up to there reads from before
-    it."""
+    """Returns, by position up to the border, bytes that the code so far reads from before it."""
     graph = forward.graph
     change = np.zeros(border + 2, np.int64)
     for value, producer in enumerate(graph.producers):
@@ -170,8 +168,7 @@ def _windows(
 
 
 def _crossing(forward: ForwardValues, code: range) -> list[int]:
-    """Returns, by position, the bytes from before the code that are read before and at or after
-    it."""
+    """Returns, by position, bytes from before the code that are read before and at or after it."""
     change = [0] * (len(code) + 1)
     for value, first, last in forward.reads_within(code):
         change[first + 1 - code.start] += forward.weights[value]
@@ -260,8 +257,7 @@ class _Problem:
 def _problem(
     forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
 ) -> tuple[list[int], _Problem]:
-    """Returns a window's cut problem, given the values that other windows save; and its values by
-    number.
+    """Returns a window's cut problem, given the values saved for others, and its values by number.
 
     These are the values from which its sinks are computed, nearest first.
     """

@@ -1,5 +1,4 @@
-"""Recomputation in loops decides which values a scan stacks for later loops, and which these
-recompute.
+"""Recomputation in loops decides which values a scan stacks and which later loops recompute.
 
 In the order in which they run:
 

@@ -103,8 +103,7 @@ class ScanBody:
         return trips if self.parent is None else trips * self.parent.runs
 
     def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
-        """Returns the bytes of all slices of a value that would be in memory at one time if it were
-        stacked."""
+        """Returns the bytes of all slices of a value in memory at one time if it were stacked."""
         return self.graph.bytes_of(value) * self._kept_slices(rerun)
 
     def _kept_slices(self, rerun: frozenset[ScanBody]) -> int:
@@ -152,8 +151,7 @@ class ScanBody:
         return None
 
     def bytes_from_outside(self, value: int) -> int:
-        """Returns the bytes of a value from outside that the backward loop would keep live by
-        reading it.
+        """Returns the bytes of a value from outside that a read in the backward loop keeps live.
 
         For values of an outermost body that `is_there` accepts. Of several backward loops the last
         one counts.
@@ -180,8 +178,7 @@ class ScanBody:
 
 
 def inner_pairs(outer: LoopPair) -> list[LoopPair]:
-    """Returns the inner pairs of an outer pair, each loop in only one: in the one that stacks
-    most."""
+    """Returns inner pairs of an outer pair, each loop in only one: in the one that stacks most."""
     chosen: list[LoopPair] = []
     taken: set[Hashable] = set()
     for pair in sorted(nested_pairs(outer), key=_stacked_bytes, reverse=True):

@@ -26,8 +26,7 @@ Shared = tuple[ScanBody, int]
 
 
 class _Network(tuple[tuple[object, ...], ...]):
-    """The parts that make two problems equal except for their prices; hashed once, and looked up
-    often."""
+    """The parts that make two problems equal except for prices; hashed once, looked up often."""
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -38,8 +37,7 @@ class _Network(tuple[tuple[object, ...], ...]):
 
 
 def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
-    """Returns the stacked values that several loops read, or that a loop reads whose values are
-    read.
+    """Returns stacked values that several loops read, or that a loop reads whose values are read.
 
     Without saved values a cut counts recomputation once for each loop that needs it. Where such a
     value is saved, later loops need none of its operands.
@@ -110,8 +108,7 @@ class CutProblem:
         return problem
 
     def cut(self, pricing: Pricing | None, solved: Solved) -> frozenset[int]:
-        """Returns the vertices to save: those of least weight plus price of all recomputed
-        vertices.
+        """Returns vertices to save: those of least weight plus price of all recomputed vertices.
 
         ``solved`` has the cuts of equal problems, to which new ones are added.
         """
@@ -183,8 +180,7 @@ class CutProblem:
         }
 
     def _work(self, pricing: Pricing) -> list[tuple[int, bool, float, int]]:
-        """Returns, by vertex with a price, the work of its operation, and how often that runs
-        again."""
+        """Returns, by vertex with a price, its operation's work, and how often that runs again."""
         if self._known_work is None:
             self._known_work = [
                 (vertex, *pricing.work(body.graph.ops[position]), body.runs * self.times[vertex])
@@ -294,8 +290,7 @@ class CutProblem:
         self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
 
     def _read_by(self) -> dict[Hashable, list[int]]:
-        """Returns, by outermost backward loop, the vertices that it reads or that are rerun for
-        it."""
+        """Returns, by outermost backward loop, vertices that it reads or that are rerun for it."""
         reads: defaultdict[Hashable, list[int]] = defaultdict(list)
         for body in self.bodies:
             outermost = body

@@ -31,8 +31,7 @@ def scan_groups(block: ir.Block, min_bytes: int, device: DeviceView) -> list[lis
 
 
 def _free(block: ir.Block) -> list[list[LoopPair]]:
-    """Returns, by forward loop, the pairs not rematerialized before that share no loop with outer
-    ones.
+    """Returns, by forward loop, pairs not rematerialized before that share no loop with outer ones.
 
     A stack for a loop around both is in memory in each iteration of that loop.
     """

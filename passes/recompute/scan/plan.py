@@ -49,8 +49,7 @@ class Link:
 
 @dataclass(frozen=True)
 class PairPlan:
-    """The values that a loop stores for one reader of its stacks, and the values that this
-    recomputes.
+    """The values that a loop stores for one reader of its stacks, and those that this recomputes.
 
     Attributes:
       stored: the forward values that the clones start from, each with its existing stack, or None
@@ -79,8 +78,7 @@ class PairPlan:
 
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
-        """Returns the recomputed operations, and how often each runs for each run of the backward
-        loop."""
+        """Returns the recomputed operations, and how often each runs in the backward loop."""
         trip_count = self.pair.backward.trip_count
         own = ((op, trip_count) for site in self.sites for op in site.cloned)
         inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
@@ -162,8 +160,7 @@ class BlockScans:
         return [plan for plan in plans if plan is not None]
 
     def kept_bytes(self, pricing: Pricing | None) -> int:
-        """Returns the bytes of whole stacks that the best cuts save, at their weight in the
-        cuts."""
+        """Returns bytes of whole stacks that the best cuts save, at their weight in the cuts."""
         cuts = (self._best(group, pricing) for group in self.groups)
         return sum(cut.problem.weights[vertex] for cut in cuts for vertex in cut.kept)
 
@@ -247,8 +244,7 @@ def _decisions(group: Sequence[ScanBody]) -> list[_Settings]:
 
 
 def scan_plan(group: Sequence[ScanBody], sites: CloneSites) -> ScanPlan | None:
-    """Returns the plan of the bodies of a group and their inner bodies; None if nothing would
-    change."""
+    """Returns the plan of a group's bodies and their inner ones; None if nothing would change."""
     plans = [
         plan
         for body in group
@@ -365,8 +361,7 @@ def plan_scans_budgeted(
         return problem.least_price(pricing, cap_bytes, scans.solved) < best.price
 
     def reachable(start: _Settings) -> Iterator[_Settings]:
-        """Yields the settings tried from a start on, and others that rerun some of the inner
-        loops."""
+        """Yields the settings tried from a start on, and ones that rerun some inner loops."""
         for count in range(len(inner) + 1):
             for some in itertools.combinations(inner, count):
                 yield replace(start, rerun=start.rerun ^ frozenset(some))

@@ -405,8 +405,7 @@ class _BackwardBody:
         return body.known[stored]
 
     def _outside(self, value: ir.Value) -> ir.Value:
-        """Returns the value around the backward loop that equals a value around the forward
-        loop."""
+        """Returns the value around the backward loop that equals one around the forward loop."""
         around = self.loop.around
         if around is None:
             return self.loop.replaced.value(value)

@@ -1,5 +1,4 @@
-"""Finds the clones that a cut requires in the backward bodies, and the stored values they start
-from."""
+"""Finds the clones that a cut requires in the backward bodies, and the stored values they read."""
 
 from __future__ import annotations
 

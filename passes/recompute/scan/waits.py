@@ -123,8 +123,7 @@ class _Waits:
     def _widened(
         self, number: int, source: int, held: dict[ir.Value, ir.Value], loop: ir.Operation
     ) -> ir.Value:
-        """Returns a value before a loop, after the barrier around the value that it is computed
-        from."""
+        """Returns a value before a loop, after the barrier around its source."""
         graph = self._graph
         made_by: list[ir.Operation] = []
         while number != source:
@@ -144,8 +143,7 @@ class _Waits:
 
 
 def _made(graph: Program) -> Iterator[int]:
-    """Yields the values that are computed in a block: no arguments, and none that a loop passes
-    on."""
+    """Yields values that are computed in a block: no arguments, and none that a loop passes on."""
     for op, results in zip(graph.ops, graph.results, strict=True):
         from_ = results
         if op.name == "stablehlo.while":
@@ -168,8 +166,7 @@ def _start(loop: ir.Operation, graph: Program) -> int | None:
 
 
 def _zeros_of(loop: ir.Operation) -> dict[int, ir.Operation]:
-    """Returns, by the number of an operand, the operation that fills it with a constant, if it is
-    large."""
+    """Returns, by the number of an operand, the operation that fills it, if it is large."""
     found = {number: defining_op(value) for number, value in enumerate(loop.operands)}
     return {
         number: op
