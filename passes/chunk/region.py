@@ -91,7 +91,7 @@ class BlockValues:
         return settled(self._repeated, value, lambda each: self._sources(each) or (), holds)
 
     def _sources(self, value: int) -> list[int] | None:
-        """Returns the sources of as many elements of a value of light work; None for other work."""
+        """Returns the large operands of light work that makes a value; None for other work."""
         place = self.program.maker(value)
         if place is None:
             return None

@@ -382,7 +382,7 @@ class _Sums:
 
     @contextmanager
     def carrying(self, values: Sequence[ir.Value]) -> Iterator[None]:
-        """Replaces the values inside of a loop's body by its arguments."""
+        """Uses these values inside of a loop's body, and the former ones after it."""
         moving, came, wholes = self._moving, self._came, self._wholes
         self.carry(values)
         yield

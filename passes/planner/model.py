@@ -218,8 +218,8 @@ class Model:
     def _beside_loops(self) -> tuple[Candidate, ...]:
         """Returns a candidate that recomputes cheap work alone outside of loops, any inside.
 
-        At the prices of products in layers, every second candidate would recompute the head's, or
-        nothing outside of the loops, e.g. the tables of positions that all layers read.
+        At the prices of products in layers, all others recompute the head's as well, or nothing
+        outside of the loops, e.g. not the tables of positions that all layers read.
         """
         longest = self.block_plans.longest
         return (Candidate(longest, 0, cheap_prefix=1),) if self.pairs and longest else ()

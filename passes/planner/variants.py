@@ -92,9 +92,9 @@ class Variant:
     def _more_seconds(self, base: Variant) -> float:
         """Returns how much longer a step takes than one of another variant.
 
-        With a pipeline after it the time is divided: a device has a part of the work, and idles and
-        sends in each group of microbatches. Recomputation has no such price, so both are counted by
-        the program before the pipeline.
+        With a later pipeline the ratio of both times after it counts: there a device has a part of
+        the work, and idles and sends in each group of microbatches. The ratio is applied to the
+        time before the pipeline, by which recomputation is counted too.
         """
         if self.behind is None or base.behind is None:
             return self.step_seconds - base.step_seconds

@@ -160,7 +160,7 @@ class CutProblem:
         return self._least[key] - cap_bytes
 
     def _capped(self, pricing: Pricing | None) -> dict[int, int]:
-        """Returns the prices, each limited to the cost at which nothing is saved."""
+        """Returns the prices, each limited to `unstorable`, which no value is worth."""
         prices = self.prices(pricing)
         return {vertex: min(price, self.unstorable) for vertex, price in prices.items()}
 
