@@ -18,6 +18,7 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.framework.target import Speed
+from hloom.passes.ir.products import ProductAxes
 
 _MOVEMENT = frozenset(
     f"stablehlo.{name}"
@@ -135,6 +136,8 @@ def _flops(op: ir.Operation, within: _Within) -> Flops:
     name = op.name
     if name == "stablehlo.dot_general":
         return _product(op, _dot_general(op), within.speed)
+    if name == "chlo.ragged_dot":
+        return _product(op, _ragged_dot(op), within.speed)
     if name == "stablehlo.convolution":
         return _product(op, _convolution(op), within.speed)
     if name == "func.call":
@@ -188,6 +191,15 @@ def _dot_general(op: ir.Operation) -> int:
     left = _shape(op.operands[0])
     contracted = [left[axis] for axis in numbers.lhs_contracting_dimensions]
     return 2 * math.prod(_shape(op.results[0])) * math.prod(contracted)
+
+
+def _ragged_dot(op: ir.Operation) -> int:
+    """Counts XLA's dense product, in which each group works on every row."""
+    axes, left = ProductAxes.of(op), _shape(op.operands[0])
+    contracted = math.prod(left[axis] for axis in axes.left.contracted)
+    is_summed = bool({*axes.ragged} & {*axes.left.contracted})
+    groups = 1 if is_summed else _shape(op.operands[2])[-1]
+    return 2 * math.prod(_shape(op.results[0])) * contracted * groups
 
 
 def _splash_attention(op: ir.Operation) -> int:

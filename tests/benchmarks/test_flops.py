@@ -124,3 +124,11 @@ def test_kernels_of_splash_attention_count_the_blocks_under_the_diagonal(
     )
     whole = 2 * (2 * 8 * 256 * 64) * 256
     assert executed_flops(module) == Flops(products * whole * 10 // 16, 0)
+
+
+def test_a_ragged_product_counts_as_xla_runs_it() -> None:
+    """On CUDA it stays an operation of CHLO; each group works on all rows."""
+    given = shaped(6, 4), shaped(3, 4, 5), shaped(3, dtype="int32")
+    traced = jax.jit(lambda x, w, sizes: jax.lax.ragged_dot(x, w, sizes)).trace(*given)
+    module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+    assert executed_flops(module).products == 2 * 6 * 4 * 5 * 3
