@@ -20,7 +20,7 @@ from hloom.passes.framework.errors import PassError, did_you_mean, reason_of
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_told
+from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_json, write_told
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             most=arguments.most,
         )
         if arguments.json == STANDARD_OUTPUT:
-            print(json.dumps(found.to_json(), indent=2))
+            write_json(arguments.json, found.to_json())
             return 0
         console.say(found.title)
         console.show(found.table())

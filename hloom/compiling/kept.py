@@ -26,6 +26,7 @@ from jax.extend.mlir import ir
 from hloom.compiling.origin import module_name
 from hloom.passes.analysis import kernels
 from hloom.passes.framework import structure
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
@@ -111,13 +112,16 @@ def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
 
     Source lines are not part of the key, as in JAX's: a kept plan reports the lines of the process
     that planned. A function that a program declares of a kernel has no text. Passes outside of
-    `hloom` depend on the sources of their own package, and on the installed distributions.
+    `hloom` depend on the sources of the packages of their classes, and on the installed
+    distributions.
     """
     declared = kernels.declarations()
     if declared is None:
         return None
     declared += collectives.declarations()
-    roots = {type(step).__module__.partition(".")[0] for step in pipeline.steps()} - {"hloom"}
+    classes = {each for step in pipeline.steps() for each in type(step).__mro__}
+    roots = {each.__module__.partition(".")[0] for each in classes if issubclass(each, Pass)}
+    roots -= {"hloom"}
     digests = [_source_digest(each) for each in ("hloom.passes", "hloom.lowering", *sorted(roots))]
     if None in digests:
         return None
@@ -130,7 +134,10 @@ def inputs_of(pipeline: Pipeline, target: Target) -> str | None:
 def _source_digest(module: str) -> str | None:
     """Returns a digest of a package's code, so that an edited pass gets no older plans. None for
     code that is in no file."""
-    spec = None if module == "__main__" else importlib.util.find_spec(module)
+    try:
+        spec = None if module == "__main__" else importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # of a module that was made in memory
+        spec = None
     if spec is None:
         return None
     if spec.submodule_search_locations is not None:

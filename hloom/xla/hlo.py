@@ -25,15 +25,18 @@ _BRACKET = re.compile(r"[()]")
 _NAMED = re.compile(r"%([\w.\-#]+)")
 _LAST_WORD = re.compile(r"([\w.\-#]+)\s*$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-_BITS = re.compile(r"[a-z]+(\d+)")
-_MEMORY = re.compile(r"S\((\d+)\)")
+_BITS = re.compile(r"[a-z]+(\d{1,9})")
+_MEMORY = re.compile(r"S\((\d{1,18})\)")
 _CALLED = re.compile(
     r"\b(calls|to_apply|body|called_computation|true_computation|false_computation)=%?([\w.\-]+)"
 )
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 _SEVERAL = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_INDEX = re.compile(r", index=(\d+)")
+_NUMBER = r"\d{1,18}"
+"""A number that a program can have; a damaged text may hold longer ones."""
+
+_TRIPS = re.compile(rf'"known_trip_count":\{{"n":"({_NUMBER})"')
+_INDEX = re.compile(rf", index=({_NUMBER})\b")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -66,7 +69,7 @@ class Array:
 def arrays_in(type_: str) -> tuple[Array, ...]:
     """Returns the arrays in the text of a type, tuples flattened."""
     return tuple(
-        Array(element, tuple(map(int, filter(None, shape.split(",")))))
+        Array(element, tuple(map(int, re.findall(_NUMBER, shape))))
         for element, shape in _ARRAY.findall(type_)
     )
 
@@ -255,6 +258,7 @@ class HloModule:
             int(each.arguments)
             for each in self.of_computation(_first(_CONDITION, loop.attributes))
             if each.opcode == "constant" and each.type.startswith("s32[]")
+            if re.fullmatch(_NUMBER, each.arguments)
         ]
         return bounds[0] if len(bounds) == 1 else 1
 

@@ -16,7 +16,7 @@ from hloom_tools.budgets import dumped
 from hloom_tools.estimates.boundaries import Boundaries, boundaries_of, is_split
 from hloom_tools.estimates.estimating import frontier_of, parse_budgets
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_told
+from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_json, write_told
 from hloom_tools.program import ProgramError, add_program, program_of
 
 
@@ -76,10 +76,10 @@ def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
 def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
     written = []
     if arguments.json is not None:
-        text = json.dumps(found.to_json(), indent=2)
         if arguments.json == STANDARD_OUTPUT:
-            print(text)
+            write_json(arguments.json, found.to_json())
         else:
+            text = json.dumps(found.to_json(), indent=2)
             written.append((arguments.json, text.encode() + b"\n"))
     if arguments.png is not None:
         written.append((arguments.png, found.png()))

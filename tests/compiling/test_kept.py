@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -287,5 +289,12 @@ def test_a_plan_of_a_stranger_s_pass_depends_on_its_package(
     assert "pytest" in before  # with its version: what is installed may change what a pass does
     (package / "other.py").write_text("changed = True\n")
     assert before != inputs(mine)
-    # What was typed is in no file.
+    # A class depends on those that it is derived from, wherever they are.
+    derived = type("Mine", (mine,), {"__module__": "support.toy_passes"})
+    before = inputs(derived)
+    (package / "other.py").write_text("changed = 'again'\n")
+    assert before != inputs(derived)
+    # What was typed is in no file, nor is a module that was made in memory.
     assert inputs(type("Mine", (mine,), {"__module__": "__main__"})) is None
+    monkeypatch.setitem(sys.modules, "in_memory", types.ModuleType("in_memory"))
+    assert inputs(type("Mine", (mine,), {"__module__": "in_memory"})) is None

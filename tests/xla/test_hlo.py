@@ -98,13 +98,20 @@ def test_bytes(type_: str, size_bytes: int) -> None:
 
 def test_damaged_texts_are_read_as_far_as_they_go() -> None:
     circle = TEXT.replace("to_apply=%inner", "to_apply=%main")
-    for text in ("", "\n", "HloModule", TEXT[: len(TEXT) // 2], circle, TEXT.replace("(", "")):
+    digits = TEXT.replace("constant(3)", f"constant({'9' * 5000})").replace(
+        "f32[2]", f"f32[{'9' * 5000}]"
+    )
+    signs = TEXT.replace("constant(3)", "constant(-3)")
+    for text in ("", "\n", "HloModule", TEXT[: len(TEXT) // 2], circle, digits, signs):
         module = HloModule(text)
-        module.runs(in_kernels=True)
+        assert all(each.total >= 0 for each in module.runs(in_kernels=True).values())
         for name in module.computations:
-            module.root(name)
+            assert module.root(name).computation in (name, "")
             for one in module.of_computation(name):
-                assert (one.operands, one.arrays, one.source, module.trips(one)) != ()
+                assert module.get(one.name, name) is one
+                assert module.trips(one) >= 1
+                assert all(each.bytes >= 0 for each in one.arrays)
+    assert HloModule(signs).trips(HloModule(signs).get("while.1")) == 1
 
 
 def test_calls_that_double_take_no_time() -> None:
