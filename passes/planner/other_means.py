@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bisect
+import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -65,18 +68,29 @@ def describe_others(
         return ""
     ratio = real_bytes / max(model_bytes, 1)
 
-    def holding(name: str) -> Iterator[str]:
+    @functools.cache
+    def left_bytes(spec: str) -> float:
+        found = moved(module, spec, target)
+        if not found.count:
+            return math.inf
+        return ratio * predict(found.module, rules=rules).temp_bytes
+
+    def holds(spec: str) -> bool:
+        return left_bytes(spec) <= limit_bytes
+
+    def holding(name: str) -> str | None:
         trials = MOVES[name].trials
         assert trials is not None
-        for spec in trials(_Alone(model_bytes)):
-            found = moved(module, spec, target)
-            if found.count:
-                temp_bytes = ratio * predict(found.module, rules=rules).temp_bytes
-                if temp_bytes <= limit_bytes:
-                    yield f"{spec}, {size(int(temp_bytes) + around_bytes)}"
+        specs = tuple(trials(_Alone(model_bytes)))
+        # Each trial leaves less memory than the one before it: where the last does not hold, none
+        # does.
+        if not specs or not holds(specs[-1]):
+            return None
+        spec = specs[bisect.bisect_left(specs[:-1], True, key=holds)]
+        return f"{spec}, {size(int(left_bytes(spec)) + around_bytes)}"
 
     off = [n for n, move in MOVES.items() if not move.is_default and n not in moves]
-    found = [told for name in off if (told := next(holding(name), None)) is not None]
+    found = [told for name in off if (told := holding(name)) is not None]
     if not found:
         return ""
     what = "this would hold it" if len(found) == 1 else "each of these would hold it"

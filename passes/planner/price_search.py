@@ -364,7 +364,10 @@ class PriceSearch:
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, base.price_index, step))
 
-        low, high, most = -1, last, seconds(last) + same_seconds
+        high, width, most = last, 1, seconds(last) + same_seconds
+        while high >= width and seconds(high - width) <= most:
+            high, width = high - width, 2 * width  # mostly the step before takes more already
+        low = max(high - width, -1)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if seconds(middle) <= most else (middle, high)

@@ -20,6 +20,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import UNINITIALIZED, marks_in
+from hloom.passes.planner.other_means import describe_others
 from hloom.passes.planner.variants import moves_of
 from hloom.passes.uninitialized_stacks import UninitializedStacks
 from hloom_tools.opt.job import dry_run
@@ -187,6 +188,37 @@ def test_a_missed_budget_names_what_would_hold_it() -> None:
     told = said.splitlines()[-1]
     assert told.startswith("  Off unless named; this would hold it, as foreseen by hloom's model: ")
     assert " ragged" in told
+
+
+def per_example(w: jax.Array, x: jax.Array) -> jax.Array:
+    """A loss whose gradients of each example are all in memory before their sum."""
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+    return jnp.tanh(jax.vmap(jax.grad(loss), (None, 0))(w, x)).sum(0)
+
+
+@pytest.mark.parametrize("whole_mib", [9, 5, 3])
+def test_a_missed_budget_names_the_fewest_microbatches(whole_mib: int) -> None:
+    module = lowered(per_example, spec(128, 128), spec(256, 128))
+    whole_bytes = predict(module, rules=memory_rules(GPU)).temp_bytes
+    left = {}
+    for count in (2, 4, 8, 16):
+        parts = clone_module(module)
+        Pipeline.parse(f"accumulate{{microbatches={count}}}").run(parts, target=GPU)
+        left[count] = predict(parts, rules=memory_rules(GPU)).temp_bytes
+    limit_bytes = whole_mib * 2**20
+    fewest = next(count for count, size in left.items() if size <= limit_bytes)
+    told = describe_others(
+        module,
+        GPU,
+        (),
+        real_bytes=whole_bytes,
+        limit_bytes=limit_bytes,
+        around_bytes=0,
+    )
+    assert f"accumulate{{microbatches={fewest}}}" in told, left
 
 
 def test_a_missed_budget_names_nothing_that_would_not_hold_it() -> None:
