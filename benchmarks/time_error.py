@@ -1,0 +1,314 @@
+"""How far the seconds that hloom reads off XLA's text are from those that a GPU took.
+
+    python -m benchmarks.time_error [PROGRAM ...]  (about an hour; needs the extra cuda13, no GPU)
+    python -m benchmarks.time_error --fit          (a minute more; prints what kernels reach)
+
+Each configuration that `benchmarks.gpu` timed is compiled for that device without it, with the JAX
+that runs this. XLA's texts are kept in build/time_error, and compiled anew only where one is
+missing. "Left out" are the seconds by constants that were fitted to the other programs alone.
+
+Writes benchmarks/results/time_error.json and time_error.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.common.measure import Benchmark, Columns, Row, figure, section, text, without_cache
+from benchmarks.common.tables import RESULTS
+from benchmarks.gpu.parts.steps import compiled
+from hloom import targets
+from hloom.passes.framework.target import Target
+from hloom.targets import deviceless
+from hloom.xla.hlo import HloInstruction, HloModule, Runs
+from hloom.xla.kernels import Kernel, Kind, kernels_of, loops_of
+from hloom.xla.step_time import Reached, kernel_seconds, step_time
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = ROOT / "build" / "time_error"
+DEVICES = {"gpu_nvidia_h200": "h200"}
+"""By the name of a device's results, the target."""
+
+SAME = 0.01
+"""Temporary memory that differs by a larger share tells of another program: XLA's version, or
+hloom's plan, is another."""
+
+APART = 1.03
+"""Two configurations of a program are a pair where one took so many times as long."""
+
+_UNLIKE = "offload"
+"""Copies to the host run beside kernels in a way that one figure a step does not tell: their
+configurations are in the table, not in the fit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A configuration that a device timed, and what XLA makes of it today.
+
+    Attributes:
+      program, label: of the configuration.
+      measured_s: a step, the median.
+      temp_bytes, temp_then_bytes: temporary memory, today and when it was timed.
+      text: XLA's text.
+    """
+
+    program: str
+    label: str
+    measured_s: float
+    temp_bytes: int
+    temp_then_bytes: int
+    text: str
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compiles with the JAX that runs this, and writes the files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.time_error")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
+    parser.add_argument("--device", choices=DEVICES, default="gpu_nvidia_h200", help="whose steps")
+    parser.add_argument("--fit", action="store_true", help="print what kernels reach, fitted anew")
+    chosen = parser.parse_args(arguments)
+    deviceless.prepare()
+    without_cache()
+    target = targets.load(DEVICES[chosen.device])
+    timed = list(_timed(chosen.device, chosen.programs))
+    if chosen.fit:
+        print(fitted([Steps.of(each) for each in timed], target))
+    print(BENCHMARK.write(device=target.name, rows=_measured(timed, target)))
+
+
+def _timed(device: str, programs: Sequence[str]) -> Iterator[Timed]:
+    """The configurations of a device's results that a compile without it can make."""
+    results = json.loads((RESULTS / f"{device}.json").read_text("utf-8"))
+    [items] = (entry["items"] for entry in results.values())
+    for name, item in items.items():
+        part, _, program = name.partition("/")
+        if part != "time" or (programs and program not in programs):
+            continue
+        for label, found in item["result"]["configurations"].items():
+            step = items[f"step/{program}/{label}"]["result"]
+            # Graphs are not in XLA's text: such a configuration has that of another one.
+            if "capture" not in step["spec"] and "options" not in step:
+                temp_bytes, hlo = _text(program, label, step, DEVICES[device])
+                seconds = found["step_s"][1]
+                yield Timed(program, label, seconds, temp_bytes, step["temp_bytes"], hlo)
+
+
+def _text(program: str, label: str, step: Mapping[str, Any], target: str) -> tuple[int, str]:
+    """Temporary memory and XLA's text, compiled where it is not kept."""
+    name = re.sub(r"\W+", "_", label)
+    file = TEXTS / target / jax.__version__ / f"{program}_{name}.hlo"
+    if not file.exists():
+        print(f"compiling: {program}, {label}", flush=True)
+        configuration = {key: step[key] for key in ("label", "spec", "policy") if key in step}
+        executable, *_ = compiled(program, configuration, False, deviceless.placement(target))
+        temp_bytes = executable.memory_analysis().temp_size_in_bytes
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{temp_bytes}\n{executable.as_text()}", encoding="utf-8")
+    first, _, hlo = file.read_text("utf-8").partition("\n")
+    return int(first), hlo
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The kernels of a step, equal ones together.
+
+    Attributes:
+      program, label: of the configuration.
+      measured_s: what it took.
+      kernels: with how often a step launches each.
+      iterations: of its loops.
+    """
+
+    program: str
+    label: str
+    measured_s: float
+    kernels: Mapping[Kernel, int]
+    iterations: int
+
+    @classmethod
+    def of(cls, timed: Timed) -> Steps:
+        module = HloModule(timed.text)
+        kernels: Counter[Kernel] = Counter()
+        for each in kernels_of(module):
+            if each.kind is not Kind.HOST_COPY:
+                alone = dataclasses.replace(each, one=HloInstruction(), runs=Runs())
+                kernels[alone] += each.runs.total
+        iterations = loops_of(module).iterations
+        return cls(timed.program, timed.label, timed.measured_s, kernels, iterations)
+
+    def seconds(self, target: Target, reached: Reached) -> float:
+        kernels_s = sum(
+            times * kernel_seconds(each, target.speed, reached)
+            for each, times in self.kernels.items()
+        )
+        return kernels_s + self.iterations * reached.iteration_s
+
+
+BEFORE = {
+    "elementwise": (0.8, 0.1),
+    "reductions": (0.7, 0.2),
+    "reductions of columns": (0.5, 0.4),
+    "transposes": (0.8, 0.2),
+    "slices": (1.0, 0.2),
+    "products": (0.7, 0.1),
+    "convolutions": (0.6, 0.15),
+    "lanes": (0.6, 0.4),
+    "launch_s": (1.5e-6, 0.3),
+    "convolution_s": (5e-6, 0.8),
+    "iteration_s": (2e-6, 0.3),
+}
+"""What is known before anything is fitted: what well-written kernels reach, with the share by which
+it may be off. It counts as much as one step does."""
+
+_WEIGHT = 0.03
+"""The error of a step that counts as much as one share of `BEFORE`."""
+
+
+_BY_BANDWIDTH = tuple(Kind(name) for name in itertools.islice(BEFORE, 5))
+
+
+def reached_by(values: Sequence[float]) -> Reached:
+    """Values in the order of `BEFORE`."""
+    shares, others = values[: len(_BY_BANDWIDTH)], values[len(_BY_BANDWIDTH) :]
+    names = itertools.islice(BEFORE, len(_BY_BANDWIDTH), None)
+    return Reached(
+        bandwidth=dict(zip(_BY_BANDWIDTH, map(float, shares), strict=True)),
+        **dict(zip(names, map(float, others), strict=True)),
+    )
+
+
+def fitted(steps: Sequence[Steps], target: Target) -> Reached:
+    """What kernels reach, so that the seconds of these steps are least off."""
+    from scipy.optimize import least_squares
+
+    first = np.array([value for value, _ in BEFORE.values()])
+    spread = np.array([share for _, share in BEFORE.values()])
+    steps = [each for each in steps if _UNLIKE not in each.label]
+
+    def errors(shares: Any) -> list[float]:
+        reached = reached_by(first * np.exp(shares))
+        of_steps = [math.log(each.seconds(target, reached) / each.measured_s) for each in steps]
+        return [*of_steps, *(shares / spread * _WEIGHT)]
+
+    # No share of a rate is above one.
+    most = [0.0 if value > 0.9 else np.inf for value in first]
+    start = np.minimum(np.zeros(len(first)), np.array(most) - 1e-3)
+    found = least_squares(
+        errors, start, bounds=(-np.inf, np.array(most) + 1e-9), loss="soft_l1", f_scale=0.05
+    )
+    return reached_by(first * np.exp(found.x))
+
+
+def _measured(timed: Sequence[Timed], target: Target) -> list[dict[str, Any]]:
+    steps = [Steps.of(each) for each in timed]
+    without = {
+        program: fitted([each for each in steps if each.program != program], target)
+        for program in {each.program for each in timed}
+    }
+    rows = []
+    for each, step in zip(timed, steps, strict=True):
+        seconds = step_time(each.text, target).seconds
+        left_out_s = step.seconds(target, without[each.program])
+        differs = abs(each.temp_bytes / max(each.temp_then_bytes, 1) - 1) > SAME
+        rows.append(
+            {
+                "program": each.program,
+                "label": each.label,
+                "measured_s": each.measured_s,
+                "foreseen_s": seconds,
+                "left_out_s": left_out_s,
+                "error": seconds / each.measured_s - 1,
+                "left_out_error": left_out_s / each.measured_s - 1,
+                "temp_ratio": each.temp_bytes / max(each.temp_then_bytes, 1) if differs else None,
+            }
+        )
+    return rows
+
+
+def pairs_in_order(rows: Sequence[Row], foreseen: str = "foreseen_s") -> tuple[int, int]:
+    """Of the pairs of one program's configurations that differ in what they took, how many the
+    model has in the right order, and how many there are."""
+    right = count = 0
+    for one, other in itertools.combinations(rows, 2):
+        measured = one["measured_s"] / other["measured_s"]
+        if one["program"] == other["program"] and not 1 / APART <= measured <= APART:
+            count += 1
+            right += (measured > 1) == (one[foreseen] > other[foreseen])
+    return right, count
+
+
+def fastest(rows: Sequence[Row]) -> dict[str, float]:
+    """By program, what its fastest configuration by the model took, over what the fastest took."""
+    found = {}
+    for program, group in itertools.groupby(rows, key=lambda row: str(row["program"])):
+        each = list(group)
+        chosen = min(each, key=lambda row: float(row["foreseen_s"]))
+        found[program] = chosen["measured_s"] / min(row["measured_s"] for row in each)
+    return found
+
+
+COLUMNS: Columns = {
+    "program": text("program"),
+    "configuration": text("label"),
+    "measured, ms": figure("measured_s", ".2f", 1e3),
+    "foreseen, ms": figure("foreseen_s", ".2f", 1e3),
+    "error": figure("error", "+.1%"),
+    "its program left out": figure("left_out_error", "+.1%"),
+    "memory, times that of then": figure("temp_ratio", ".2f"),
+}
+
+
+def _told(rows: Sequence[Row], title: str) -> str:
+    errors, left_out = (
+        sorted(abs(row[key]) for row in rows) for key in ("error", "left_out_error")
+    )
+    tenth = len(rows) * 9 // 10
+    right, count = pairs_in_order(rows)
+    return (
+        f"{title}: {len(rows)} configurations, error {statistics.median(errors):.1%} in the "
+        f"median, nine of ten within {errors[tenth]:.1%}, {errors[-1]:.1%} at most; with their "
+        f"program left out {statistics.median(left_out):.1%}, {left_out[tenth]:.1%} and "
+        f"{left_out[-1]:.1%}. Of {count} pairs that differ by more than 3 % {right} are in the "
+        "right order."
+    )
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    rows = entry["rows"]
+    alike = [row for row in rows if _UNLIKE not in row["label"]]
+    same = [row for row in alike if row["temp_ratio"] is None]
+    yield from ("", f"## {entry['device']}, jax {version}", "")
+    yield _told(alike, "Without copies to the host")
+    yield from ("", _told(same, "Of these with the memory of then"), "")
+    chosen = ", ".join(f"{name} {times:.3f}" for name, times in fastest(alike).items())
+    yield f"What the fastest by the model took, times the fastest: {chosen}."
+    yield from section("", COLUMNS, rows, names=2)
+
+
+BENCHMARK = Benchmark(
+    "time_error",
+    "time_error",
+    "Seconds of a step, foreseen and measured",
+    "Steps that a GPU timed (`gpu_nvidia_h200.md`), and what hloom reads off XLA's text of the "
+    "same program, compiled for that GPU without it: each kernel by its traffic, its products and "
+    "its elementwise work. Where temporary memory is not what it was then, another version of XLA "
+    "or another plan made another program.",
+    _tables,
+)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Reads off XLA's scheduled text of a GPU's program what each kernel moves and computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from collections.abc import Iterator
+
+from hloom.xla.hlo import Array, HloInstruction, HloModule, Runs
+
+_NO_KERNEL = frozenset(
+    "after-all bitcast call conditional constant get-tuple-element parameter partition-id "
+    "replica-id tuple while async-start async-update opt-barrier".split()
+)
+"""Operations for which XLA:GPU launches nothing; control flow among them, whose computations hold
+the kernels."""
+
+_VIEWS = frozenset({"bitcast", "reshape"})
+_SLICES = frozenset({"dynamic-slice", "gather", "slice"})
+_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+_UPDATE = {"dynamic-update-slice": 1, "scatter": 2}
+"""The operand of an operation in place that has the new elements."""
+
+_HOST_MEMORY = ":S(5)"
+"""In the type of an array in the host's memory."""
+
+_ALLOCATES = "AllocateBuffer"
+"""The target of a custom call that only names a buffer."""
+
+_CONTRACTED = re.compile(
+    r'lhs_contracting_dim(?:s=\{|ensions":\[)((?:"?\d+"?,?)*)'  # of a dot, of a library's call
+)
+_DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
+_LAYOUT = re.compile(r"\]\{([\d,]*)")
+_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+
+
+_LANES = (
+    dict.fromkeys(
+        "add and clamp maximum minimum multiply negate not or reduce select subtract xor".split(), 1
+    )
+    | dict.fromkeys("abs compare convert is-finite sign".split(), 2)
+    | dict.fromkeys("ceil floor round-nearest-afz round-nearest-even".split(), 8)
+    | dict.fromkeys("divide exponential exponential-minus-one remainder rsqrt sqrt".split(), 16)
+    | dict.fromkeys("cbrt cosine erf log log-plus-one logistic power sine tan tanh".split(), 40)
+)
+"""By operation on an element, the instructions of a float32 lane that take as long: by the
+throughput of special functions and conversions (CUDA C++ Programming Guide, arithmetic
+instructions, 16 and 64 a cycle where additions are 128), divisions and functions as XLA expands
+them. Others address elements."""
+
+
+class Kind(enum.StrEnum):
+    """What bounds a kernel's speed besides the bytes and FLOPs of the device."""
+
+    PRODUCT = "products"
+    CONVOLUTION = "convolutions"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reductions"
+    COLUMN_REDUCTION = "reductions of columns"
+    TRANSPOSE = "transposes"
+    SLICES = "slices"
+    COPY = "copies"
+    HOST_COPY = "copies to and from the host"
+    EXCHANGE = "exchanges"
+    LIBRARY = "library calls"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One kernel of a program, or one call of a library.
+
+    Attributes:
+      one: its instruction.
+      kind: its kind.
+      read_bytes, written_bytes: its traffic to and from the device's memory. A parameter of which
+        slices alone are read counts as those, a result that updates a buffer in place as the
+        update.
+      lane_ops: instructions of float32 lanes for its elementwise work, by their throughput.
+      flops: of its products and convolutions.
+      bits: the width of an element of these; 0 without any.
+      runs: how often a run of the program launches it.
+    """
+
+    one: HloInstruction
+    kind: Kind
+    read_bytes: int
+    written_bytes: int
+    lane_ops: int
+    flops: int
+    bits: int
+    runs: Runs
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Loops:
+    """The loops of a program.
+
+    Attributes:
+      iterations: of all loops in a run of the program.
+      unknown: the number of loops whose trip count the text does not have.
+    """
+
+    iterations: int
+    unknown: int
+
+
+def loops_of(module: HloModule) -> Loops:
+    """Counts the iterations of a program's loops."""
+    iterations = unknown = 0
+    for name, runs in module.runs().items():
+        for one in module.of_computation(name):
+            if one.opcode == "while":
+                iterations += runs.total * module.trips(one)
+                unknown += one.known_trips is None
+    return Loops(iterations, unknown)
+
+
+def kernels_of(module: HloModule) -> Iterator[Kernel]:
+    """Yields the kernels of a program in the order of its schedule, callers first."""
+    for name, runs in module.runs().items():
+        for one in module.of_computation(name):
+            is_none = one.opcode in _NO_KERNEL or one.opcode.endswith("-done")
+            if not is_none and one.target != _ALLOCATES:
+                yield _kernel(module, one, runs)
+
+
+def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> Kernel:
+    if one.opcode.startswith("fusion") and one.called:
+        return _Fusion(module, one).kernel(runs)
+    flops, bits = _work(module, one)
+    kind = _KINDS.get(one.opcode.removesuffix("-start"), Kind.ELEMENTWISE)
+    read = sum(_bytes_of(module.get(name, one.computation)) for name in one.operands)
+    written = _bytes_of(one)
+    if one.opcode in _SLICES:
+        read = written
+    elif one.opcode in _UPDATE:
+        read = written = _bytes_of(module.operand(one, _UPDATE[one.opcode]))
+    elif one.opcode == "custom-call":
+        kind, written = _called(one)
+    elif kind is Kind.COPY:
+        written = one.arrays[0].bytes if one.arrays else 0  # copy-start has a context beside it
+        kind = Kind.HOST_COPY if _is_with_host(module, one) else kind
+    return Kernel(one, kind, read, written, _lane_ops(module, one), flops, bits, runs)
+
+
+_KINDS = {
+    "copy": Kind.COPY,
+    "dot": Kind.PRODUCT,
+    "convolution": Kind.CONVOLUTION,
+    "reduce": Kind.REDUCTION,
+    "transpose": Kind.TRANSPOSE,
+    "custom-call": Kind.LIBRARY,
+    **dict.fromkeys((*_SLICES, *_IN_PLACE), Kind.SLICES),
+    **dict.fromkeys(
+        (
+            "all-gather",
+            "all-reduce",
+            "all-to-all",
+            "collective-broadcast",
+            "collective-permute",
+            "ragged-all-to-all",
+            "recv",
+            "reduce-scatter",
+            "send",
+        ),
+        Kind.EXCHANGE,
+    ),
+}
+
+
+def _is_with_host(module: HloModule, one: HloInstruction) -> bool:
+    """Whether a copy, or a slice of a stack, is to or from the host's memory."""
+    operands = (module.get(name, one.computation).type for name in one.operands)
+    return any(_HOST_MEMORY in each for each in (one.type, *operands))
+
+
+def _called(one: HloInstruction) -> tuple[Kind, int]:
+    """Returns the kind of a custom call, and the bytes of its result without the workspace."""
+    kind = Kind.LIBRARY
+    if "conv" in one.target:
+        kind = Kind.CONVOLUTION
+    elif "gemm" in one.target or "matmul" in one.target:
+        kind = Kind.PRODUCT
+    results = one.arrays
+    if len(results) > 1 and results[-1].element in ("s8", "u8"):
+        results = results[:-1]
+    return kind, sum(each.bytes for each in results)
+
+
+def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
+    """Returns the FLOPs of a product or a convolution, and the bits of its elements; else 0."""
+    kind = _called(one)[0] if one.opcode == "custom-call" else _KINDS.get(one.opcode)
+    operands = [module.get(name, one.computation).array for name in one.operands[:2]]
+    if len(operands) < 2 or not one.arrays:
+        return 0, 0
+    result = one.arrays[0]
+    if kind is Kind.PRODUCT and (found := _CONTRACTED.search(one.attributes)):
+        axes = [int(each) for each in re.findall(r"\d+", found[1])]
+        shape = operands[0].shape
+        summed = math.prod(shape[axis] for axis in axes if axis < len(shape))
+        return 2 * result.elements * summed, 8 * operands[0].bytes // max(operands[0].elements, 1)
+    if kind is Kind.CONVOLUTION and (labels := _LABELS.search(one.attributes)):
+        return _convolved(one, labels[1], operands, result), 8 * result.bytes // max(
+            result.elements, 1
+        )
+    return 0, 0
+
+
+def _convolved(one: HloInstruction, labels: str, operands: list[Array], result: Array) -> int:
+    """Returns the FLOPs of a convolution by the elements of its output in the forward direction,
+    each of which is a sum over the filter."""
+    output, filter_ = result, operands[1]
+    if "BackwardFilter" in one.target:
+        output, filter_ = operands[1], result
+    elif "BackwardInput" in one.target:
+        output, filter_ = operands[0], operands[1]
+    summed = math.prod(
+        size for label, size in zip(labels, filter_.shape, strict=False) if label != "o"
+    )
+    return 2 * output.elements * summed
+
+
+def _lane_ops(module: HloModule, one: HloInstruction) -> int:
+    """Returns the instructions of float32 lanes of an elementwise operation or a reduction."""
+    lanes = _LANES.get(one.opcode, 0)
+    made = module.operand(one, 0) if one.opcode == "reduce" else one
+    return lanes * made.arrays[0].elements if lanes and made.arrays else 0
+
+
+def _bytes_of(one: HloInstruction) -> int:
+    return sum(each.bytes for each in one.arrays)
+
+
+def _reduces_rows(one: HloInstruction, operand: HloInstruction) -> bool:
+    """Whether a reduction is over the dimension whose elements are next to each other."""
+    axes = _first_numbers(_DIMENSIONS, one.attributes)
+    layout = _first_numbers(_LAYOUT, operand.type)
+    return not layout or layout[0] in axes
+
+
+def _first_numbers(pattern: re.Pattern[str], text: str) -> list[int]:
+    found = pattern.search(text)
+    return [int(each) for each in re.findall(r"\d+", found[1])] if found else []
+
+
+class _Fusion:
+    """The computation of a fusion."""
+
+    def __init__(self, module: HloModule, one: HloInstruction) -> None:
+        self._one = one
+        self._inner = {each.name: each for each in module.of_computation(one.called[0])}
+        self._module = module
+        self._readers: dict[str, list[HloInstruction]] = {name: [] for name in self._inner}
+        for each in self._inner.values():
+            for name in each.operands:
+                if name in self._readers:
+                    self._readers[name].append(each)
+
+    def kernel(self, runs: Runs) -> Kernel:
+        root = self._module.root(self._one.called[0])
+        results = [self._origin(root)]
+        if root.opcode == "tuple":
+            results = [self._origin(self._inner[name]) for name in root.operands]
+        read = written = 0
+        in_place: set[str] = set()
+        for result in results:
+            if result.opcode in _IN_PLACE:
+                in_place.add(self._origin(self._operand(result, 0)).name)
+                updated = _bytes_of(self._operand(result, _UPDATE[result.opcode]))
+                written += updated
+                read += updated * (result.opcode == "scatter")
+            else:
+                written += _bytes_of(result)
+        for each in self._inner.values():
+            if each.opcode == "parameter" and each.name not in in_place:
+                read += self._read_bytes(each)
+        works = [_work(self._module, each) for each in self._inner.values()]
+        flops = sum(work for work, _ in works)
+        bits = max((bits for work, bits in works if work), default=0)
+        kind, lane_ops = self._kind(results, flops), self._lane_ops()
+        if _is_with_host(self._module, self._one):
+            kind = Kind.HOST_COPY
+        return Kernel(self._one, kind, read, written, lane_ops, flops, bits, runs)
+
+    def _lane_ops(self) -> int:
+        """Returns the instructions of lanes."""
+        lane_ops = 0
+        for each in self._inner.values():
+            own = sum(array.elements for array in each.arrays[:1])
+            if each.opcode == "reduce":
+                own = max(own, self._operand(each, 0).array.elements)
+            lane_ops += _LANES.get(each.opcode, 0) * own
+        return lane_ops
+
+    def _operand(self, one: HloInstruction, number: int) -> HloInstruction:
+        return self._module.operand(one, number)
+
+    def _origin(self, one: HloInstruction) -> HloInstruction:
+        """Returns the instruction behind views of its result."""
+        while one.opcode in _VIEWS and one.operands:
+            one = self._operand(one, 0)
+        return one
+
+    def _read_bytes(self, parameter: HloInstruction) -> int:
+        """Returns the bytes that are read of a parameter."""
+        whole = _bytes_of(parameter)
+        readers, slices = list(self._readers[parameter.name]), 0
+        while readers:
+            reader = readers.pop()
+            if reader.opcode in _VIEWS:
+                readers += self._readers[reader.name]
+            elif reader.opcode in _SLICES:
+                slices += _bytes_of(reader)
+            else:
+                return whole
+        return min(slices, whole) if self._readers[parameter.name] else 0
+
+    def _kind(self, results: list[HloInstruction], flops: int) -> Kind:
+        if flops:
+            return Kind.PRODUCT
+        opcodes = {each.opcode for each in self._inner.values()}
+        if any(each.opcode in _IN_PLACE for each in results):
+            return Kind.SLICES
+        if "transpose" in opcodes or "transpose" in self._one.name:
+            return Kind.TRANSPOSE
+        reduces = [each for each in self._inner.values() if each.opcode == "reduce"]
+        if reduces:
+            are_rows = any(_reduces_rows(each, self._operand(each, 0)) for each in reduces)
+            return Kind.REDUCTION if are_rows else Kind.COLUMN_REDUCTION
+        return Kind.ELEMENTWISE

@@ -1,0 +1,172 @@
+"""Tells the seconds of a step from XLA's scheduled text of its program, without the device.
+
+A kernel takes the longest of its traffic by the memory's bandwidth, its products and convolutions
+by the matrix units' rate and its elementwise work by the lanes' rate, and then its launch. The
+shares of a device's peak rates that kernels reach were fitted to steps that a device timed; where
+they were not, no seconds are told. `benchmarks/time_error` compares both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from hloom.passes.framework.target import Speed, Target
+from hloom.passes.framework.text import pluralize
+from hloom.passes.ir.names import SourceLine
+from hloom.xla.hlo import HloModule
+from hloom.xla.kernels import Kernel, Kind, kernels_of, loops_of
+
+_Key = TypeVar("_Key")
+
+
+class NoStepTimeError(ValueError):
+    """The seconds of a program cannot be told; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """What kernels reach of a device's peak rates, and what they cost besides.
+
+    Attributes:
+      bandwidth: the share of the memory's bandwidth, by kind of kernel; others have that of
+        elementwise kernels.
+      products: the share of the matrix units' rate in products.
+      convolutions: the same in convolutions.
+      lanes: the share of the lanes' rate in elementwise work.
+      launch_s: the seconds between two kernels in one CUDA graph.
+      convolution_s: the seconds that a call of cuDNN takes besides.
+      iteration_s: the seconds between two iterations of a loop.
+    """
+
+    bandwidth: Mapping[Kind, float]
+    products: float
+    convolutions: float
+    lanes: float
+    launch_s: float
+    convolution_s: float
+    iteration_s: float
+
+
+REACHED = {
+    (9, 0): Reached(
+        bandwidth={
+            Kind.ELEMENTWISE: 0.78,
+            Kind.REDUCTION: 0.57,
+            Kind.COLUMN_REDUCTION: 0.38,
+            Kind.TRANSPOSE: 0.62,
+            Kind.SLICES: 1.0,
+        },
+        products=0.78,
+        convolutions=0.66,
+        lanes=0.58,
+        launch_s=1.35e-6,
+        convolution_s=9e-6,
+        iteration_s=1.5e-6,
+    )
+}
+"""By compute capability. Fitted to benchmarks/results/gpu_nvidia_h200.json by
+`python -m benchmarks.time_error --fit`."""
+
+
+_BESIDE_COPIES = 0.5
+"""The share of a step's kernels that runs beside copies to and from the host. Slices of stacks in
+loops do not: in five programs on an H200 their copies and kernels added up within 10 %, and in the
+one with copies of whole values half of the kernels were hidden
+(benchmarks/results/time_error.md)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """The seconds of a run of a program.
+
+    Attributes:
+      seconds: of the whole run.
+      by_kind: of kernels, by kind, the longest first.
+      by_line: of kernels, by the user's line, the longest first.
+      waits_s: seconds in which only copies to the host and back run; part of ``seconds``.
+      loops_s: seconds between iterations; part of ``seconds``.
+      launches: the number of kernels.
+    """
+
+    seconds: float
+    by_kind: Mapping[Kind, float]
+    by_line: Mapping[SourceLine, float]
+    waits_s: float
+    loops_s: float
+    launches: int
+
+
+def step_time(text: str, target: Target, reached: Reached | None = None) -> StepTime:
+    """Tells the seconds of a step.
+
+    Args:
+      text: XLA's text of the scheduled program.
+      target: the device.
+      reached: what its kernels reach; by default by its compute capability.
+
+    Raises:
+      NoStepTimeError: the platform or the text is not one that seconds are known of.
+    """
+    if reached is None:
+        reached = REACHED.get(target.compute_capability or (0, 0))
+    if target.platform != "cuda" or reached is None:
+        raise NoStepTimeError(f"no kernels of {target.name} were timed")
+    module = HloModule(text)
+    if "is_scheduled=true" not in module.header:
+        raise NoStepTimeError("XLA's text has no schedule")
+    loops = loops_of(module)
+    if loops.unknown:
+        raise NoStepTimeError(f"{pluralize(loops.unknown, 'loop')} without a known trip count")
+    kernels = list(kernels_of(module))
+    if not kernels:
+        raise NoStepTimeError("XLA's text has no kernels")
+    return _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
+
+
+def _summed(kernels: Iterable[Kernel], loops_s: float, speed: Speed, reached: Reached) -> StepTime:
+    by_kind: defaultdict[Kind, float] = defaultdict(float)
+    by_line: defaultdict[SourceLine, float] = defaultdict(float)
+    launches, copies_s, stacks_s = 0, 0.0, 0.0
+    for each in kernels:
+        if each.kind is Kind.HOST_COPY:
+            seconds = each.runs.total * each.written_bytes / (speed.host_bytes_per_s or math.inf)
+            if each.one.opcode.startswith("copy"):
+                copies_s += seconds
+            else:
+                stacks_s += seconds
+            continue
+        seconds = each.runs.total * kernel_seconds(each, speed, reached)
+        launches += each.runs.total
+        by_kind[each.kind] += seconds
+        by_line[each.one.source] += seconds
+    running_s = sum(by_kind.values()) + loops_s
+    waits_s = stacks_s + max(copies_s - running_s * _BESIDE_COPIES, 0.0)
+    return StepTime(
+        seconds=running_s + waits_s,
+        by_kind=_longest_first(by_kind),
+        by_line=_longest_first(by_line),
+        waits_s=waits_s,
+        loops_s=loops_s,
+        launches=launches,
+    )
+
+
+def kernel_seconds(kernel: Kernel, speed: Speed, reached: Reached) -> float:
+    """Returns the seconds of one launch of a kernel."""
+    share = reached.bandwidth.get(kernel.kind, reached.bandwidth[Kind.ELEMENTWISE])
+    traffic_s = kernel.bytes / (share * speed.bytes_per_s)
+    is_convolution = kernel.kind is Kind.CONVOLUTION
+    matrix = reached.convolutions if is_convolution else reached.products
+    matrix_s = kernel.flops / (matrix * speed.matrix_rate(kernel.bits))
+    # An addition is one instruction of a lane, and a multiply-add counts as two FLOPs.
+    lanes_s = kernel.lane_ops / (reached.lanes * speed.vector_flops_per_s / 2)
+    call_s = reached.launch_s + is_convolution * reached.convolution_s
+    return max(traffic_s, matrix_s, lanes_s) + call_s
+
+
+def _longest_first(seconds: Mapping[_Key, float]) -> dict[_Key, float]:
+    return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))

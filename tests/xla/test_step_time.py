@@ -1,0 +1,130 @@
+"""The seconds of a step by XLA's text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hloom import targets
+from hloom.passes.framework.target import Target
+from hloom.targets import deviceless
+from hloom.xla.hlo import HloInstruction, Runs
+from hloom.xla.kernels import Kernel, Kind
+from hloom.xla.step_time import (
+    REACHED,
+    NoStepTimeError,
+    Reached,
+    StepTime,
+    kernel_seconds,
+    step_time,
+)
+
+H200 = targets.load("h200")
+PEAK = Reached(
+    bandwidth={Kind.ELEMENTWISE: 1.0, Kind.REDUCTION: 0.5},
+    products=1.0,
+    convolutions=0.5,
+    lanes=1.0,
+    launch_s=1e-6,
+    convolution_s=1e-6,
+    iteration_s=2e-6,
+)
+NOTHING = Kernel(
+    one=HloInstruction(),
+    kind=Kind.ELEMENTWISE,
+    read_bytes=0,
+    written_bytes=0,
+    lane_ops=0,
+    flops=0,
+    bits=0,
+    runs=Runs(1, 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wanted_s"),
+    [
+        ({"read_bytes": 4_800_000_000}, 1e-3),
+        ({"written_bytes": 4_800_000_000, "kind": Kind.REDUCTION}, 2e-3),
+        ({"written_bytes": 4_800_000_000, "kind": Kind.TRANSPOSE}, 1e-3),
+        ({"flops": int(H200.speed.matrix_rate(16)), "bits": 16, "kind": Kind.PRODUCT}, 1.0),
+        (
+            {"flops": int(H200.speed.matrix_rate(32)), "bits": 32, "kind": Kind.CONVOLUTION},
+            2.0 + 1e-6,
+        ),
+        ({"lane_ops": int(H200.speed.vector_flops_per_s / 2)}, 1.0),
+        ({}, 0.0),
+    ],
+)
+def test_a_kernel_takes_the_longest_of_its_parts(kernel: dict[str, int], wanted_s: float) -> None:
+    each = dataclasses.replace(NOTHING, **kernel)  # type: ignore[arg-type]
+    assert kernel_seconds(each, H200.speed, PEAK) == pytest.approx(wanted_s + 1e-6, rel=1e-6)
+
+
+def text(trips: str = '"known_trip_count":{"n":"7"}', header: str = ", is_scheduled=true") -> str:
+    return f"""HloModule jit_step{header}
+
+%body (at: f32[1024]) -> f32[1024] {{
+  %at = f32[1024]{{0}} parameter(0)
+  ROOT %more = f32[1024]{{0}} sine(%at)
+}}
+
+%condition (at: f32[1024]) -> pred[] {{
+  %at = f32[1024]{{0}} parameter(0)
+  ROOT %go = pred[] constant(true)
+}}
+
+ENTRY %main (x: f32[1024]) -> f32[1024] {{
+  %x = f32[1024]{{0}} parameter(0)
+  ROOT %loop = f32[1024]{{0}} while(%x), condition=%condition, body=%body, \
+backend_config={{{trips}}}
+}}
+"""
+
+
+def told(hlo: str, target: Target = H200) -> StepTime:
+    return step_time(hlo, target, PEAK)
+
+
+def test_a_loop_takes_its_kernels_and_its_iterations() -> None:
+    found = told(text())
+    assert found.launches == 7
+    assert found.loops_s == pytest.approx(7 * 2e-6)
+    assert found.seconds == pytest.approx(found.loops_s + sum(found.by_kind.values()))
+    assert sum(found.by_line.values()) == pytest.approx(sum(found.by_kind.values()))
+
+
+@pytest.mark.parametrize(
+    ("hlo", "target", "why"),
+    [
+        (text(trips=""), H200, "1 loop without a known trip count"),
+        (text(header=""), H200, "XLA's text has no schedule"),
+        ("", H200, "XLA's text has no schedule"),
+        (text().partition("ENTRY")[0], H200, "XLA's text has no kernels"),
+        (text(), targets.load("v5p"), "no kernels of v5p were timed"),
+    ],
+)
+def test_what_is_not_known_is_not_told(hlo: str, target: Target, why: str) -> None:
+    with pytest.raises(NoStepTimeError, match=re.escape(why)):
+        told(hlo, target)
+
+
+def test_a_gpu_that_was_not_timed_is_not_told() -> None:
+    a100 = targets.load("a100_sxm_80")
+    assert a100.compute_capability not in REACHED
+    with pytest.raises(NoStepTimeError, match="no kernels of a100_sxm_80 were timed"):
+        step_time(text(), a100)
+
+
+@pytest.mark.h100
+def test_a_compiled_step_is_near_its_products_time() -> None:
+    """Large products alone: the seconds are those of their FLOPs at the rate that they reach."""
+    deviceless.prepare()
+    x = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16, sharding=deviceless.placement("h200"))
+    hlo = jax.jit(lambda x: x @ x @ x).lower(x).compile().as_text()
+    rate = H200.speed.matrix_rate(16) * REACHED[9, 0].products
+    assert step_time(hlo, H200).seconds == pytest.approx(2 * 2 * 8192**3 / rate, rel=0.05)
