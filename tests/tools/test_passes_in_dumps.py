@@ -1,4 +1,4 @@
-"""Every pass in dumps: its step is replayed, shown in a report, and found by bisect when wrong.
+"""Passes in dumps: the step of each is replayed, shown in a report, and found by bisect when wrong.
 
 A pass that can be divided has its decisions; that the wrong one is found, and named by its line,
 stands with those whose decisions are told apart: replay/test_fit and bisect/.

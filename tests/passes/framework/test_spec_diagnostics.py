@@ -9,6 +9,7 @@ from support import toy_passes as toy
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.planner.moves import MOVES
 
 _toys = registering(toy.Toy, toy.Touch, scope="module")
 
@@ -66,9 +67,8 @@ DIAGNOSTICS = [
     ),
     (
         "fit{moves=remat}",
-        "option 'moves' of pass 'fit' wants some of recompute, undo-checkpoint, chunk, "
-        "uninitialized-stacks, split-loop, accumulate, offload, ragged, joined by '+', got 'remat' "
-        "(at character 11). Did you mean 'recompute'?",
+        f"option 'moves' of pass 'fit' wants some of {', '.join(MOVES)}, joined by '+', got "
+        "'remat' (at character 11). Did you mean 'recompute'?",
     ),
     ("toy}", "expected ',' or the end, got '}' (at character 4)."),
     (
