@@ -8,9 +8,8 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom.compiling.candidates import Candidates, ModuleCandidate
-from hloom.compiling.compiler import Compiled, Compiler, Refused
-from hloom.compiling.request import CompileRequest
+from hloom.compiling.compilation import Compilation, Compiled, ModuleCandidate, Refused, caused
+from hloom.compiling.request import RefusedError
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
@@ -26,66 +25,80 @@ refused."""
 
 
 class Attempts:
-    """Compiles one plan after the other for a program and keeps the best executable.
-
-    Attributes:
-      best: the executable to use; None as long as XLA refused all.
-      all: every attempt, in order, for the record.
-      best_index: which of `all` is the best; None as long as XLA refused all.
-      error: XLA's newest, as long as it refused all.
-      refused: XLA's error for the program as it is, where one of the attempts was that.
-    """
+    """Compiles one plan after the other for a program and keeps the best executable."""
 
     def __init__(
-        self,
-        request: CompileRequest,
-        driver: MeasuredPass[Any],
-        candidates: Candidates,
-        compiler: Compiler,
-        first: Compiled | Refused,
+        self, compilation: Compilation, driver: MeasuredPass[Any], first: Compiled | Refused
     ) -> None:
-        self.best: Compiled | None = None if isinstance(first, Refused) else first
-        self.best_index: int | None = None if isinstance(first, Refused) else 0
-        self.all: list[CompileAttempt] = []
-        self.error: Exception | None = None
-        self.refused: Exception | None = None
-        self._request = request
-        self._driver = driver
-        self._candidates = candidates
-        self._compiler = compiler
+        self._compilation, self._driver = compilation, driver
         self._newest: Compiled | Refused | None = first
         self._first = first.candidate
         self._tried: set[bytes] = set()
+        self._best: Compiled | None = None if isinstance(first, Refused) else first
+        compilation.best_attempt = None if self._best is None else 0
+        # As long as XLA refused all: its newest error, and that for the program as it is.
+        self._error: Exception | None = None
+        self._refused: Exception | None = None
 
-    def run(self) -> Complaint | None:
-        """Makes attempts as long as the pass wants more; returns what the best one fails to meet.
-
-        Returns None where XLA compiled none. Raises PassError where a step fails; the best attempt
-        so far stays the best.
-        """
+    def run(self) -> Compiled:
+        """Makes attempts as long as the pass wants more, and returns the best; the original where
+        XLA refuses all of them."""
+        compilation = self._compilation
+        complaint: Complaint | None = None
+        failure: PassError | None = None
         try:
-            return self._run()
-        except PassError:
-            raise
+            complaint = self._run()
+        except PassError as error:
+            failure = error
         except Exception as error:
-            raise PassError(self._driver.name, "measure", reason_of(error)) from error
+            failure = caused(error, self._driver.name, "measure", reason_of(error))
         finally:
-            self._request.observer.settled()
+            compilation.request.observer.settled()
+        if complaint is not None:
+            compilation.complain(self._driver.name, complaint)
+        if self._best is None:
+            return self._original(failure)
+        if failure is not None:
+            compilation.stop_trying(failure)
+        return self._best
+
+    def _original(self, failure: PassError | None) -> Compiled:
+        """Compiles the program as it is. Raises where that may not be, or XLA refuses it too."""
+        compilation, attempts = self._compilation, self._compilation.attempts
+        if not compilation.request.falls_back:
+            if failure is not None:
+                raise failure
+            raise RefusedError(changed=self._refused is None) from self._error
+        if failure is None:
+            failure = caused(self._error, self._driver.name, "compile", refusals(attempts))
+        try:
+            if self._refused is not None:
+                raise self._refused
+            compiled = compilation.compile(None)
+        except Exception:
+            if any(not each.unmodified for each in attempts):
+                compilation.give_up(failure)
+            raise
+        compilation.fall_back(failure)
+        return compiled
 
     def _run(self) -> Complaint | None:
-        driver, target = self._driver, self._request.target
+        """Returns what the best attempt fails to meet; None where XLA compiled none."""
+        compilation, driver = self._compilation, self._driver
+        target = compilation.request.target
         progress: feedback.Progress[Any] = feedback.Progress()
         for progress in feedback.attempts(driver, target, self._measure):
             if progress.newest_is_best and isinstance(self._newest, Compiled):
                 # The previous best is dropped, which frees the device memory that its executable
                 # holds.
-                self.best, self.best_index = self._newest, progress.best
-                self.error = self.refused = None
+                self._best, compilation.best_attempt = self._newest, progress.best
+                self._error = self._refused = None
             self._newest = None
-        if self.best is None or self.best_index is None:
+        if self._best is None or compilation.best_attempt is None:
             return None
-        best, readable = _candidate_of(self.best), self._candidates.readable
-        return driver.complaint(progress.attempts, self.best_index, target, lambda: readable(best))
+        best, readable = _candidate_of(self._best), compilation.readable
+        number = compilation.best_attempt
+        return driver.complaint(progress.attempts, number, target, lambda: readable(best))
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the next plan; None where it was compiled already or cannot be measured."""
@@ -93,21 +106,22 @@ class Attempts:
             self._newest = self._compile_next(earlier)
         if self._newest is None:
             return None
-        newest = self._newest
+        newest, compilation = self._newest, self._compilation
         candidate = _candidate_of(newest)
         run = candidate.driven
         assert run is not None
         assert run.record is not None
-        if isinstance(newest, Refused) and self.best is None:
-            self.error = newest.error
-            self.refused = self.refused if candidate.changed else newest.error
+        if isinstance(newest, Refused) and self._best is None:
+            self._error = newest.error
+            self._refused = self._refused if candidate.changed else newest.error
         figures = self._agreed(_figures_of(newest, run))
         attempt = None if figures is None else Attempt(run.record, *figures)
-        if attempt is not None and attempt.is_refused and len(self.all) == self.best_index:
+        number = len(compilation.attempts)
+        if attempt is not None and attempt.is_refused and number == compilation.best_attempt:
             # XLA refused the plan in another process, so that no executable exists there.
-            self.best = self.best_index = None
+            self._best = compilation.best_attempt = None
         prediction = run.record.prediction
-        self.all.append(
+        compilation.attempts.append(
             CompileAttempt(
                 plan=run.plan,
                 predicted_step_bytes=None if prediction is None else prediction.step_bytes,
@@ -127,15 +141,15 @@ class Attempts:
         if self._first is not None:
             self._tried.add(_digest(self._first.module))
             self._first = None
-        candidate = self._candidates.make(earlier)
+        candidate = self._compilation.candidate(earlier)
         digest = _digest(candidate.module)
         if digest in self._tried:
             return None
         self._tried.add(digest)
         try:
-            return self._compiler.attempt(candidate)
+            return self._compilation.attempt(candidate)
         except Exception as error:
-            pipeline = str(self._request.pipeline)
+            pipeline = str(self._compilation.request.pipeline)
             raise PassError(pipeline, "compile", reason_of(error)) from error
 
     def _agreed(
@@ -147,7 +161,7 @@ class Attempts:
             return None
         step, temp, limit = mine
         told = (step, temp, -(_NO_LIMIT if limit is None else limit))
-        step, temp, negative = self._request.agreement.largest(told)
+        step, temp, negative = self._compilation.request.agreement.largest(told)
         return step, temp, None if -negative == _NO_LIMIT else -negative
 
 

@@ -10,20 +10,17 @@ import dataclasses
 import hashlib
 import logging
 import time
+from typing import Any
 
 from hloom._jax.executables import MemoryFigures
 from hloom.compiling import kept
-from hloom.compiling.attempts import Attempts, refusals
+from hloom.compiling.attempts import Attempts
 from hloom.compiling.between_devices import sent_of
-from hloom.compiling.candidates import Candidates
-from hloom.compiling.compiler import Compiled, Compiler, Refused
-from hloom.compiling.cross_process import Agreement, AgreementError
-from hloom.compiling.failures import Failures, in_lines
+from hloom.compiling.compilation import Compilation, Compiled, Refused, caused
+from hloom.compiling.cross_process import AgreementError
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
-from hloom.passes.framework.options import Budget
-from hloom.passes.framework.target import Target
 from hloom.policy import warn
 from hloom.record import CompileRecord
 
@@ -45,41 +42,59 @@ def compile_program(request: CompileRequest) -> CompileResult:
     if entry is not None and (found := _from_kept(request, entry, start_s)) is not None:
         return found
     looked_s = time.perf_counter() - start_s
-    disagreement: PassError | None = None
-    driver = request.pipeline.driver(request.target.platform)
-    if driver is not None:
-        try:
-            target = _agreed(request.target, request.agreement)
-            request = dataclasses.replace(request, target=target)
-        except PassError as failure:
-            disagreement = failure
-    candidates = Candidates(request, seconds=looked_s, are_kept=entry is not None)
-    compiler, failures = Compiler(request), Failures(request)
-    if disagreement is None:
-        first = _compile_first(request, candidates, compiler, failures)
-    else:
-        failures.fall_back(disagreement)
-        first = compiler.compile(None)
-    attempts = None
-    if driver is None or first.candidate is None:
-        assert isinstance(first, Compiled)
-        used = first
-    else:
-        attempts = Attempts(request, driver[1], candidates, compiler, first)
-        # Attempts that were not chosen must free their device memory.
-        del first
-        used = _best_of(attempts, driver[1].name, request, compiler, failures)
+    compilation = Compilation(request, pass_s=looked_s, keeps=entry is not None)
+    used = _planned(compilation)
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
-            failures.complain(run.name, Complaint(in_lines(run.name, run.refusal)))
-        if run.warning:
-            failures.advise(run)
-    record = _record(request, candidates, compiler, failures, used, attempts)
+            compilation.complain(run.name, Complaint(_in_lines(run.name, run.refusal)))
+        compilation.advise(run)
+    record = _record(compilation, used)
     if entry is not None:
-        _keep(entry, used, failures, record)
+        _keep(entry, compilation, used, record)
+    request = compilation.request
     dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
     record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)
     return CompileResult(used.executable, used.figures, record)
+
+
+def _planned(compilation: Compilation) -> Compiled:
+    """Plans and compiles; returns the original's executable where a step fails outside strict
+    mode."""
+    first = _first(compilation)
+    if compilation.driver is None or first.candidate is None:
+        assert isinstance(first, Compiled)
+        return first
+    attempts = Attempts(compilation, compilation.driver, first)
+    # Attempts that were not chosen must free their device memory.
+    del first
+    return attempts.run()
+
+
+def _first(compilation: Compilation) -> Compiled | Refused:
+    """Compiles the first candidate; the original where a step or XLA fails on the candidate.
+
+    A program that does not fit the device is also the first attempt of a measured pass.
+    """
+    try:
+        compilation.agree()
+        candidate = compilation.candidate()
+    except PassError as failure:
+        compilation.fall_back(failure)
+        return compilation.compile(None)
+    try:
+        if candidate.driven is None:
+            return compilation.compile(candidate)
+        return compilation.attempt(candidate)
+    except Exception as error:
+        if not compilation.request.falls_back:
+            raise RefusedError(changed=candidate.changed) from error
+        if not candidate.changed:
+            raise
+        # Where the original is refused as well, that error is the program's own.
+        compiled = compilation.compile(None)
+        pipeline = str(compilation.request.pipeline)
+        compilation.fall_back(caused(error, pipeline, "compile", reason_of(error)))
+        return compiled
 
 
 def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> CompileResult | None:
@@ -91,52 +106,23 @@ def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> Co
     plan = _read_kept(entry, request)
     if plan is None:
         return None
-    candidates, compiler, failures = Candidates(request), Compiler(request), Failures(request)
+    compilation = Compilation(request)
     try:
-        candidate = candidates.of_kept(plan)
-        pass_s = time.perf_counter() - start_s
-        compiled = compiler.compile(candidate)
+        candidate = compilation.of_kept(plan)
+        compilation.pass_s = time.perf_counter() - start_s
+        compiled = compilation.compile(candidate)
     except Exception as error:
         # The device may have less free memory than when the plan was made; planning again finds
         # out.
         _log.info("the kept plan of %s is not used: %s", request.name, reason_of(error))
         return None
     for name, complaint in plan.told.complaints:
-        failures.complain(name, complaint)
+        compilation.complain(name, complaint)
     for run in plan.told.runs:
-        if run.warning:
-            failures.advise(run)
-    told = {name: getattr(plan.told, name) for name in _TOLD}
-    record = CompileRecord(
-        module=request.name,
-        spec=str(request.pipeline),
-        platform=request.target.platform,
-        pass_s=pass_s,
-        compile_s=compiler.seconds,
-        cache_hit=compiler.cache_hit,
-        **dataclasses.asdict(compiled.figures),
-        complaint=failures.complaint,
-        captured=compiled.captured,
-        is_kept=True,
-        device_bytes=request.target.usable_bytes,
-        **told,
-    )
+        compilation.advise(run)
+    record = _record_with(compilation, compiled, is_kept=True, **plan.told.in_record())
     request.observer.compiled(request.pipeline, request.target, record, compiled.executable)
     return CompileResult(compiled.executable, compiled.figures, record)
-
-
-_TOLD = (
-    "changed",
-    "runs",
-    "attempts",
-    "best_attempt",
-    "temp_bytes_before",
-    "before_is_measured",
-    "added_work",
-    "allowed_bytes",
-    "sent",
-)
-"""The fields of a record that are kept with a plan."""
 
 
 def _read_kept(entry: kept.Entry, request: CompileRequest) -> kept.KeptPlan | None:
@@ -158,12 +144,14 @@ def _read_kept(entry: kept.Entry, request: CompileRequest) -> kept.KeptPlan | No
     return plan if most == -negative else None
 
 
-def _keep(entry: kept.Entry, used: Compiled, failures: Failures, record: CompileRecord) -> None:
+def _keep(
+    entry: kept.Entry, compilation: Compilation, used: Compiled, record: CompileRecord
+) -> None:
     """Keeps the plan for later processes, unless a step failed."""
     candidate = used.candidate
-    if candidate is None or failures.fell_back or failures.stopped:
+    if candidate is None or compilation.fell_back or compilation.stopped:
         return
-    told = kept.Told.of(record, tuple(failures.complaints))
+    told = kept.Told.of(record, tuple(compilation.complaints))
     try:
         value = kept.written(candidate.code, candidate.options, told)
         entry.write(value, record.pass_s + record.compile_s)
@@ -171,138 +159,58 @@ def _keep(entry: kept.Entry, used: Compiled, failures: Failures, record: Compile
         _log.info("the plan of %s is not kept: %s", record.module, reason_of(error))
 
 
-def _compile_first(
-    request: CompileRequest, candidates: Candidates, compiler: Compiler, failures: Failures
-) -> Compiled | Refused:
-    """The first candidate's executable; the original's where a step fails outside strict mode.
-
-    A program that does not fit the device is also the first attempt of a measured pass.
-    """
-    try:
-        candidate = candidates.make()
-    except PassError as failure:
-        failures.fall_back(failure)
-        return compiler.compile(None)
-    try:
-        if candidate.driven is None:
-            return compiler.compile(candidate)
-        return compiler.attempt(candidate)
-    except Exception as error:
-        if not request.falls_back:
-            raise RefusedError(changed=candidate.changed) from error
-        if not candidate.changed:
-            raise
-        # Where the original is refused as well, that error is the program's own.
-        compiled = compiler.compile(None)
-        refused = PassError(str(request.pipeline), "compile", reason_of(error))
-        refused.__cause__ = error
-        failures.fall_back(refused)
-        return compiled
-
-
-def _best_of(
-    attempts: Attempts,
-    driver: str,
-    request: CompileRequest,
-    compiler: Compiler,
-    failures: Failures,
-) -> Compiled:
-    """Returns the best of a measured pass's attempts; the original where XLA refuses all of
-    them."""
-    failure: PassError | None = None
-    try:
-        complaint = attempts.run()
-    except PassError as error:
-        failure = error
-    else:
-        if complaint is not None:
-            failures.complain(driver, complaint)
-    if attempts.best is not None:
-        if failure is not None:
-            failures.stop_trying(failure)
-        return attempts.best
-    if not request.falls_back:
-        if failure is not None:
-            raise failure
-        raise RefusedError(changed=attempts.refused is None) from attempts.error
-    if failure is None:
-        failure = PassError(driver, "compile", refusals(attempts.all))
-        failure.__cause__ = attempts.error
-    try:
-        if attempts.refused is not None:
-            raise attempts.refused
-        compiled = compiler.compile(None)
-    except Exception:
-        if any(not each.unmodified for each in attempts.all):
-            failures.give_up(failure)
-        raise
-    failures.fall_back(failure)
-    return compiled
-
-
-def _agreed(target: Target, agreement: Agreement) -> Target:
-    """Returns the target with the least memory of all processes, so that all plan alike."""
-    if target.memory_bytes is None or target.usable_bytes is None:
-        return target
-    least = (-target.memory_bytes, -target.usable_bytes)
-    try:
-        negative = agreement.largest(least)
-    except AgreementError as error:
-        raise PassError("hloom", "measure", reason_of(error)) from error
-    memory_bytes, usable_bytes = (-each for each in negative)
-    return dataclasses.replace(target, memory_bytes=memory_bytes, usable_bytes=usable_bytes)
-
-
-def _record(
-    request: CompileRequest,
-    candidates: Candidates,
-    compiler: Compiler,
-    failures: Failures,
-    used: Compiled,
-    attempts: Attempts | None,
-) -> CompileRecord:
-    candidate = used.candidate
-    made = () if attempts is None else tuple(attempts.all)
+def _record(compilation: Compilation, used: Compiled) -> CompileRecord:
+    request, candidate, figures = compilation.request, used.candidate, used.figures
+    made = tuple(compilation.attempts)
     modelled = None if candidate is None else candidate.modelled
     changed = candidate is not None and candidate.changed
     before = next((each.temp_bytes for each in made if each.unmodified), None)
     if not changed:
-        before = used.figures.temp_bytes
-    measured = before is not None
+        before = figures.temp_bytes
+    measured = before
     sent = None
     if candidate is not None:
-        figures = used.figures.step_bytes
-        sent = sent_of(candidate.module, request.target, used.executable, figures)
-    if before is None and modelled is not None and used.figures.temp_bytes is not None:
-        before = modelled.temp_bytes_before(used.figures.temp_bytes)
+        sent = sent_of(candidate.module, request.target, used.executable, figures.step_bytes)
+    if before is None and modelled is not None and figures.temp_bytes is not None:
+        before = modelled.temp_bytes_before(figures.temp_bytes)
+    return _record_with(
+        compilation,
+        used,
+        changed=changed,
+        runs=() if candidate is None else candidate.runs,
+        attempts=made,
+        best_attempt=compilation.best_attempt,
+        sent=sent,
+        temp_bytes_before=before,
+        before_is_measured=measured is not None,
+        added_work=None if modelled is None else modelled.added_work,
+        allowed_bytes=_allowed_bytes(compilation, measured, figures),
+    )
+
+
+def _record_with(compilation: Compilation, used: Compiled, **more: Any) -> CompileRecord:
+    """Returns the record of a compile: what it measured, and the given fields of the plan."""
+    request = compilation.request
     return CompileRecord(
         module=request.name,
         spec=str(request.pipeline),
         platform=request.target.platform,
-        changed=changed,
-        runs=() if candidate is None else candidate.runs,
-        pass_s=candidates.seconds,
-        compile_s=compiler.seconds,
-        cache_hit=compiler.cache_hit,
+        pass_s=compilation.pass_s,
+        compile_s=compilation.compile_s,
+        cache_hit=compilation.cache_hit,
         **dataclasses.asdict(used.figures),
-        fell_back=failures.fell_back,
-        dump_dir=failures.dump_dir,
-        compiles=compiler.compiles,
-        attempts=made,
-        best_attempt=None if attempts is None else attempts.best_index,
-        complaint=failures.complaint,
+        fell_back=compilation.fell_back,
+        dump_dir=compilation.dump_dir,
+        compiles=compilation.compiles,
+        complaint=compilation.complaint,
         captured=used.captured,
-        sent=sent,
-        temp_bytes_before=before,
-        before_is_measured=measured,
-        added_work=None if modelled is None else modelled.added_work,
-        allowed_bytes=_allowed_bytes(request, before if measured else None, used.figures),
         device_bytes=request.target.usable_bytes,
+        **more,
     )
 
 
 def _allowed_bytes(
-    request: CompileRequest, whole_temp_bytes: int | None, figures: MemoryFigures
+    compilation: Compilation, whole_temp_bytes: int | None, figures: MemoryFigures
 ) -> int | None:
     """Returns the bytes that the budget of the measured pass allows a step.
 
@@ -311,13 +219,22 @@ def _allowed_bytes(
         refers.
       figures: XLA's memory figures of the executable that is used.
     """
-    driver = request.pipeline.driver(request.target.platform)
-    budget = None if driver is None else getattr(driver[1], "budget", None)
-    if not isinstance(budget, Budget) or budget.least:
+    budget, target = compilation.budget, compilation.request.target
+    if budget is None:
         return None
     if budget.percent is None:
-        return request.target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+        return target.usable_bytes if budget.size_bytes is None else budget.size_bytes
     if whole_temp_bytes is None or figures.step_bytes is None or figures.temp_bytes is None:
         return None
     around_bytes = figures.step_bytes - figures.temp_bytes
     return int(whole_temp_bytes * budget.percent / 100) + around_bytes
+
+
+def _in_lines(pass_name: str, refusal: str) -> str:
+    """Formats a refusal of a pass in lines: the request, the reason, and the remedy."""
+    what, _, why = refusal.partition("; ")
+    lines = [f"{what.removesuffix('.')}."]
+    if why:
+        lines.append(f"  {why[:1].upper()}{why[1:]}")
+    lines.append(f"  `hloom passes {pass_name}` has what it needs, and its options.")
+    return "\n".join(lines)

@@ -19,7 +19,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jax.extend.mlir import ir
 
@@ -86,12 +86,18 @@ class Told:
 
     @classmethod
     def of(cls, record: CompileRecord, complaints: tuple[tuple[str, Complaint], ...]) -> Told:
-        shared = {field.name for field in dataclasses.fields(record)}
-        own = {field.name for field in dataclasses.fields(cls)} & shared
-        found = {name: getattr(record, name) for name in own}
+        found = {name: getattr(record, name) for name in _of_record()}
         # A measured pass needs its plan only for further attempts, and none follows.
         found["runs"] = tuple(dataclasses.replace(run, record=None) for run in record.runs)
         return cls(**found, complaints=complaints)
+
+    def in_record(self) -> dict[str, Any]:
+        """Returns the fields of the record of a compile that uses the plan."""
+        return {name: getattr(self, name) for name in _of_record()}
+
+
+def _of_record() -> list[str]:
+    return [each.name for each in dataclasses.fields(Told) if each.name != "complaints"]
 
 
 @dataclass(frozen=True)

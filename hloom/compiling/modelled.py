@@ -7,7 +7,6 @@ the compiled program was right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -15,9 +14,6 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Pass, Plan
-from hloom.passes.framework.feedback import MeasuredPass, MeasuredPlan
-from hloom.passes.framework.pipeline import Observer
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
@@ -98,54 +94,3 @@ class ModelledChange:
         if not self.before.flops:
             return None
         return (self.after.flops - self.before.flops) / self.before.flops
-
-
-class ChangeObserver(Observer):
-    """Models the original program and that after the measured passes, where these change anything.
-
-    Args:
-      driver: the index of the pass that decides on attempts.
-      last: the index of the last measured pass.
-      target: what the program is compiled for.
-
-    Attributes:
-      change: the modelled change; None before the last pass, and where the program cannot be
-        modelled.
-    """
-
-    def __init__(self, driver: int, last: int, target: Target) -> None:
-        self.change: ModelledChange | None = None
-        self._driver, self._last, self._target = driver, last, target
-        self._acts: dict[int, bool] = {}
-        self._origin: Callable[[], ir.Module] | None = None
-        self._is_given = False
-        self._before: ModelledProgram | None = None
-
-    def set_origin(self, make: Callable[[], ir.Module], *, is_given: bool) -> None:
-        """Sets the function that returns the original program with its calls inlined, and whether
-        the driver gets clones of that or of other passes' result."""
-        self._origin, self._is_given = make, is_given
-
-    def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Does nothing: the original program is known."""
-
-    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        """Models the pass's result, with the figures that the plan of a single measured pass has
-        already."""
-        if isinstance(step, MeasuredPass):
-            self._acts[index] = not plan.empty
-        if index != self._last:
-            return
-        self.change = None
-        if not any(self._acts.values()) or self._origin is None:
-            return
-        known = None
-        if self._driver == self._last and isinstance(plan, MeasuredPlan):
-            known = plan.record.modelled_temp_bytes
-        was, is_ = known or (None, None)
-        if self._before is None:
-            was = was if self._is_given else None
-            self._before = ModelledProgram.of(self._origin(), self._target, was)
-        after = None if self._before is None else ModelledProgram.of(module, self._target, is_)
-        if self._before is not None and after is not None:
-            self.change = ModelledChange(self._before, after)

@@ -234,7 +234,7 @@ def test_a_first_plan_that_fails_leaves_the_program_as_it_was(
 def test_a_backend_without_figures_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
-    monkeypatch.setattr("hloom.compiling.compiler.memory_figures", lambda _: MemoryFigures())
+    monkeypatch.setattr("hloom.compiling.compilation.memory_figures", lambda _: MemoryFigures())
     assert products_run("drop-products{budget=1B}") == 4
     [record] = new_records()
     assert [attempt.step_bytes for attempt in record.attempts] == [None]

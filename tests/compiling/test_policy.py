@@ -169,7 +169,7 @@ def test_a_failure_in_lowering_leaves_the_program_as_it_was(
     def broken(module: ir.Module, placement: Placement) -> Lowered:
         raise ValueError(f"no kernel on {placement.platform}")
 
-    monkeypatch.setattr("hloom.compiling.candidates.lower", broken)
+    monkeypatch.setattr("hloom.compiling.compilation.lower", broken)
     with pytest.warns(hloom.HloomWarning, match="'lowering' failed in apply: .*no kernel on cpu"):
         assert run("replace-two") == 2
 

@@ -315,7 +315,7 @@ def small_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
             raise out_of_memory(used, LIMIT_BYTES)
         return made
 
-    monkeypatch.setattr("hloom.compiling.compiler.compile_captured", compile_captured)
+    monkeypatch.setattr("hloom.compiling.compilation.compile_captured", compile_captured)
 
 
 @pytest.mark.usefixtures("small_cpu")

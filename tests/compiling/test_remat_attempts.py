@@ -197,7 +197,7 @@ def test_one_warning_stands_for_all_programs_without_a_product(
 
 
 def test_a_budget_that_nobody_can_check_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloom.compiling.compiler.memory_figures", lambda _: MemoryFigures())
+    monkeypatch.setattr("hloom.compiling.compilation.memory_figures", lambda _: MemoryFigures())
     with pytest.raises(hloom.PassError, match="not known whether the budget holds"):
         remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
     remat_run(squares, "remat", np.ones(1024, np.float32))
