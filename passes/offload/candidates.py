@@ -8,7 +8,7 @@ whole iteration. All copies of one direction share the link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
@@ -88,7 +88,6 @@ class OffloadCandidate:
       id: its name, unique in the module.
       pair: the forward loop that writes it and the backward loop that reads it.
       residual: the stack.
-      slices: the operations of the backward body that read it.
       first, step: the backward loop reads it at first + step * counter.
       stack_bytes, slice_bytes: of the stack and of a slice, on one device.
       link_s: seconds that the link takes for a slice, each way.
@@ -100,7 +99,6 @@ class OffloadCandidate:
     id: str
     pair: LoopPair
     residual: Residual
-    slices: tuple[ir.Operation, ...]
     first: int
     step: int
     stack_bytes: int
@@ -195,7 +193,6 @@ class _Finder:
         stack_bytes = slice_bytes * pair.forward.trip_count
         if stack_bytes < self.min_bytes or not slice_bytes:
             return
-        slices = tuple(_slices(pair, residual))
         line = _line(pair)
         if (reason := _obstacle(pair, residual, line)) is not None or line is None:
             self._leave(stack, reason or "")
@@ -206,7 +203,6 @@ class _Finder:
                 id=f"stack {len(self.candidates)}",
                 pair=pair,
                 residual=residual,
-                slices=slices,
                 first=line[1],
                 step=line[0],
                 stack_bytes=stack_bytes,
@@ -256,16 +252,6 @@ def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
 def _line(pair: LoopPair) -> tuple[int, int] | None:
     """Returns the slope and offset of the index at which the backward body reads."""
     return affine_in(pair.index, pair.backward.body.arguments[pair.backward.counter])
-
-
-def _slices(pair: LoopPair, residual: Residual) -> Iterator[ir.Operation]:
-    """Yields the operations of the backward body that read a stack."""
-    returned = pair.backward.returned
-    for number in residual.operands:
-        for use in pair.backward.body.arguments[number].uses:
-            op = use.owner.operation
-            if op != returned:
-                yield op
 
 
 def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) -> str | None:

@@ -85,10 +85,10 @@ def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> 
     argument = edit.body.arguments[carried]
     stack = edit.body.arguments[one.residual.operands[0]]
     start = next(iter(edit.body.operations))
-    with ir.InsertionPoint(start), scoped(one.slices[0].location, SCOPE):
+    with ir.InsertionPoint(start), scoped(one.residual.slices[0].location, SCOPE):
         index = _next_index(one, edit.body.arguments[one.pair.backward.counter])
         edit.returned[carried] = placed(slice_of_stack(stack, index), DEVICE)
-    for read in one.slices:
+    for read in one.residual.slices:
         read.results[0].replace_all_uses_with(argument)
         erase(read)
 

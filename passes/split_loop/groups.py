@@ -207,9 +207,7 @@ def _stacks(pairs: list[LoopPair], number: dict[Hashable, int]) -> Iterator[Spli
             reader = number[walk.key(pair.backward.op)]
             ascending = (stack.slope == 1) != pair.reversed_
             readers.setdefault(key, []).extend(
-                StackReader(reader, operand, ascending)
-                for operand in residual.operands
-                if _reads_at(pair, operand)
+                StackReader(reader, operand, ascending) for operand in residual.operands
             )
     loops = {position: key for key, position in number.items()}
     for (writer, place), stack in sorted(stacks.items(), key=lambda item: item[0]):
@@ -218,22 +216,6 @@ def _stacks(pairs: list[LoopPair], number: dict[Hashable, int]) -> Iterator[Spli
         forward = next(p.forward for p in pairs if walk.key(p.forward.op) == loops[writer])
         if _uses(forward.op.results[place]) == known:
             yield SplitStack(writer, stack, tuple(found))
-
-
-def _reads_at(pair: LoopPair, operand: int) -> bool:
-    """Whether the backward body only reads slices of an operand, all at the index of the pair."""
-    body = pair.backward.body
-    argument, returned = body.arguments[operand], pair.backward.returned
-    return all(
-        use.owner.operation == returned
-        or (
-            use.owner.operation.name == "stablehlo.dynamic_slice"
-            and use.owner.operation.block == body
-            and use.operand_number == 0
-            and use.owner.operation.operands[1] == pair.index
-        )
-        for use in argument.uses
-    )
 
 
 def _uses(value: ir.Value) -> set[tuple[Hashable, int]]:

@@ -2,18 +2,19 @@
 
 A scan counts from 0 to its length in one integer carry. An operand that the body returns unchanged
 is invariant. A stacked output is a carry that the body only writes, one slice an iteration, with
-``dynamic_update_slice`` at the counter, or counting down from the end in a reversed scan.
+``dynamic_update_slice`` at the counter, or counting down from the end in a reversed scan. A stack
+that is read is an invariant operand, or a captured value, of which the body reads slices alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ...ir.values import constant_int, defining_op, is_read
+from ...ir.values import constant_int, defining_op, is_read, shape_of
 from ...ir.walk import ancestors, attribute_names, terminator
 
 
@@ -29,6 +30,21 @@ class StackedOutput:
     update: ir.Operation
     slope: int
     offset: int
+
+
+@dataclass(frozen=True)
+class StackRead:
+    """A stack of which a loop's body reads whole slices of the leading axis alone, at any index.
+
+    ``value`` is the stack outside of the loop. ``inside`` is the stack in the body: the argument of
+    that ``number``, which no iteration changes, or a captured value itself, without a number. The
+    ``slices`` are the operations that read it, also those in code inside the body.
+    """
+
+    value: ir.Value
+    inside: ir.Value
+    number: int | None
+    slices: tuple[ir.Operation, ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,58 @@ class CountedLoop:
     def returned(self) -> ir.Operation:
         """Returns the terminator of the body."""
         return terminator(self.body)
+
+    def read(self, captured: Iterable[ir.Value] = ()) -> Iterator[StackRead]:
+        """Yields the stacks that the body reads, of its invariant operands and of captured
+        values."""
+        inside: list[tuple[ir.Value, int | None]] = [
+            (self.body.arguments[number], number) for number in sorted(self.invariant)
+        ]
+        for value, number in (*inside, *((value, None) for value in captured)):
+            if slices := self.slices_of(value, number):
+                outside = value if number is None else self.op.operands[number]
+                yield StackRead(outside, value, number, slices)
+
+    def slices_of(self, value: ir.Value, number: int | None) -> tuple[ir.Operation, ...] | None:
+        """Returns the slices of a stack that the body reads; None where the loop reads the value
+        otherwise.
+
+        The value is the body's argument of that number, or one from outside, without a number.
+        """
+        if number is not None and is_read(self.op.regions[0].blocks[0].arguments[number]):
+            return None
+        slices = tuple(self.readers(value, number))
+        return slices if all(_is_slice(op) and op.operands[0] == value for op in slices) else None
+
+    def readers(self, value: ir.Value, number: int | None) -> Iterator[ir.Operation]:
+        """Yields the operations in the body that read a value, the last one first.
+
+        The terminator is none of an argument that it returns unchanged.
+        """
+        for use in value.uses:
+            op = use.owner.operation
+            if number is None and self.op not in ancestors(op.block):
+                continue
+            if op != self.returned or use.operand_number != number:
+                yield op
+
+    def slope(self, op: ir.Operation) -> int:
+        """Returns 1 where each iteration reads its slice of a stack with an operation, -1 where it
+        reads the slice that is as far from the end, and 0 where the operation reads anything
+        else."""
+        if not _is_slice(op) or shape_of(op.operands[0])[0] != self.trip_count:
+            return 0
+        line = affine_in(op.operands[1], self.body.arguments[self.counter])
+        return {(1, 0): 1, (-1, self.trip_count - 1): -1}.get(line, 0) if line else 0
+
+
+def _is_slice(op: ir.Operation) -> bool:
+    """Whether an operation reads one whole slice of the leading axis."""
+    if op.name != "stablehlo.dynamic_slice":
+        return False
+    if shape_of(op.results[0]) != [1, *shape_of(op.operands[0])[1:]]:
+        return False
+    return all(constant_int(start) == 0 for start in list(op.operands)[2:])
 
 
 _PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})

@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 
 from ...ir import walk
 from ...ir.custom_calls import is_stored_on_host
-from ...ir.values import constant_int
+from ...ir.values import is_read
 from .counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from .dynamic import direction, dynamic_loops, same_count
 
@@ -25,12 +25,14 @@ class Residual:
     """A residual: a stack that only later loops read, each one slice an iteration.
 
     In each iteration of this pair's backward body the ``reads`` equal the value of ``stored`` in
-    the forward body; all have the same type. Where the loops are in the bodies of an outer pair,
-    the stack is passed ``through`` a residual of that pair.
+    the forward body; all have the same type. They are the results of ``slices``, or reshaped from
+    these. Where the loops are in the bodies of an outer pair, the stack is passed ``through`` a
+    residual of that pair.
     """
 
     stack: StackedOutput
     stored: ir.Value
+    slices: tuple[ir.Operation, ...]
     reads: tuple[ir.Value, ...]
     operands: tuple[int, ...]
     """The backward loop's operands that are the stack."""
@@ -235,44 +237,26 @@ def _dynamic_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop)
     return direction(index, backward)
 
 
-def _slices(reader: _StackReader, loop: CountedLoop) -> list[ir.Operation]:
-    """Returns the slices of a stack in a loop's body; empty where the loop reads it in another
-    way."""
-    slices: list[ir.Operation] = []
-    returned, body = loop.returned, loop.body
+def _slices(reader: _StackReader, loop: CountedLoop) -> tuple[ir.Operation, ...]:
+    """Returns the slices of a stack, right in a loop's body; empty where it is read otherwise."""
+    found: list[ir.Operation] = []
     for number in reader.operands:
-        in_condition = loop.op.regions[0].blocks[0].arguments[number].uses
-        if number not in loop.invariant or any(
-            True for _ in (*loop.op.results[number].uses, *in_condition)
-        ):
-            return []
-        for use in body.arguments[number].uses:
-            op = use.owner.operation
-            if op == returned:
-                continue
-            if not _is_slice(op, body.arguments[number]) or op.block != body:
-                return []
-            slices.append(op)
-    return slices
+        if number not in loop.invariant or is_read(loop.op.results[number]):
+            return ()
+        slices = loop.slices_of(loop.body.arguments[number], number)
+        if slices is None or any(op.block != loop.body for op in slices):
+            return ()
+        found += slices
+    return tuple(found)
 
 
-def _is_slice(op: ir.Operation, stack: ir.Value) -> bool:
-    """Whether the operation reads one whole slice of the stack at some index."""
-    if op.name != "stablehlo.dynamic_slice" or op.operands[0] != stack:
-        return False
-    shape = list(ir.RankedTensorType(stack.type).shape)
-    if list(ir.RankedTensorType(op.results[0].type).shape) != [1, *shape[1:]]:
-        return False
-    return all(constant_int(start) == 0 for start in list(op.operands)[2:])
-
-
-def _residual(reader: _StackReader, slices: list[ir.Operation]) -> Residual:
+def _residual(reader: _StackReader, slices: tuple[ir.Operation, ...]) -> Residual:
     reads = tuple(_squeezed(slice_.results[0]) for slice_ in slices)
-    stored = reader.stack.value
+    stack, stored = reader.stack, reader.stack.value
     if any(read.type != stored.type for read in reads):
-        stored = reader.stack.update.operands[1]
+        stored = stack.update.operands[1]
         reads = tuple(slice_.results[0] for slice_ in slices)
-    return Residual(reader.stack, stored, reads, reader.operands, reader.readers, reader.through)
+    return Residual(stack, stored, slices, reads, reader.operands, reader.readers, reader.through)
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:
