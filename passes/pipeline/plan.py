@@ -252,21 +252,14 @@ class PipelinePlanner:
             return None
         read = tuple(stacks_read(loop, node, program))
         stacks = {each.value for each in read}
-        inside = {loop.body.arguments[number]: number for number in loop.invariant}
-        given = [
-            (argument, loop.op.operands[number])
-            for argument, number in inside.items()
-            if loop.op.operands[number] not in stacks
-        ]
-        given += [
-            (value, value)
-            for value in (program.values[number] for number in node.captures)
-            if value not in stacks
-        ]
+        given = [(loop.body.arguments[each], loop.op.operands[each]) for each in loop.invariant]
+        given += [(program.values[each], program.values[each]) for each in node.captures]
         is_over_layers = any(self._is_on_axis(each.value) for each in read)
-        for argument, value in given:
-            reader = odd_reader(loop, argument)
-            if not self._is_on_axis(value) or reader is None:
+        for inside, value in given:
+            if value in stacks or not self._is_on_axis(value):
+                continue
+            reader = odd_reader(loop, inside)
+            if reader is None:
                 continue
             error = NotPossibleError(
                 f"it reads {value.type}, which is sharded along its layers over "

@@ -13,28 +13,9 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import CountedLoop, affine_in
+from ..analysis.loops.counted import CountedLoop, StackRead
 from ..analysis.program import Node, Program
 from ..framework.errors import NotPossibleError
-from ..ir import walk
-from ..ir.values import constant_int, defining_op, shape_of
-
-_SLICE = "stablehlo.dynamic_slice"
-
-
-@dataclass(frozen=True)
-class LayerStack:
-    """A stack of which a loop reads the slice of its iteration alone.
-
-    Attributes:
-      value: the stack outside of the loop.
-      inside: the stack in the body: an argument that is never changed, or the value itself.
-      slices: the operations that read it.
-    """
-
-    value: ir.Value
-    inside: ir.Value
-    slices: tuple[ir.Operation, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +31,7 @@ class LayerLoop:
 
     loop: CountedLoop
     node: Node
-    read: tuple[LayerStack, ...]
+    read: tuple[StackRead, ...]
     slope: int
     everywhere: tuple[int, ...]
     carried: tuple[int, ...]
@@ -66,20 +47,16 @@ class LayerLoop:
         return (*(each.value for each in self.read), *made)
 
 
-def stacks_read(loop: CountedLoop, node: Node, program: Program) -> Iterator[LayerStack]:
+def stacks_read(loop: CountedLoop, node: Node, program: Program) -> Iterator[StackRead]:
     """Yields the stacks that a loop reads by its counter alone."""
-    body = loop.body
-    inside = {body.arguments[number]: loop.op.operands[number] for number in sorted(loop.invariant)}
-    inside |= {program.values[number]: program.values[number] for number in node.captures}
-    for value, outside in inside.items():
-        readers = _readers(value, loop)
-        if readers and all(_slope(each, value, loop) for each in readers):
-            yield LayerStack(outside, value, tuple(readers))
+    for each in loop.read(program.values[number] for number in node.captures):
+        if all(map(loop.slope, each.slices)):
+            yield each
 
 
-def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> LayerLoop:
+def layer_loop(loop: CountedLoop, node: Node, read: tuple[StackRead, ...]) -> LayerLoop:
     """Reads the loop as one over layers. Raises NotPossibleError where stacks run both ways."""
-    slopes = {_slope(op, stack.inside, loop): op for stack in read for op in stack.slices}
+    slopes = {loop.slope(op): op for stack in read for op in stack.slices}
     slopes |= {stack.slope: stack.update for stack in loop.stacks}
     if len(slopes) != 1:
         raise NotPossibleError(
@@ -87,10 +64,9 @@ def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> L
             "segment would need layers of two devices",
             list(slopes.values())[-1],
         )
-    arguments: list[ir.Value] = list(loop.body.arguments)
-    stacks = {arguments.index(each.inside) for each in read if each.inside in arguments}
+    stacks = {each.number for each in read}
     written = {stack.number for stack in loop.stacks}
-    others = [number for number in range(len(arguments)) if number != loop.counter]
+    others = [number for number in range(len(loop.op.operands)) if number != loop.counter]
     return LayerLoop(
         loop,
         node,
@@ -101,10 +77,9 @@ def layer_loop(loop: CountedLoop, node: Node, read: tuple[LayerStack, ...]) -> L
     )
 
 
-def odd_reader(loop: CountedLoop, value: ir.Value) -> ir.Operation | None:
+def odd_reader(loop: CountedLoop, inside: ir.Value) -> ir.Operation | None:
     """Returns an operation that reads another part of a value than the iteration's slice."""
-    readers = _readers(value, loop)
-    return next((each for each in readers if not _slope(each, value, loop)), None)
+    return next((op for op in loop.readers(inside) if not loop.slope(op)), None)
 
 
 def additions(loop: CountedLoop, number: int) -> Mapping[ir.Value, int] | None:
@@ -126,37 +101,3 @@ def additions(loop: CountedLoop, number: int) -> Mapping[ir.Value, int] | None:
             return None
         value = op.results[0]
         found[value] = use.operand_number
-
-
-def _readers(value: ir.Value, loop: CountedLoop) -> list[ir.Operation]:
-    """Returns the operations in the body, at any nesting, that read a value, each once.
-
-    Returning an argument unchanged does not count as reading.
-    """
-    found: dict[object, ir.Operation] = {}
-    for use in value.uses:
-        op = use.owner.operation
-        if op == loop.returned or not _is_inside(op, loop.op):
-            continue
-        found[walk.key(op) if len(op.results) else len(found)] = op
-    return list(reversed(found.values()))
-
-
-def _is_inside(op: ir.Operation, loop: ir.Operation) -> bool:
-    return any(each == loop for each in walk.ancestors(op.block))
-
-
-def _slope(op: ir.Operation, value: ir.Value, loop: CountedLoop) -> int:
-    """Returns 1 or -1 where an operation reads the slice of the iteration; 0 where it does not."""
-    shape, trips = shape_of(value), loop.trip_count
-    if op.name != _SLICE or op.operands[0] != value or not shape or shape[0] != trips:
-        return 0
-    if defining_op(value) is None and value in list(op.operands)[1:]:
-        return 0
-    if walk.integers(op, "slice_sizes") != [1, *shape[1:]]:
-        return 0
-    first, *others = list(op.operands)[1:]
-    if any(constant_int(start) != 0 for start in others):
-        return 0
-    line = affine_in(first, loop.body.arguments[loop.counter])
-    return {(1, 0): 1, (-1, trips - 1): -1}.get(line, 0) if line else 0

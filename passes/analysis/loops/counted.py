@@ -75,36 +75,39 @@ class CountedLoop:
     def read(self, captured: Iterable[ir.Value] = ()) -> Iterator[StackRead]:
         """Yields the stacks that the body reads, of its invariant operands and of captured
         values."""
-        inside: list[tuple[ir.Value, int | None]] = [
-            (self.body.arguments[number], number) for number in sorted(self.invariant)
-        ]
-        for value, number in (*inside, *((value, None) for value in captured)):
-            if slices := self.slices_of(value, number):
-                outside = value if number is None else self.op.operands[number]
-                yield StackRead(outside, value, number, slices)
+        arguments: list[ir.Value] = [self.body.arguments[each] for each in sorted(self.invariant)]
+        for inside in (*arguments, *captured):
+            if slices := self.slices_of(inside):
+                number = self._number_of(inside)
+                value = inside if number is None else self.op.operands[number]
+                yield StackRead(value, inside, number, slices)
 
-    def slices_of(self, value: ir.Value, number: int | None) -> tuple[ir.Operation, ...] | None:
-        """Returns the slices of a stack that the body reads; None where the loop reads the value
-        otherwise.
-
-        The value is the body's argument of that number, or one from outside, without a number.
-        """
+    def slices_of(self, inside: ir.Value) -> tuple[ir.Operation, ...] | None:
+        """Returns the slices of a stack that the body reads; None where the loop reads an argument
+        of the body, or a captured value, otherwise."""
+        number = self._number_of(inside)
         if number is not None and is_read(self.op.regions[0].blocks[0].arguments[number]):
             return None
-        slices = tuple(self.readers(value, number))
-        return slices if all(_is_slice(op) and op.operands[0] == value for op in slices) else None
+        slices = tuple(self.readers(inside))
+        return slices if all(_is_slice(op) and op.operands[0] == inside for op in slices) else None
 
-    def readers(self, value: ir.Value, number: int | None) -> Iterator[ir.Operation]:
-        """Yields the operations in the body that read a value, the last one first.
+    def readers(self, inside: ir.Value) -> list[ir.Operation]:
+        """Returns the operations in the body that read an argument of it, or a captured value.
 
-        The terminator is none of an argument that it returns unchanged.
+        The terminator is no reader of an argument that it returns unchanged.
         """
-        for use in value.uses:
-            op = use.owner.operation
-            if number is None and self.op not in ancestors(op.block):
-                continue
-            if op != self.returned or use.operand_number != number:
-                yield op
+        number = self._number_of(inside)
+        uses = [(use.owner.operation, use.operand_number) for use in inside.uses]
+        if number is None:
+            found = [op for op, _ in uses if self.op in ancestors(op.block)]
+        else:
+            found = [op for op, place in uses if place != number or op != self.returned]
+        return found[::-1]  # MLIR lists the last use first
+
+    def _number_of(self, inside: ir.Value) -> int | None:
+        """Returns the number of an argument of the body; None for a captured value."""
+        is_argument = isinstance(inside.owner, ir.Block) and inside.owner == self.body
+        return ir.BlockArgument(inside).arg_number if is_argument else None
 
     def slope(self, op: ir.Operation) -> int:
         """Returns 1 where each iteration reads its slice of a stack with an operation, -1 where it

@@ -243,10 +243,10 @@ def _slices(reader: _StackReader, loop: CountedLoop) -> tuple[ir.Operation, ...]
     for number in reader.operands:
         if number not in loop.invariant or is_read(loop.op.results[number]):
             return ()
-        slices = loop.slices_of(loop.body.arguments[number], number)
+        slices = loop.slices_of(loop.body.arguments[number])
         if slices is None or any(op.block != loop.body for op in slices):
             return ()
-        found += slices
+        found += slices[::-1]
     return tuple(found)
 
 
