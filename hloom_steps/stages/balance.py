@@ -25,10 +25,11 @@ from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.op_facts import OpKind
+from hloom.passes.split_loop.groups import GroupLoop
 from hloom_steps.split.boundary import Halves, Marks, SplitError
 from hloom_steps.stages.flow import StageFlow
 from hloom_steps.stages.joint import Joint, made_of_parameters
-from hloom_steps.stages.trips import StackLoop, layer_groups
+from hloom_steps.stages.trips import layer_groups
 
 EVEN = 0.12
 """The share of the mean by which the longest stage may exceed it, for fewer bytes."""
@@ -197,7 +198,7 @@ class _Item:
     end: float
     described: Described
     group: int | None = None
-    loop: StackLoop | None = None
+    loop: GroupLoop | None = None
 
     @property
     def trips(self) -> int:
@@ -242,7 +243,7 @@ class _Line:
         self.items = list(self._items(joint, loops))
         self.seconds = sum(node.seconds for node in self.flow.nodes)
 
-    def _items(self, joint: Joint, loops: dict[int, tuple[int, StackLoop]]) -> Iterator[_Item]:
+    def _items(self, joint: Joint, loops: dict[int, tuple[int, GroupLoop]]) -> Iterator[_Item]:
         at = 0.0
         for node in self.flow.nodes:
             if node.pinned:

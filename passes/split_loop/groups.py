@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -37,7 +37,7 @@ class GroupLoop:
     loop: CountedLoop
     reversed_: bool
 
-    def parts(self, at: tuple[int, ...]) -> list[tuple[int, int]]:
+    def parts(self, at: Sequence[int]) -> list[tuple[int, int]]:
         """Returns the first and the last iteration, exclusive, of each part, in loop order.
 
         ``at`` are the iterations of the group's first loop at which a part begins.

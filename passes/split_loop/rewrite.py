@@ -7,8 +7,7 @@ iteration. A part writes and reads its own stacks at its own counter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -21,28 +20,41 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter
-from .groups import SCOPE, SplitStack
+from .groups import SCOPE
 from .plan import GroupSplit
 
-
-@dataclass(frozen=True)
-class _PartOfStack:
-    """The slices of a stack from ``start`` to ``end``, exclusive, which one part writes."""
-
-    writer: int
-    number: int
-    start: int
-    end: int
+Rows = tuple[int, int]
+"""Slices of a stack: the first, and the last, exclusive."""
 
 
 def apply_split(split: GroupSplit) -> None:
     """Replaces the loops of a group by their parts."""
-    loops = [each.loop for each in split.group.loops]
-    written: dict[_PartOfStack, ir.Value] = {}
-    for number in range(len(loops)):
-        _LoopParts(split, number, written).write()
-    for loop in reversed(loops):
-        _erase_with_readers(loop.op)
+    written: dict[tuple[int, int], Mapping[Rows, ir.Value]] = {}
+    for number in range(len(split.group.loops)):
+        _write_parts(split, number, written)
+    for each in reversed(split.group.loops):
+        _erase_with_readers(each.loop.op)
+
+
+def _write_parts(
+    split: GroupSplit, number: int, written: dict[tuple[int, int], Mapping[Rows, ir.Value]]
+) -> None:
+    """Writes the parts of a loop of a group.
+
+    ``written`` has the stacks of earlier loops, by loop and number, and gets those of this one.
+    """
+    each, all_stacks = split.group.loops[number], split.group.stacks
+    read = [(stack, one) for stack in all_stacks for one in stack.readers if one.loop == number]
+    places = {one.operand: (stack.writer, stack.stack.number) for stack, one in read}
+    parts = LoopParts(
+        each.loop,
+        each.parts(split.at),
+        [stack.stack for stack in all_stacks if stack.writer == number],
+        {one.operand: one.ascending for _, one in read},
+        SCOPE,
+    )
+    parts.write(lambda operand, rows: written[places[operand]][rows])
+    written |= {(number, place): rows for place, rows in parts.written.items()}
 
 
 def _erase_with_readers(op: ir.Operation) -> None:
@@ -53,27 +65,38 @@ def _erase_with_readers(op: ir.Operation) -> None:
     erase(op)
 
 
-class _LoopParts:
-    """The parts of one loop of a group, written right before it."""
+class LoopParts:
+    """The parts of a loop, written right before it.
+
+    Attributes:
+      ranges: the first and the last iteration, exclusive, of each part.
+      stacks: the stacks that the loop writes in parts; it carries others from part to part.
+      read: the operands that are stacks in parts, each with whether the slice's index goes up.
+      scope: the name-stack component of a part.
+      sums: the carries that begin with zero in each part, and are added up after it.
+      written: for each of the ``stacks``, by its number, the rows that each part has written.
+    """
 
     def __init__(
-        self, split: GroupSplit, number: int, written: dict[_PartOfStack, ir.Value]
+        self,
+        loop: CountedLoop,
+        ranges: Iterable[tuple[int, int]],
+        stacks: Sequence[StackedOutput],
+        read: Mapping[int, bool],
+        scope: str,
+        sums: Collection[int] = (),
     ) -> None:
-        """``written`` has the stacks of the group's earlier parts, and gets these ones."""
-        self.loop: CountedLoop = split.group.loops[number].loop
-        self.ranges = split.group.loops[number].parts(split.at)
-        self.written = written
-        stacks = split.group.stacks
-        self.stacks = [stack for stack in stacks if stack.writer == number]
-        self.reads = [
-            (stack, reader) for stack in stacks for reader in stack.readers if reader.loop == number
-        ]
+        self.loop, self.ranges, self.stacks, self.read = loop, ranges, stacks, read
+        self.scope, self.sums = scope, sums
+        self.written: dict[int, dict[Rows, ir.Value]] = {each.number: {} for each in stacks}
 
-    def write(self) -> None:
-        """Writes the parts, and lets all readers but the loops of the group read their results."""
+    def write(self, rows_of: Callable[[int, Rows], ir.Value]) -> None:
+        """Writes the parts, and lets the readers of all results but split stacks read theirs.
+
+        ``rows_of`` returns these rows of the stack that is this operand, at the insertion point.
+        """
         loop, op = self.loop, self.loop.op
-        split = {stack.stack.number for stack in self.stacks}
-        split |= {reader.operand for _, reader in self.reads}
+        split = self.written.keys() | self.read.keys()
         carried: list[ir.Value] = list(op.operands)
         # Each part counts from zero, and reads the invariant values of the first one.
         handed_on = [
@@ -81,46 +104,54 @@ class _LoopParts:
             for number in range(len(carried))
             if number not in split | loop.invariant | {loop.counter}
         ]
+        totals: dict[int, ir.Value] = {}
         for start, end in self.ranges:
-            edit, part = self._part(start, end, carried)
+            edit, part = self._part(start, end, carried, rows_of)
             for number in handed_on:
-                carried[number] = part.results[edit.position(number)]
+                carried[number] = result = part.results[edit.position(number)]
+                if number in self.sums:
+                    with ir.InsertionPoint(op), op.location:
+                        carried[number] = zeros(result.type)
+                        if (before := totals.get(number)) is not None:
+                            result = stablehlo.AddOp(before, result).result
+                    totals[number] = result
         if is_read(op.results[loop.counter]):
             with ir.InsertionPoint(op), op.location:
                 carried[loop.counter] = integer_like(carried[loop.counter], loop.trip_count)
         for number, result in enumerate(op.results):
             if number not in split:
-                result.replace_all_uses_with(carried[number])
+                result.replace_all_uses_with(totals.get(number, carried[number]))
 
     def _part(
-        self, start: int, end: int, carried: Sequence[ir.Value]
+        self,
+        start: int,
+        end: int,
+        carried: Sequence[ir.Value],
+        rows_of: Callable[[int, Rows], ir.Value],
     ) -> tuple[WhileRewriter, ir.Operation]:
         """Writes the iterations from ``start`` to ``end``, exclusive, as a loop."""
-        op = self.loop.op.clone(ir.InsertionPoint(self.loop.op)).operation
-        with scoped(op.location, SCOPE):
-            part = LoopPart(op, self.loop, carried, start, end)
-            added = {
-                self._slices(stack, start, end, ascending=stack.stack.slope == 1): (
-                    part.write_stack(stack.stack)
-                )
-                for stack in self.stacks
-            }
-            for stack, reader in self.reads:
-                slices = self._slices(stack, start, end, ascending=reader.ascending)
-                part.read_stack(reader.operand, self.written[slices], ascending=reader.ascending)
+
+        def rows(ascending: bool) -> Rows:
+            trips = self.loop.trip_count
+            return (start, end) if ascending else (trips - end, trips - start)
+
+        at = self.loop.op
+        with ir.InsertionPoint(at), at.location:
+            read = {number: rows_of(number, rows(up)) for number, up in self.read.items()}
+        op = at.clone(ir.InsertionPoint(at)).operation
+        with scoped(op.location, self.scope):
+            part = _LoopPart(op, self.loop, carried, start, end)
+            added = [part.write_stack(each) for each in self.stacks]
+            for number, stack in read.items():
+                part.read_stack(number, stack, ascending=self.read[number])
             loop = part.finish()
-        for slices, number in added.items():
-            self.written[slices] = loop.results[part.edit.position(number)]
+        for each, place in zip(self.stacks, added, strict=True):
+            made = loop.results[part.edit.position(place)]
+            self.written[each.number][rows(each.slope == 1)] = made
         return part.edit, loop
 
-    def _slices(self, stack: SplitStack, start: int, end: int, *, ascending: bool) -> _PartOfStack:
-        """Returns the slices that iterations from ``start`` to ``end`` write or read."""
-        if not ascending:
-            start, end = self.loop.trip_count - end, self.loop.trip_count - start
-        return _PartOfStack(stack.writer, stack.stack.number, start, end)
 
-
-class LoopPart:
+class _LoopPart:
     """A copy of a loop that becomes one of its parts.
 
     It runs the iterations from ``start`` to ``end``, exclusive, and begins with ``carried``. The
