@@ -7,7 +7,12 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
-from hloom.passes.analysis.loops.counted import affine_in, counted_loop, counted_loops
+from hloom.passes.analysis.loops.counted import (
+    CountedLoop,
+    affine_in,
+    counted_loop,
+    counted_loops,
+)
 from hloom.passes.analysis.loops.pairs import loop_pairs
 from hloom.passes.ir.values import constant_int
 
@@ -223,6 +228,92 @@ def test_a_backward_loop_may_read_a_part(
 @pytest.mark.parametrize(("index", "trips"), [("%one", "%three"), ("%k", "%n"), ("%zero", "%two")])
 def test_loops_that_are_no_pair(block_of: BlockOf, index: str, trips: str) -> None:
     assert loop_pairs(pair_block(block_of, index, trips)) == []
+
+
+READER = """
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %loop:4 = stablehlo.while(%k = %zero, %g = %y, %t = %s, %u = %s) : tensor<i32>, tensor<4xf32>, tensor<3x4xf32>, tensor<3x4xf32>
+  cond {
+    %1 = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %at = stablehlo.subtract %two, %k : tensor<i32>
+    %1 = stablehlo.dynamic_slice %t, %INDEX, %zero, sizes = [1, 4] : (tensor<3x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x4xf32>
+    %2 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<4xf32>
+    %3 = stablehlo.multiply %g, %2 : tensor<4xf32>
+    %4 = stablehlo.add %k, %one : tensor<i32>
+    stablehlo.return %4, %3, %t, %u : tensor<i32>, tensor<4xf32>, tensor<3x4xf32>, tensor<3x4xf32>
+  }"""  # noqa: E501
+
+
+def reader(block_of: BlockOf, *exchanges: tuple[str, str]) -> CountedLoop:
+    text = READER
+    for old, new in exchanges:
+        assert old in text
+        text = text.replace(old, new)
+    arguments = "%y: tensor<4xf32>, %s: tensor<3x4xf32>"
+    loop = counted_loop(last_value(block_of(text, arguments=arguments)).owner)
+    assert loop is not None
+    return loop
+
+
+@pytest.mark.parametrize(("index", "slope"), [("%k", 1), ("%at", -1), ("%one", 0), ("%4", 0)])
+def test_a_stack_that_a_loop_reads(block_of: BlockOf, index: str, slope: int) -> None:
+    exchanges = [("%INDEX", index)]
+    if index == "%4":
+        count = "    %4 = stablehlo.add %k, %one : tensor<i32>\n"
+        exchanges += [(count, ""), ("    %at =", count + "    %at =")]
+    loop = reader(block_of, *exchanges)
+    (read,) = loop.read()  # of the other, nothing is read
+    assert (read.number, read.value) == (2, loop.op.operands[2])
+    assert read.inside == loop.body.arguments[2]
+    (slice_,) = read.slices
+    assert slice_.name == "stablehlo.dynamic_slice"
+    assert loop.slope(slice_) == slope
+    assert loop.slices_of(loop.body.arguments[3]) == ()
+
+
+def test_a_stack_that_a_loop_captures(block_of: BlockOf) -> None:
+    loop = reader(block_of, ("%INDEX", "%k"), ("dynamic_slice %t", "dynamic_slice %s"))
+    stack = loop.op.operands[2]
+    assert not list(loop.read())
+    (read,) = loop.read([stack])
+    assert (read.number, read.value, read.inside) == (None, stack, stack)
+    assert [loop.slope(op) for op in read.slices] == [1]
+
+
+def test_slices_in_code_inside_a_body(block_of: BlockOf) -> None:
+    inside = """%2 = "stablehlo.case"(%k) ({
+      %5 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<4xf32>
+      stablehlo.return %5 : tensor<4xf32>
+    }) : (tensor<i32>) -> tensor<4xf32>"""
+    slice_ = next(line for line in READER.splitlines() if "dynamic_slice" in line)
+    loop = reader(
+        block_of,
+        (slice_ + "\n", ""),
+        ("%2 = stablehlo.reshape %1 : (tensor<1x4xf32>) -> tensor<4xf32>", inside),
+        ("({", "({\n" + slice_),
+        ("%INDEX", "%k"),
+    )
+    (read,) = loop.read()
+    assert [(op.block == loop.body, loop.slope(op)) for op in read.slices] == [(False, 1)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("%4, %3, %t, %u :", "%4, %3, %t, %t :"),  # the next iteration has all of it
+        ("%4, %3, %t, %u :", "%4, %3, %u, %u :"),
+        ("%at = ", "%6 = stablehlo.negate %t : tensor<3x4xf32>\n    %at = "),
+        ("cond {", "cond {\n    %6 = stablehlo.negate %t : tensor<3x4xf32>"),
+        ("%k, %zero, sizes", "%k, %k, sizes"),
+    ],
+)
+def test_what_a_loop_reads_otherwise_is_no_stack(block_of: BlockOf, old: str, new: str) -> None:
+    assert not list(reader(block_of, ("%INDEX", "%k"), (old, new)).read())
 
 
 # Constants, also through loops.
