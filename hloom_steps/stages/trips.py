@@ -124,17 +124,9 @@ def cut_group(group: Sequence[GroupLoop], at: Sequence[int], late: Iterable[ir.V
 
 def _sums(loop: CountedLoop) -> set[int]:
     """Returns the carries that an iteration only adds to."""
-    found = set[int]()
-    for number, argument in enumerate(loop.body.arguments):
-        value = loop.returned.operands[number]
-        op = defining_op(value)
-        uses = [use.owner.operation for use in argument.uses]
-        if op is None or op.name != "stablehlo.add" or op.block != loop.body or uses != [op]:
-            continue
-        condition = loop.op.regions[0].blocks[0].arguments[number]
-        if number != loop.counter and len(list(value.uses)) == 1 and not is_read(condition):
-            found.add(number)
-    return found
+    read = loop.op.regions[0].blocks[0].arguments
+    carried = [number for number in range(len(read)) if loop.additions(number) is not None]
+    return {number for number in carried if number != loop.counter and not is_read(read[number])}
 
 
 def _write_parts(

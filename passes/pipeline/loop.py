@@ -30,7 +30,7 @@ from .batch import LoopBatch
 from .early import EarlyWork, early_work
 from .mesh_axis import StageAxis
 from .schedule import PipelineSchedule
-from .segments import LayerLoop, additions
+from .segments import LayerLoop
 
 
 class Moves(enum.StrEnum):
@@ -256,7 +256,7 @@ def _carry(found: LayerLoop, number: int, flow: Flow, rule: AccumulatorRule) -> 
     result = found.loop.op.results[number]
     if not tensor_bytes(result.type):
         raise NotPossibleError(f"it carries a {result.type}, which cannot be sent", found.loop.op)
-    own, sums = element_of(result), additions(found.loop, number)
+    own, sums = element_of(result), found.loop.additions(number)
     if flow.is_partial and flow.combine is Combine.SUM and sums is not None:
         return PipelineCarry(
             number, result.type, Moves.ADDED, None, flow.combine, rule(result), sums

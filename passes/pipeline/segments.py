@@ -8,7 +8,7 @@ device adds up the terms of its own layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -80,24 +80,3 @@ def layer_loop(loop: CountedLoop, node: Node, read: tuple[StackRead, ...]) -> La
 def odd_reader(loop: CountedLoop, inside: ir.Value) -> ir.Operation | None:
     """Returns an operation that reads another part of a value than the iteration's slice."""
     return next((op for op in loop.readers(inside) if not loop.slope(op)), None)
-
-
-def additions(loop: CountedLoop, number: int) -> Mapping[ir.Value, int] | None:
-    """Returns the additions of a carry that the body only adds to.
-
-    They map the result of each to the operand that is the partial sum. None for another carry.
-    """
-    found: dict[ir.Value, int] = {}
-    value: ir.Value = loop.body.arguments[number]
-    while True:
-        uses = list(value.uses)
-        if len(uses) != 1:
-            return None
-        [use] = uses
-        op = use.owner.operation
-        if op == loop.returned:
-            return found if use.operand_number == number and found else None
-        if op.name != "stablehlo.add" or op.block != loop.body:
-            return None
-        value = op.results[0]
-        found[value] = use.operand_number

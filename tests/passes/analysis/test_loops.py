@@ -316,6 +316,33 @@ def test_what_a_loop_reads_otherwise_is_no_stack(block_of: BlockOf, old: str, ne
     assert not list(reader(block_of, ("%INDEX", "%k"), (old, new)).read())
 
 
+def test_a_loop_that_reads_some_layers_of_a_stack_has_no_slope(block_of: BlockOf) -> None:
+    loop = reader(block_of, ("%INDEX", "%k"), ("LT, %k, %three", "LT, %k, %two"))
+    [(slice_,)] = [each.slices for each in loop.read()]
+    assert loop.slope(slice_) == 0
+
+
+ADD = "%3 = stablehlo.add %g, %2 : tensor<4xf32>"
+
+
+@pytest.mark.parametrize(
+    ("text", "partial"),
+    [
+        (ADD, [0]),
+        (f"{ADD.replace('%3', '%7')}\n    %3 = stablehlo.add %2, %7 : tensor<4xf32>", [0, 1]),
+        ("%3 = stablehlo.add %g, %g : tensor<4xf32>", None),
+        ("%3 = stablehlo.subtract %g, %2 : tensor<4xf32>", None),
+        (f"{ADD}\n    %7 = stablehlo.negate %3 : tensor<4xf32>", None),
+    ],
+)
+def test_additions(block_of: BlockOf, text: str, partial: list[int] | None) -> None:
+    product = "%3 = stablehlo.multiply %g, %2 : tensor<4xf32>"
+    loop = reader(block_of, ("%INDEX", "%k"), (product, text))
+    found = loop.additions(1)
+    assert (None if found is None else list(found.values())) == partial
+    assert loop.additions(2) is None  # nothing is added to it
+
+
 # Constants, also through loops.
 
 
