@@ -11,7 +11,7 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..ir import walk
+from ..analysis.constants import equal_value
 from ..ir.build import reshaped
 from ..ir.values import shape_of
 
@@ -29,8 +29,10 @@ class Dealing:
         if repeats == 1:
             return stack
         source, around = stack, None
-        while (outer := _unchanged(source)) is not None:
-            source, around = outer
+        while isinstance(block := source.owner, ir.Block):
+            if (outer := equal_value(source)) is None:
+                break
+            source, around = outer, block.owner.operation
         if source not in self._known:
             if around is None:
                 self._known[source] = self._moved(source, repeats, self._stages)
@@ -55,16 +57,3 @@ class Dealing:
         order = [1, 0, *range(2, 3 + len(shape))]
         moved = stablehlo.transpose(split, ir.DenseI64ArrayAttr.get(order))
         return reshaped(moved, [length, *shape])
-
-
-def _unchanged(value: ir.Value) -> tuple[ir.Value, ir.Operation] | None:
-    """Returns a loop's operand for an argument of its body that it never changes, and the loop."""
-    if not isinstance(value.owner, ir.Block):
-        return None
-    loop = value.owner.owner.operation
-    if loop.name != "stablehlo.while":
-        return None
-    number = ir.BlockArgument(value).arg_number
-    if walk.terminator(value.owner).operands[number] != value:
-        return None
-    return loop.operands[number], loop
