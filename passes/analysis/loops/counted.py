@@ -112,8 +112,8 @@ class CountedLoop:
     def slope(self, op: ir.Operation) -> int:
         """Returns 1 where each iteration reads its slice of a stack with an operation, -1 where it
         reads the slice that is as far from the end, and 0 where the operation reads anything
-        else."""
-        if not _is_slice(op) or shape_of(op.operands[0])[0] != self.trip_count:
+        else, and in an open loop."""
+        if self.is_open or not _is_slice(op) or shape_of(op.operands[0])[0] != self.trip_count:
             return 0
         line = affine_in(op.operands[1], self.body.arguments[self.counter])
         return {(1, 0): 1, (-1, self.trip_count - 1): -1}.get(line, 0) if line else 0
