@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
-from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.analysis.budgeted_cut import budgeted_vertex_cut
+from hloom.passes.analysis.keep import KeepNetwork
 from hloom.passes.analysis.pricing import Pricing
 from hloom.passes.analysis.program import FROM_OUTSIDE, Node, Program, has_effects
 from hloom.passes.analysis.reach import reached
@@ -246,12 +246,12 @@ class Boundary:
 def cheapest_boundary(halves: Halves) -> Boundary:
     """Returns the boundary with the fewest bytes that recomputes no expensive operation. Raises
     SplitError."""
-    return _cut(halves, _lightest, expensive=None)
+    return _cut(halves, KeepNetwork.lightest, expensive=None)
 
 
 def least_boundary(halves: Halves) -> Boundary:
     """Returns the boundary with the fewest bytes, whatever is recomputed. Raises SplitError."""
-    return _cut(halves, _lightest, expensive=lambda _: 0)
+    return _cut(halves, KeepNetwork.lightest, expensive=lambda _: 0)
 
 
 def bounded_boundary(halves: Halves, limit_bytes: int, pricing: Pricing) -> Boundary | None:
@@ -273,13 +273,9 @@ class _NoCutError(Exception):
     """No cut meets the limit."""
 
 
-def _lightest(network: FlowNetwork) -> frozenset[int]:
-    return minimum_vertex_cut(network.weights, network.edges, network.sources, network.sinks)
-
-
 def _cut(
     halves: Halves,
-    solve: Callable[[FlowNetwork], frozenset[int] | None],
+    solve: Callable[[KeepNetwork[int]], frozenset[int] | None],
     expensive: Callable[[ir.Operation], int] | None,
 ) -> Boundary:
     """Returns the boundary of a cut of the forward values.
@@ -288,38 +284,27 @@ def _cut(
     """
     program = halves.program
     values = [value for value in range(len(program.sizes)) if not halves.late[value]]
-    number = {value: vertex for vertex, value in enumerate(values)}
-    unstorable = 1 + sum(program.sizes[value] or 0 for value in values)
-    weights = [_weight(program, value, unstorable) for value in values]
-    edges: list[tuple[int, int]] = []
-    sources: list[int] = []
-    prices: dict[int, int] = {}
+    network = KeepNetwork[int](never=1 + sum(program.sizes[value] or 0 for value in values))
+    for value in values:
+        network.add(value, _weight(program, value, network.never))
     for position in range(len(program.ops) - 1):
-        results = [number[value] for value in program.results[position] if value in number]
-        if not results:
+        results, kind = program.results[position], program.kinds[position]
+        if not results or halves.late[results[0]] or kind is OpKind.OPAQUE:
             continue
-        kind = program.kinds[position]
-        if kind is OpKind.OPAQUE or (kind is OpKind.EXPENSIVE and expensive is None):
-            sources += results
-            continue
-        made = results[0]
-        if len(results) > 1:
-            # The operation has a vertex of its own, so that its price counts once.
-            made = len(weights)
-            weights.append(unstorable)
-            edges += [(made, result) for result in results]
-        if kind is OpKind.EXPENSIVE and expensive is not None:
-            prices[made] = expensive(program.ops[position])
-        edges += [(number[value], made) for value in program.operands[position]]
-    sources += [number[value] for value in values if program.producers[value] == FROM_OUTSIDE]
-    sinks = [number[value] for value in halves.wanted]
-    kept = solve(FlowNetwork(weights, edges, sources, sinks, prices)) if sinks else frozenset()
+        if kind is not OpKind.EXPENSIVE:
+            network.make(results, program.operands[position])
+        elif expensive is not None:
+            price = expensive(program.ops[position])
+            network.make(results, program.operands[position], price)
+    network.want(halves.wanted)
+    kept = solve(network)
     if kept is None:
         raise _NoCutError
-    for vertex in sorted(kept):
-        if weights[vertex] >= unstorable:
-            raise SplitError(_about_unstorable(program.values[values[vertex]]))
-    return Boundary.at(halves, {values[vertex] for vertex in kept})
+    boundary = network.values_at(kept)
+    for value in sorted(boundary):
+        if network.weights[network.vertices[value]] >= network.never:
+            raise SplitError(_about_unstorable(program.values[value]))
+    return Boundary.at(halves, boundary)
 
 
 def _weight(program: Program, value: int, unstorable: int) -> int:

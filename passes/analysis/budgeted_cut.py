@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from .keep import KeepNetwork
 from .mincut import minimum_vertex_cut
-from .reach import reached
 
 _MOST_VERTICES = 400
 """The most vertices for which the program is solved exactly, in a fraction of a second."""
@@ -24,58 +23,7 @@ _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
 
 
-@dataclass(frozen=True)
-class FlowNetwork:
-    """A directed graph to be cut, with weights and prices at its vertices.
-
-    Every sink has to be kept or made; a vertex is made from its predecessors, each kept or made in
-    turn.
-
-    Attributes:
-      weights: by vertex, the weight of keeping it, at least 0.
-      edges: pairs (from, to) of vertices.
-      sources: vertices that cannot be made.
-      sinks: vertices that are needed.
-      prices: the price of making a vertex, at least 0; where it is missing making it is free.
-    """
-
-    weights: Sequence[int]
-    edges: Sequence[tuple[int, int]]
-    sources: Sequence[int]
-    sinks: Sequence[int]
-    prices: Mapping[int, int]
-
-    def weigh(self, kept: frozenset[int]) -> int:
-        """Returns the weight of these vertices."""
-        return sum(self.weights[vertex] for vertex in kept)
-
-    def price_of(self, kept: frozenset[int]) -> int:
-        """Returns the price of making the sinks where these vertices are kept."""
-        return sum(self.prices.get(vertex, 0) for vertex in self.made(kept))
-
-    def needed(self) -> list[int]:
-        """Returns the vertices from which a sink is reached, in order."""
-        return sorted(self.made(frozenset()))
-
-    @functools.cached_property
-    def _from(self) -> dict[int, list[int]]:
-        """Returns, by vertex, the vertices that it is made from."""
-        from_: dict[int, list[int]] = {}
-        for start, end in self.edges:
-            from_.setdefault(end, []).append(start)
-        return from_
-
-    def made(self, kept: frozenset[int]) -> set[int]:
-        """Returns the sinks and all they are made from, back to the vertices that are kept."""
-        from_ = self._from
-
-        def to_make(vertices: Iterable[int]) -> list[int]:
-            return [vertex for vertex in vertices if vertex not in kept]
-
-        return reached(to_make(self.sinks), lambda vertex: to_make(from_.get(vertex, ())))
-
-
-def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
+def budgeted_vertex_cut(network: KeepNetwork[Any], limit: int) -> frozenset[int] | None:
     """Returns the vertices to keep, at most ``limit`` by weight, so that the rest costs least to
     make.
 
@@ -87,6 +35,8 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
     """
     if not network.sinks:
         return frozenset()
+    weights = [weight if weight < network.never else limit + 1 for weight in network.weights]
+    network = replace(network, weights=weights)
     needed = network.needed()
     if len(needed) <= _MOST_VERTICES:
         found = _solve(network, limit, needed)
@@ -96,7 +46,7 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
 
 
 def _solve(
-    network: FlowNetwork, limit: int, needed: list[int], *, is_lowered: bool = False
+    network: KeepNetwork[Any], limit: int, needed: list[int], *, is_lowered: bool = False
 ) -> frozenset[int] | None:
     """Returns the exact answer; None where none exists, or HiGHS stops before it.
 
@@ -154,7 +104,7 @@ def _solve(
     return None if is_lowered or less < 0 else _solve(network, less, needed, is_lowered=True)
 
 
-def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
+def _never_kept(network: KeepNetwork[Any], needed: list[int]) -> set[int]:
     """Returns vertices that need not be kept: the successors of each weigh no more than it does,
     and where these are kept neither it nor they have to be made."""
     sinks, weights = frozenset(network.sinks), network.weights
@@ -165,7 +115,7 @@ def _never_kept(network: FlowNetwork, needed: list[int]) -> set[int]:
     return {vertex for vertex, found in made_of.items() if found <= weights[vertex]} - sinks
 
 
-def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int]:
+def _without_excess(network: KeepNetwork[Any], kept: frozenset[int]) -> frozenset[int]:
     """Returns the lightest set whose price has no part that ``kept`` does not pay.
 
     HiGHS keeps useless vertices at random where the limit has room for them.
@@ -178,7 +128,7 @@ def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int
     return lightest if network.weigh(lightest) <= network.weigh(kept) else kept
 
 
-def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
+def _lagrangian_cut(network: KeepNetwork[Any], limit: int) -> frozenset[int] | None:
     """Returns the cut at the highest price of recomputation, against a byte's, whose weight fits.
 
     Where parts of the network are not connected, some of them may be cut at a price above it.
@@ -208,7 +158,7 @@ def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
 
 
 def _mixed(
-    network: FlowNetwork, limit: int, within: frozenset[int], beyond: frozenset[int]
+    network: KeepNetwork[Any], limit: int, within: frozenset[int], beyond: frozenset[int]
 ) -> frozenset[int]:
     """Returns the set ``within``, with parts of ``beyond`` where these are not connected and it
     fits.
@@ -229,7 +179,7 @@ def _mixed(
         price, _, kept = least
 
 
-def _unconnected(network: FlowNetwork) -> list[frozenset[int]]:
+def _unconnected(network: KeepNetwork[Any]) -> list[frozenset[int]]:
     """Returns the vertices of each part of the network that no edge connects with another one."""
     from scipy.sparse import csr_matrix  # takes long to import
     from scipy.sparse.csgraph import connected_components

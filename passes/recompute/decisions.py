@@ -193,7 +193,7 @@ class ScanDecisions:
         rerun = frozenset(
             body for body, parts in self._plans.items() if any(part.rerun for part in parts)
         )
-        self._problem = CutProblem.of(self._group, rerun, 0, only_cheap=False)
+        self._problem = CutProblem(self._group, rerun, 0, only_cheap=False)
         self._kept = frozenset(self._vertices_kept())
         self._sites = CloneSites(self._problem, self._kept)
         bodies = list(enumerate(self._problem.bodies))
@@ -220,23 +220,23 @@ class ScanDecisions:
         held = {
             (stack.body, stack.number) for stack in self._stacks if stack.decision.id not in ids
         }
-        problem = CutProblem.of(self._group, rerun, 0, only_cheap=False)
+        problem = CutProblem(self._group, rerun, 0, only_cheap=False)
         return scan_plan(self._group, CloneSites(problem, kept, held))
 
     def _vertices_kept(self) -> Iterable[int]:
         for body in self._problem.bodies:
-            first, index = self._problem.first[body], body.graph.index
+            vertex, index = self._problem.network.vertices, body.graph.index
             parts = self._plans.get(body, [])
             dropped = {residual.stack.number for part in parts for residual in part.dropped}
             for number, residual in body.residuals.items():
                 if number not in dropped:
-                    yield first + index[residual.stored]
+                    yield vertex[body, index[residual.stored]]
             for part in parts:
                 for value, _ in part.stored:
-                    yield first + index[value]
+                    yield vertex[body, index[value]]
 
     def _clones_of(self, body: ScanBody, name: str) -> Iterable[_Clone]:
-        graph, first = body.graph, self._problem.first[body]
+        graph, vertex = body.graph, self._problem.network.vertices
         loops = {child.position: child for child in self._problem.rerun if child.parent is body}
         clones = self._sites.of[body]
         sites = {op: site.op for pair in clones for site in pair.sites for op in site.cloned}
@@ -249,19 +249,19 @@ class ScanDecisions:
             text = f"{_named(op)} of a scan is computed again before {_named(sites[op])}"
             yield _Clone(
                 Decision(f"{name}/clone-{position}", text),
-                tuple(first + value for value in storable),
+                tuple(vertex[body, value] for value in storable),
                 loops.get(position),
             )
 
     def _stacks_of(self, body: ScanBody, name: str) -> Iterable[_Gone]:
         """Yields the dropped stacks that no clone's decision covers."""
-        first = self._problem.first[body]
+        vertex = self._problem.network.vertices
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
         gone = {r.stack.number: r for clones in self._sites.of[body] for r in clones.gone}
         for number, residual in gone.items():
             value = body.graph.index[residual.stored]
             # Of two stacks of one value, one is dropped even if the clone is left out.
-            if first + value not in cloned or body.residual_of[value].stack.number != number:
+            if vertex[body, value] not in cloned or body.residual_of[value].stack.number != number:
                 text = f"what a scan stacks of {_named(residual.stored)} is read elsewhere"
                 yield _Gone(Decision(f"{name}/stack-{number}", text), body, number)
 

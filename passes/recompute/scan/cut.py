@@ -6,34 +6,21 @@ for all loops that read it; each of these loops recomputes the others that it ne
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping
 
 from jax.extend.mlir import ir
 
-from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
-from ...analysis.mincut import Solved, minimum_vertex_cut, rounding
+from ...analysis.budgeted_cut import budgeted_vertex_cut
+from ...analysis.keep import KeepNetwork
+from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing
 from ...analysis.program import FROM_OUTSIDE
-from ...analysis.reach import reached
 from ...ir import walk
 from .bodies import ScanBody
 
 Shared = tuple[ScanBody, int]
 """A value of a body."""
-
-
-class _Network(tuple[tuple[object, ...], ...]):
-    """The parts that make two problems equal except for prices; hashed once, looked up often."""
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
@@ -57,68 +44,51 @@ def shared_values(bodies: Iterable[ScanBody]) -> list[Shared]:
     return list(found)
 
 
-@dataclass(eq=False)
 class CutProblem:
-    """The flow network over all bodies; it does not depend on prices.
-
-    A vertex is a value, or an operation with several results.
+    """The network of the values of all bodies; it does not depend on prices.
 
     Attributes:
       bodies: the bodies of the group, each followed by its inner ones.
       rerun: the inner bodies whose forward loops are rerun.
       saved: by body, values that are saved where they are read, not recomputed.
-      first: by body, the vertex of its first value.
+      network: the network, in bytes.
       made: by vertex whose price is that of an operation, the operation's body and position.
       times: by such a vertex, how many backward loops need it where nothing is saved.
     """
 
-    bodies: list[ScanBody]
-    rerun: frozenset[ScanBody]
-    min_bytes: int
-    only_cheap: bool
-    saved: frozenset[Shared] = frozenset()
-    first: dict[ScanBody, int] = field(default_factory=dict)
-    weights: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int]] = field(default_factory=list)
-    sources: list[int] = field(default_factory=list)
-    sinks: list[int] = field(default_factory=list)
-    made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
-    times: dict[int, int] = field(default_factory=dict)
-    _least: dict[tuple[int, ...], int] = field(default_factory=dict)
-    """By prices, the weight and price of the cut of least cost."""
-    _known_work: list[tuple[int, bool, float, int]] | None = None
-    """The work for one device, whose pricings differ by their rates."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         outermost: Iterable[ScanBody],
         rerun: frozenset[ScanBody],
         min_bytes: int,
         *,
         only_cheap: bool,
         saved: frozenset[Shared] = frozenset(),
-    ) -> CutProblem:
-        """Returns the problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
-        bodies = [body for one in outermost for body in one.all()]
-        problem = cls(bodies, rerun, min_bytes, only_cheap, saved)
-        problem._weigh()
-        problem._connect()
-        problem._count_readers()
-        return problem
+    ) -> None:
+        """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
+        self.bodies = [body for one in outermost for body in one.all()]
+        self.rerun, self.min_bytes, self.only_cheap, self.saved = (
+            rerun,
+            min_bytes,
+            only_cheap,
+            saved,
+        )
+        self.network = KeepNetwork[Shared]()
+        self.made: dict[int, tuple[ScanBody, int]] = {}
+        self._least: dict[tuple[int, ...], int] = {}
+        """By prices, the weight and price of the cut of least cost."""
+        self._known_work: list[tuple[int, bool, float, int]] | None = None
+        """The work for one device, whose pricings differ by their rates."""
+        self._weigh()
+        self._connect()
+        self.times = self._count_readers()
 
     def cut(self, pricing: Pricing | None, solved: Solved) -> frozenset[int]:
         """Returns vertices to save: those of least weight plus price of all recomputed vertices.
 
         ``solved`` has the cuts of equal problems, to which new ones are added.
         """
-        prices = self._capped(pricing)
-        key = self._network, tuple(prices.values())
-        if key not in solved:
-            solved[key] = minimum_vertex_cut(
-                self.weights, self.edges, self.sources, self.sinks, prices
-            )
-        return solved[key]
+        return self._priced(pricing).lightest(solved)
 
     def cut_within(
         self, pricing: Pricing | None, cap_bytes: int, solved: Solved
@@ -129,11 +99,8 @@ class CutProblem:
         ``solved`` is as for `cut`. The best cut within more bytes than it takes is the best within
         any number of bytes between the two.
         """
-        prices = self.prices(pricing)
-        # A value that cannot be stored exceeds any cap.
-        weights = [weight if weight < self.unstorable else cap_bytes + 1 for weight in self.weights]
-        network = FlowNetwork(weights, self.edges, self.sources, self.sinks, prices)
-        key = self._network, tuple(prices.values())
+        network = self._priced(pricing)
+        key = network.key
         caps = solved.get((key, "caps"), frozenset())
         known = (solved[key, cap] for cap in sorted(caps) if cap >= cap_bytes)
         kept = next((one for one in known if network.weigh(one) <= cap_bytes), None)
@@ -150,34 +117,22 @@ class CutProblem:
 
         ``solved`` is as for `cut`.
         """
-        prices = self._capped(pricing)
-        key = tuple(prices.values())
+        network = self._priced(pricing)
+        key = tuple(network.prices.values())
         if key not in self._least:
-            network = FlowNetwork(self.weights, self.edges, self.sources, self.sinks, prices)
-            kept = self.cut(pricing, solved)
-            cost = network.weigh(kept) + network.price_of(kept)
-            self._least[key] = cost - rounding(self.weights, prices)
+            self._least[key] = network.least(solved)
         return self._least[key] - cap_bytes
 
-    def _capped(self, pricing: Pricing | None) -> dict[int, int]:
-        """Returns the prices, each limited to `unstorable`, which no value is worth."""
-        prices = self.prices(pricing)
-        return {vertex: min(price, self.unstorable) for vertex, price in prices.items()}
-
-    @functools.cached_property
-    def _network(self) -> _Network:
-        parts = self.weights, self.edges, self.sources, self.sinks, self.made
-        return _Network(tuple(part) for part in parts)
-
-    def prices(self, pricing: Pricing | None) -> dict[int, int]:
-        """Returns, by vertex, the price of recomputing it; empty without a pricing: all is free."""
+    def _priced(self, pricing: Pricing | None) -> KeepNetwork[Shared]:
+        """Returns the network at its prices; without a pricing all is free."""
         if pricing is None:
-            return {}
+            return self.network
         price = pricing.of_work
-        return {
+        prices = {
             vertex: price(cheap, seconds) * runs
             for vertex, cheap, seconds, runs in self._work(pricing)
         }
+        return self.network.priced(prices)
 
     def _work(self, pricing: Pricing) -> list[tuple[int, bool, float, int]]:
         """Returns, by vertex with a price, its operation's work, and how often that runs again."""
@@ -207,13 +162,11 @@ class CutProblem:
             if child.parent is not None
             for value in child.parent.graph.operands[child.position]
         ]
-        self.unstorable = 1 + sum(stored) + sum(read)
-        """More than the weight of all saved values and all reads of rerun loops: it means
-        infinity."""
+        # More than the weight of all saved values and all reads of rerun loops.
+        self.network.never = 1 + sum(stored) + sum(read)
         for body in self.bodies:
-            self.first[body] = len(self.weights)
             for value in range(len(body.graph.sizes)):
-                self.weights.append(self._weight(body, value))
+                self.network.add((body, value), self._weight(body, value))
 
     def _weight(self, body: ScanBody, value: int) -> int:
         graph = body.graph
@@ -222,7 +175,7 @@ class CutProblem:
         if body.is_there(value):
             return body.bytes_from_outside(value) if body.parent is None else 0
         if body.outside(value) is not None:
-            return self.unstorable
+            return self.network.never
         if body.parent is None and value in body.stacked:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
@@ -232,62 +185,49 @@ class CutProblem:
         if value in body.residual_of and held < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
-            return self.unstorable
-        return min(body.kept_bytes(value, self.rerun), self.unstorable)
+            return self.network.never
+        return min(body.kept_bytes(value, self.rerun), self.network.never)
 
     def _connect(self) -> None:
+        network = self.network
         for body in self.bodies:
-            first, graph = self.first[body], body.graph
+            graph = body.graph
             for value, producer in enumerate(graph.producers):
+                same = body.links.get(value) or body.outside(value)
                 if body.constant[value]:
-                    continue
-                if value in body.links:
-                    before, same = body.links[value]
-                    self.edges.append((self.first[before] + same, first + value))
-                elif producer == FROM_OUTSIDE:
-                    self._connect_from_outside(body, value)
-                elif not self.is_recomputable(body, value):
-                    self.sources.append(first + value)
-                elif value == graph.results[producer][0]:
+                    network.make([(body, value)], [])
+                elif same is not None:
+                    network.make([(body, value)], [same])
+                elif producer != FROM_OUTSIDE and value == graph.results[producer][0]:
                     self._connect_operation(body, producer)
-            read = [value for value in body.residual_of if not body.constant[value]]
-            self.sinks += [first + value for value in read]
-
-    def _connect_from_outside(self, body: ScanBody, value: int) -> None:
-        vertex, outside = self.first[body] + value, body.outside(value)
-        if outside is None:
-            self.sources.append(vertex)
-        else:
-            around, same = outside
-            self.edges.append((self.first[around] + same, vertex))
+            network.want((body, value) for value in body.residual_of if not body.constant[value])
 
     def _connect_operation(self, body: ScanBody, position: int) -> None:
-        first, graph = self.first[body], body.graph
-        results = [first + value for value in graph.results[position]]
-        made = results[0]
-        if len(results) > 1:
-            # The operation is a vertex of its own, so that its price counts once.
-            made = len(self.weights)
-            self.weights.append(self.unstorable)
-            self.edges += [(made, result) for result in results]
-        self.edges += [(first + read, made) for read in graph.operands[position]]
+        graph, network = body.graph, self.network
+        results = graph.results[position]
+        again = [value for value in results if self.is_recomputable(body, value)]
+        if not again:
+            return
+        made = network.make(
+            [(body, value) for value in results],
+            [(body, read) for read in graph.operands[position]],
+        )
+        network.sources.update(
+            network.vertices[body, value] for value in results if value not in again
+        )
         if any(child.position == position for child in self.rerun if child.parent is body):
-            self.sinks.append(made)  # recomputed in any case
+            network.sinks.append(made)  # recomputed in any case
         self.made[made] = body, position
 
-    def _count_readers(self) -> None:
+    def _count_readers(self) -> Mapping[int, int]:
         """Counts, for each vertex with a price, the backward loops whose reads lead back to it."""
         reads = self._read_by()
         if len(reads) < 2:
-            self.times = dict.fromkeys(self.made, 1)
-            return
-        before: defaultdict[int, list[int]] = defaultdict(list)
-        for tail, head in self.edges:
-            before[head].append(tail)
+            return dict.fromkeys(self.made, 1)
         times: Counter[int] = Counter()
         for sinks in reads.values():
-            times.update(reached(sinks, before.__getitem__))
-        self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
+            times.update(self.network.behind(sinks))
+        return {vertex: max(times[vertex], 1) for vertex in self.made}
 
     def _read_by(self) -> dict[Hashable, list[int]]:
         """Returns, by outermost backward loop, vertices that it reads or that are rerun for it."""
@@ -299,7 +239,7 @@ class CutProblem:
             # Inner pairs are those of a loop with one backward loop.
             for pair, around in zip(body.pairs, outermost.pairs, strict=True):
                 reads[walk.key(around.backward.op)] += [
-                    self.first[body] + body.graph.index[residual.stored]
+                    self.network.vertices[body, body.graph.index[residual.stored]]
                     for residual in pair.residuals
                     if residual.stack.number in body.residuals
                 ]

@@ -162,7 +162,7 @@ class BlockScans:
     def kept_bytes(self, pricing: Pricing | None) -> int:
         """Returns bytes of whole stacks that the best cuts save, at their weight in the cuts."""
         cuts = (self._best(group, pricing) for group in self.groups)
-        return sum(cut.problem.weights[vertex] for cut in cuts for vertex in cut.kept)
+        return sum(cut.problem.network.weigh(cut.kept) for cut in cuts)
 
     def problem(
         self, bodies: tuple[ScanBody, ...], settings: _Settings, *, only_cheap: bool
@@ -170,7 +170,7 @@ class BlockScans:
         """Returns the cut problem of groups of bodies, with the decisions made before the cut."""
         key = bodies, settings, only_cheap
         if key not in self._problems:
-            self._problems[key] = CutProblem.of(
+            self._problems[key] = CutProblem(
                 bodies, settings.rerun, self.min_bytes, only_cheap=only_cheap, saved=settings.saved
             )
         return self._problems[key]
@@ -307,8 +307,8 @@ class _ScanCut:
         self, problem: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
     ) -> None:
         self.problem, self.kept, self.sites = problem, kept, sites
-        self.is_possible = all(problem.weights[v] < problem.unstorable for v in kept)
-        self.cost = sum(problem.weights[vertex] for vertex in kept) + sum(
+        self.is_possible = all(problem.network.weights[v] < problem.network.never for v in kept)
+        self.cost = problem.network.weigh(kept) + sum(
             price_in(body, position, pricing)
             for body in problem.bodies
             for clones in sites.of[body]

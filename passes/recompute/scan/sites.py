@@ -74,7 +74,7 @@ class CloneSites:
 
     def is_kept(self, body: ScanBody, value: int) -> bool:
         """Whether a value of a body is saved."""
-        return self.problem.first[body] + value in self.kept
+        return self.problem.network.vertices[body, value] in self.kept
 
     def _write(self, body: ScanBody, number: int) -> BodyClones:
         pair = body.pairs[number]

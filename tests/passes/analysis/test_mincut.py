@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import milp
 
-from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
+from hloom.passes.analysis.budgeted_cut import budgeted_vertex_cut
+from hloom.passes.analysis.keep import KeepNetwork
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 
 # Minimum cuts.
@@ -99,7 +100,7 @@ def test_a_source_that_is_a_sink_is_cut() -> None:
 # Cuts within a limit.
 
 
-def _least(network: FlowNetwork, limit: int) -> tuple[int, int] | None:
+def _least(network: KeepNetwork[int], limit: int) -> tuple[int, int] | None:
     """Price and weight of the best set, by trying all."""
     best: tuple[int, int] | None = None
     for chosen in itertools.product((False, True), repeat=len(network.weights)):
@@ -129,7 +130,7 @@ def test_the_least_price_within_a_limit(seed: int) -> None:
     sources = [v for v in range(count) if v not in made_of or draw.random() < 0.1]
     sinks = draw.sample(range(count), draw.randint(1, min(3, count)))
     prices = {v: draw.randint(0, 20) * 10 for v in range(count) if v not in sources}
-    network = FlowNetwork(weights, edges, sources, sinks, prices)
+    network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
     for limit in (0, sum(weights) // 4, sum(weights) // 2, sum(weights)):
         wanted = _least(network, limit)
         kept = budgeted_vertex_cut(network, limit)
@@ -150,7 +151,7 @@ def test_small_values_beside_large_ones_are_not_kept_for_nothing() -> None:
         sources = [v for v in range(count) if draw.random() < 0.15]
         sinks = draw.sample(range(count), 6)
         prices = {v: draw.randint(1, 20) for v in range(count) if weights[v] > 8}
-        network = FlowNetwork(weights, edges, sources, sinks, prices)
+        network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
         kept = budgeted_vertex_cut(network, sum(weights) // 3)
         for vertex in kept or ():
             without = kept - {vertex}
@@ -169,7 +170,7 @@ def test_a_large_network_within_a_limit_is_near_the_exact_one(
     sinks = [v for v in range(count) if draw.random() < 0.3]
     prices = {v: draw.randint(1, 10**8) for v in range(count) if v not in sources}
     limit = sum(weights[sink] for sink in sinks) // 2
-    network = FlowNetwork(weights, edges, sources, sinks, prices)
+    network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
     exact = budgeted_vertex_cut(network, limit)
     monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
     near = budgeted_vertex_cut(network, limit)
@@ -187,7 +188,7 @@ def test_parts_of_a_large_network_are_cut_at_different_prices(
     weights = [1, 30, 40] * 3
     edges = [(start + step, start + step + 1) for start in (0, 3, 6) for step in (0, 1)]
     prices = {vertex: 100 for start in (0, 3, 6) for vertex in (start + 1, start + 2)}
-    network = FlowNetwork(weights, edges, [0, 3, 6], [2, 5, 8], prices)
+    network = KeepNetwork[int](weights, edges, {0, 3, 6}, [2, 5, 8], prices)
     limit = 1 + 1 + 40
     exact = budgeted_vertex_cut(network, limit)
     monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
@@ -216,7 +217,7 @@ def test_highs_has_nothing_to_repair(monkeypatch: pytest.MonkeyPatch) -> None:
         edges = [(draw.randint(max(0, b - 6), b - 1), b) for b in range(1, count) for _ in range(2)]
         sinks = draw.sample(range(20, count), 12)
         prices = {v: draw.randint(1, 10**6) for v in range(4, count)}
-        network = FlowNetwork(weights, edges, [0, 1, 2, 3], sinks, prices)
+        network = KeepNetwork[int](weights, edges, {0, 1, 2, 3}, sinks, prices)
         limit = sum(weights[sink] for sink in sinks) // 2
         kept = budgeted_vertex_cut(network, limit)
         assert kept is None or network.weigh(kept) <= limit
