@@ -23,7 +23,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.mincut import Solved, minimum_vertex_cut
+from ...analysis.keep import KeepNetwork
+from ...analysis.mincut import Solved
 from ...analysis.pricing import Rates
 from .values import ForwardValues, Window
 
@@ -220,46 +221,19 @@ def keep(
         for price_schedule in dict.fromkeys(price_schedules)
     }
     for window, price_schedule in reversed(list(zip(windows, price_schedules, strict=True))):
-        values, problem = _problem(forward, window, prices[price_schedule], kept)
-        cut = solved.get(problem)
-        if cut is None:
-            cut = solved[problem] = problem.solve()
-        kept = kept.union([values[number] for number in cut])
+        network = _network(forward, window, prices[price_schedule], kept)
+        kept |= network.values_at(network.lightest(solved))
         by_window.append(kept)
     return tuple(reversed(by_window))
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """The cut problem of one window, its values numbered from the sinks on.
-
-    Equal layers then have equal problems. The two vertices of an edge are stored one after the
-    other: problems are looked up far more often than they are solved. ``prices`` are those of the
-    values that are no sources, in order.
-    """
-
-    weights: tuple[int, ...]
-    edges: tuple[int, ...]
-    sources: tuple[int, ...]
-    sinks: tuple[int, ...]
-    prices: tuple[int, ...]
-
-    def solve(self) -> frozenset[int]:
-        """Returns the numbers of the values to save."""
-        most = sum(self.weights) + 1
-        sources = frozenset(self.sources)
-        made = (number for number in range(len(self.weights)) if number not in sources)
-        prices = {n: min(price, most) for n, price in zip(made, self.prices, strict=True)}
-        edges = zip(self.edges[::2], self.edges[1::2], strict=True)
-        return minimum_vertex_cut(self.weights, edges, self.sources, self.sinks, prices)
-
-
-def _problem(
+def _network(
     forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
-) -> tuple[list[int], _Problem]:
-    """Returns a window's cut problem, given the values saved for others, and its values by number.
+) -> KeepNetwork[int]:
+    """Returns a window's cut problem, given the values saved for others.
 
-    These are the values from which its sinks are computed, nearest first.
+    Its values are those from which its sinks are computed, numbered from the sinks on: equal layers
+    then have equal problems. Each has a price of its own, a share of that of its operation.
     """
     sinks = forward.sinks_of(window)
     most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
@@ -268,10 +242,10 @@ def _problem(
     made_of, weights, recomputable = forward.made_of, forward.weights, forward.recomputable
     producers, first, stop = forward.graph.producers, window.made.start, window.made.stop
     values = list(sinks)
-    numbers = dict(zip(sinks, range(len(sinks)), strict=True))
-    sources: list[int] = []
-    edges: list[int] = []
-    prices: list[int] = []
+    vertices = dict(zip(sinks, range(len(sinks)), strict=True))
+    sources: set[int] = set()
+    edges: list[tuple[int, int]] = []
+    prices: dict[int, int] = {}
     for number, value in enumerate(values):  # grows while it is walked
         if not (
             number < most
@@ -279,15 +253,15 @@ def _problem(
             and first <= producers[value] < stop
             and value not in kept
         ):
-            sources.append(number)
+            sources.add(number)
             continue
-        prices.append(price[value])
+        prices[number] = price[value]
         for read in made_of[value]:
-            source = numbers.get(read)
+            source = vertices.get(read)
             if source is None:
-                source = numbers[read] = len(values)
+                source = vertices[read] = len(values)
                 values.append(read)
-            edges += (source, number)
+            edges.append((source, number))
     saved = [0 if value in kept else weights[value] for value in values]
-    wanted = tuple(range(len(sinks)))
-    return values, _Problem(tuple(saved), tuple(edges), tuple(sources), wanted, tuple(prices))
+    wanted = list(range(len(sinks)))
+    return KeepNetwork(saved, edges, sources, wanted, prices, vertices, never=1 + sum(saved))
