@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.axis_cuts import AxisCut, cut_operand
 from ..analysis.device_groups import DeviceGroups, SameInGroups
-from ..analysis.mincut import minimum_vertex_cut
+from ..analysis.keep import KeepNetwork
 from ..analysis.reach import reached
 from ..analysis.signatures.rules import OpSite, combine_of
 from ..analysis.signatures.signature import EXTREMES
@@ -234,22 +234,20 @@ class _Region:
     def decide(self, gathers: list[ir.Operation], id_: str) -> ReplacedGathers | None:
         """Decides which values after some gathers are gathered instead; None if nothing changes."""
         inside = self._behind(gathers)
-        number = {value: index for index, value in enumerate(inside)}
-        weights = [self._gathered_bytes(value) for value in inside]
-        edges = [
-            (number[read], number[value])
-            for value in inside
-            for read in self.made_of.get(value, ())
-        ]
         needed = [v for v in inside if v in self.stops or (v in self.maxima and is_read(v))]
         if not needed:
             return None
-        sources = [number[op.results[0]] for op in gathers]
-        cut = minimum_vertex_cut(weights, edges, sources, [number[value] for value in needed])
-        gathered = [inside[index] for index in sorted(cut)]
+        network = KeepNetwork[ir.Value]()
+        for value in inside:
+            network.add(value, self._gathered_bytes(value))
+            if value in self.made_of:
+                network.make([value], self.made_of[value])
+        network.want(needed)
+        cut = network.lightest()
+        gathered = [inside[vertex] for vertex in sorted(cut)]
         kept = [value for value in gathered if value in map(_first, gathers)]
-        before = sum(weights[index] for index in sources)
-        after = sum(weights[index] for index in cut)
+        before = sum(map(self._gathered_bytes, map(_first, gathers)))
+        after = network.weigh(cut)
         if len(kept) == len(gathers) or (after == before and len(gathered) > len(gathers)):
             return None
         done = self._made_before(gathered)
