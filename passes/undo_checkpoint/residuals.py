@@ -15,9 +15,9 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.autodiff import has_remat_name
 from ..analysis.constants import before_barriers
+from ..analysis.keep import KeepNetwork
 from ..analysis.loops.paired import may_compute_again, paired, results_in
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
-from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.pricing import Pricing
 from ..analysis.purity import erase_unread, is_cheap
 from ..analysis.value_numbers import ValueNumbers, has_no_effect
@@ -123,27 +123,19 @@ class BackwardBody:
 
     def _stored(self, again: list[ir.Operation], wanted: Collection[ir.Value]) -> set[ir.Value]:
         """Returns the values to store, of those that some operations compute again."""
-        index: dict[ir.Value, int] = {}
-        weights: list[int] = []
-        prices: dict[int, int] = {}
-        edges: list[tuple[int, int]] = []
-        sources: list[int] = []
         # The cost of all work once more: values that cannot be stored are computed again.
-        most = sum(len(op.results) * int(self.pricing.seconds(op) / _UNIT_S + 1) for op in again)
+        most = sum(int(self.pricing.seconds(op) / _UNIT_S + 1) for op in again)
+        network = KeepNetwork[ir.Value](never=most)
         for op in again:
             read = list(dict.fromkeys(map(before_barriers, walk.values_read(op))))
             for value in read:
-                if value not in index:
-                    index[value] = len(weights)
-                    sources.append(len(weights))
-                    weights.append(0)
+                if value not in network.vertices:
+                    network.add(value, 0)
             for result in op.results:
-                index[result] = len(weights)
-                edges += [(index[value], index[result]) for value in read]
-                prices[index[result]] = int(self.pricing.seconds(op) / _UNIT_S)
-                weights.append(self._weight(op, result, most))
-        cut = minimum_vertex_cut(weights, edges, sources, [index[one] for one in wanted], prices)
-        return {value for value, number in index.items() if number in cut}
+                network.add(result, self._weight(op, result, most))
+            network.make(op.results, read, int(self.pricing.seconds(op) / _UNIT_S))
+        network.want(wanted)
+        return network.values_at(network.lightest())
 
     def _weight(self, op: ir.Operation, value: ir.Value, most: int) -> int:
         """Returns the cost of storing a value, ``most`` where it cannot be stored."""
