@@ -24,10 +24,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.ir.build import broadcast, compare, constant, reduce
+from hloom.passes.ir.build_collectives import exchanged
 from hloom.passes.ir.marks import MarkBuilder, Rendezvous
 
-from .kernel_calls import Choice, Decomposition, Rewrite, Site, paste
+from .kernel_calls import Choice, Decomposition, Rewrite, Site
 
 
 def choose_barrier(site: Site, where: Rendezvous) -> Choice:
@@ -47,33 +50,18 @@ def _exchange(site: Site, where: Rendezvous, mark: ir.Operation) -> Sequence[ir.
     passed = values[: len(mark.results) - 1]
     with ir.InsertionPoint(mark):
         token = MarkBuilder(site.module).after_all(token, values)
-    if len(where.groups[0]) > 1:
-        [token] = paste(mark, _exchange_text(where), [token])
-    with ir.InsertionPoint(mark):
+        if len(where.groups[0]) > 1:
+            token = _largest(token, where)
         return [token, *MarkBuilder(site.module).add_dependency(token, passed)]
 
 
-def _exchange_text(where: Rendezvous) -> str:
-    members = len(where.groups[0])
-    rows = ", ".join(f"[{', '.join(map(str, group))}]" for group in where.groups)
-    row = f"tensor<{members}xui32>"
+def _largest(token: ir.Value, where: Rendezvous) -> ir.Value:
+    """Returns the largest token of the members, which all send theirs to all."""
+    row = [len(where.groups[0])]
+    zero = constant(token.type, 0)
     # XLA cannot prove that a member sends the same to all others, so it removes nothing.
-    return f"""
-func.func private @exchange(%token: tensor<ui32>) -> tensor<ui32> {{
-  %zero = stablehlo.constant dense<0> : tensor<ui32>
-  %never = stablehlo.compare NE, %token, %zero : (tensor<ui32>, tensor<ui32>) -> tensor<i1>
-  %partition = stablehlo.partition_id : tensor<ui32>
-  %mine = stablehlo.broadcast_in_dim %partition, dims = [] : (tensor<ui32>) -> {row}
-  %numbers = stablehlo.iota dim = 0 : {row}
-  %different = stablehlo.add %mine, %numbers : {row}
-  %tokens = stablehlo.broadcast_in_dim %token, dims = [] : (tensor<ui32>) -> {row}
-  %sent = stablehlo.select %never, %different, %tokens : tensor<i1>, {row}
-  %received = "stablehlo.all_to_all"(%sent) <{{
-    channel_handle = #stablehlo.channel_handle<handle = {where.channel}, type = 1>,
-    concat_dimension = 0 : i64, split_count = {members} : i64, split_dimension = 0 : i64,
-    replica_groups = dense<[{rows}]> : tensor<{len(where.groups)}x{members}xi64>
-  }}> : ({row}) -> {row}
-  %all = stablehlo.reduce(%received init: %zero) applies stablehlo.maximum
-    across dimensions = [0] : ({row}, tensor<ui32>) -> tensor<ui32>
-  return %all : tensor<ui32>
-}}"""
+    never = compare(token, zero, "NE")
+    mine = broadcast(stablehlo.partition_id(), row, [])
+    different = stablehlo.add(mine, stablehlo.iota(mine.type, 0))
+    sent = stablehlo.select(never, different, broadcast(token, row, []))
+    return reduce(exchanged(sent, where.groups, where.channel), [0], zero, stablehlo.maximum)

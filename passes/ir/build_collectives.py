@@ -58,6 +58,32 @@ def across(
     return result
 
 
+def exchanged(value: ir.Value, groups: Groups, channel: int) -> ir.Value:
+    """Returns the parts along the first axis that the devices of a group have for this one.
+
+    Both the parts of a value and the result are in the order of the group.
+    """
+    replicas = ir.Attribute.parse(dense(groups))
+    made = stablehlo.AllToAllOp(
+        [value], 0, 0, len(groups[0]), replicas, channel_handle=_handle(channel)
+    )
+    return made.results[0]
+
+
+def gathered(value: ir.Value, groups: Groups, channel: int) -> ir.Value:
+    """Returns the values of the devices of a group along the first axis, in the group's order."""
+    length, *row = shape_of(value)
+    made = stablehlo.AllGatherOp(
+        [typed(value, [len(groups[0]) * length, *row])],
+        [value],
+        0,
+        ir.Attribute.parse(dense(groups)),
+        channel_handle=_handle(channel),
+        use_global_device_ids=True,
+    )
+    return made.results[0]
+
+
 def sent(value: ir.Value, pairs: Sequence[tuple[int, int]], channel: int) -> ir.Value:
     """Returns the value sent from the first to the second device of each pair; zeros on others."""
     return stablehlo.CollectivePermuteOp(

@@ -84,21 +84,10 @@ print("equal")
 DIES = (
     START
     + """
-from hloom.lowering import ragged_text
-
-def none_is_sent(operand, groups):
-    shape, every = operand.shape, ragged_text._every(operand, len(groups[0]))
-    repeated = ragged_text.Tensor((len(groups[0]), *shape), operand.element)
-    dims = list(range(1, len(shape) + 1))
-    return f'''
-func.func @every_row(%operand: {operand}) -> {every} {{
-  %repeated = stablehlo.broadcast_in_dim %operand, dims = {dims} : ({operand}) -> {repeated}
-  %every = stablehlo.reshape %repeated : ({repeated}) -> {every}
-  return %every : {every}
-}}'''
+from hloom.lowering import ragged
 
 if process == other:
-    ragged_text.every_row_exchanged = none_is_sent
+    ragged.every_row_exchanged = lambda operand, groups: ragged.repeated(operand, len(groups[0]))
 
 def forward(operand, output, *slices):
     rows = (each[0] for each in slices)
