@@ -49,7 +49,7 @@ NAMES: dict[str, str] = {
     "hloom.passes.analysis.memory_model.peak_text": "largest_at_peak",
     "hloom.passes.analysis.memory_model.profile": "LiveBuffer MemoryProfile memory_profile",
     "hloom.passes.analysis.memory_model.targets": "memory_rules",
-    "hloom.passes.analysis.mincut": "CutNetwork minimum_vertex_cut",
+    "hloom.passes.analysis.mincut": "CutNetwork",
     "hloom.passes.analysis.pricing": "Pricing Rates",
     "hloom.passes.analysis.program": "FROM_OUTSIDE Node Program has_effects",
     "hloom.passes.analysis.purity": "CHEAP_KINDS erase_dead",

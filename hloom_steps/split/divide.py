@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.analysis.keep import KeepNetwork
 from hloom.passes.analysis.program import FROM_OUTSIDE, Program
 from hloom.passes.analysis.purity import CHEAP_KINDS
+from hloom.passes.analysis.reach import reached
 from hloom.passes.ir.ops import BARRIER
 from hloom_steps.split.flow import behind, made_of
 
@@ -151,33 +152,21 @@ def _cut(
     held_bytes: Callable[[int], int],
 ) -> set[int]:
     """Returns the values of the first part, or from outside, that are held for the second one."""
-    number: dict[int, int] = {}
-    sources: list[int] = []
-    edges: list[tuple[int, int]] = []
-    waiting = list(wanted)
-    while waiting:
-        value = waiting.pop()
-        if value in number:
-            continue
-        number[value] = len(number)
+
+    def may_make(value: int) -> bool:
         position = program.producers[value]
-        if position == FROM_OUTSIDE or value in outside or is_expensive(program, position):
-            sources.append(value)
-            continue
-        read = made_of(program, value)
-        edges += [(each, value) for each in read]
-        waiting += read
-    weights = [
-        held_bytes(value) if value in outside else _weight(held_bytes(value)) for value in number
-    ]
-    kept = minimum_vertex_cut(
-        weights,
-        [(number[one], number[other]) for one, other in edges],
-        [number[value] for value in sources],
-        [number[value] for value in wanted],
-    )
-    values = list(number)
-    return {values[vertex] for vertex in kept}
+        is_outside = position == FROM_OUTSIDE or value in outside
+        return not is_outside and not is_expensive(program, position)
+
+    network = KeepNetwork[int]()
+    values = reached(wanted, lambda value: made_of(program, value) if may_make(value) else ())
+    for value in sorted(values):
+        size_bytes = held_bytes(value)
+        network.add(value, size_bytes if value in outside else _weight(size_bytes))
+        if may_make(value):
+            network.make([value], made_of(program, value))
+    network.want(wanted)
+    return network.values_at(network.lightest())
 
 
 def _weight(size_bytes: int) -> int:
