@@ -34,7 +34,7 @@ from hloom import targets
 from hloom.passes.framework.target import Target
 from hloom.targets import deviceless
 from hloom.xla.hlo import HloInstruction, HloModule, Runs
-from hloom.xla.kernels import Kernel, Kind, kernels_of, loops_of
+from hloom.xla.kernels import HloKernel, KernelKind, kernels_of, loops_of
 from hloom.xla.step_time import Reached, kernel_seconds, step_time
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,15 +135,15 @@ class Steps:
     program: str
     label: str
     measured_s: float
-    kernels: Mapping[Kernel, int]
+    kernels: Mapping[HloKernel, int]
     iterations: int
 
     @classmethod
     def of(cls, timed: Timed) -> Steps:
         module = HloModule(timed.text)
-        kernels: Counter[Kernel] = Counter()
+        kernels: Counter[HloKernel] = Counter()
         for each in kernels_of(module):
-            if each.kind is not Kind.HOST_COPY:
+            if each.kind is not KernelKind.HOST_COPY:
                 alone = dataclasses.replace(each, one=HloInstruction(), runs=Runs())
                 kernels[alone] += each.runs.total
         iterations = loops_of(module).iterations
@@ -177,7 +177,7 @@ _WEIGHT = 0.03
 """The error of a step that counts as much as one share of `BEFORE`."""
 
 
-_BY_BANDWIDTH = tuple(Kind(name) for name in itertools.islice(BEFORE, 5))
+_BY_BANDWIDTH = tuple(KernelKind(name) for name in itertools.islice(BEFORE, 5))
 
 
 def reached_by(values: Sequence[float]) -> Reached:

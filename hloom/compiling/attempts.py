@@ -128,6 +128,7 @@ class Attempts:
                 added_flops=None if prediction is None else int(prediction.added_flops),
                 step_bytes=None if attempt is None else attempt.step_bytes,
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
+                step_s=newest.step_s if isinstance(newest, Compiled) else None,
                 compile_s=newest.compile_s,
                 cache_hit=newest.cache_hit if isinstance(newest, Compiled) else None,
                 unmodified=not candidate.changed,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.extend.mlir import ir
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.devices import ffi_targets
-from hloom._jax.executables import MemoryFigures, memory_figures
+from hloom._jax.executables import MemoryFigures, memory_figures, optimized_text
 from hloom._jax.out_of_memory import OutOfMemory, out_of_memory
 from hloom.compiling.cross_process import AgreementError
 from hloom.compiling.graphs import compile_captured
@@ -27,10 +29,14 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner, temp_limit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import PassRun, Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.policy import first_time, is_strict, warn
 from hloom.record import Captured, CompileAttempt
 from hloom.runtime import register
+from hloom.xla.step_time import NoStepTimeError, is_timed, step_time
+
+_log = logging.getLogger("hloom.time")
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Compiled:
       candidate: the candidate that it was compiled from; None where a step failed and the original
         was compiled.
       figures: XLA's figures of its memory.
+      step_s: seconds of a step on one device, foreseen from XLA's text; None where unknown.
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off.
       captured: the part of it that runs in CUDA graphs; None where no pass captures any.
@@ -78,6 +85,7 @@ class Compiled:
     executable: Any
     candidate: ModuleCandidate | None
     figures: MemoryFigures
+    step_s: float | None
     compile_s: float
     cache_hit: bool | None
     captured: Captured | None
@@ -323,7 +331,10 @@ class Compilation:
         figures = memory_figures(executable)
         if run is not None:
             observer.attempted(number, figures, compile_s)
-        return Compiled(executable, candidate, figures, compile_s, cache.hit, captured)
+        start_s = time.perf_counter()
+        step_s = _step_s(executable, request.target)
+        self.pass_s += time.perf_counter() - start_s
+        return Compiled(executable, candidate, figures, step_s, compile_s, cache.hit, captured)
 
     # Report failures: raised in strict mode, otherwise the user is warned once.
 
@@ -394,6 +405,18 @@ def caused(cause: Exception | None, step: str, phase: str, reason: str) -> PassE
     failure = PassError(step, phase, reason)
     failure.__cause__ = cause
     return failure
+
+
+def _step_s(executable: Any, target: Target) -> float | None:
+    if not is_timed(target):
+        return None
+    try:
+        return step_time(optimized_text(executable), target).seconds
+    except NoStepTimeError as error:
+        _log.debug("the seconds of a step are not told: %s", error)
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
+        pass  # The figure is only shown, and this backend has no text.
+    return None
 
 
 def _runs(results: Sequence[PipelineResult]) -> Iterator[PassRun]:

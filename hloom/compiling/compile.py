@@ -168,6 +168,7 @@ def _record(compilation: Compilation, used: Compiled) -> CompileRecord:
     if not changed:
         before = figures.temp_bytes
     measured = before
+    step_s_before = next((each.step_s for each in made if each.unmodified), None)
     sent = None
     if candidate is not None:
         sent = sent_of(candidate.module, request.target, used.executable, figures.step_bytes)
@@ -183,6 +184,7 @@ def _record(compilation: Compilation, used: Compiled) -> CompileRecord:
         sent=sent,
         temp_bytes_before=before,
         before_is_measured=measured is not None,
+        step_s_before=step_s_before if changed else used.step_s,
         added_work=None if modelled is None else modelled.added_work,
         allowed_bytes=_allowed_bytes(compilation, measured, figures),
     )
@@ -199,6 +201,7 @@ def _record_with(compilation: Compilation, used: Compiled, **more: Any) -> Compi
         compile_s=compilation.compile_s,
         cache_hit=compilation.cache_hit,
         **dataclasses.asdict(used.figures),
+        step_s=used.step_s,
         fell_back=compilation.fell_back,
         dump_dir=compilation.dump_dir,
         compiles=compilation.compiles,

@@ -68,8 +68,8 @@ class Told:
 
     Attributes:
       changed: whether XLA compiled the passes' result.
-      runs, attempts, best_attempt, temp_bytes_before, before_is_measured, added_work,
-        allowed_bytes: as in `CompileRecord`.
+      runs, attempts, best_attempt, temp_bytes_before, before_is_measured, step_s_before,
+        added_work, allowed_bytes: as in `CompileRecord`.
       complaints: the unmet parts of the spec, each with the pass that complains.
     """
 
@@ -79,6 +79,7 @@ class Told:
     best_attempt: int | None
     temp_bytes_before: int | None
     before_is_measured: bool
+    step_s_before: float | None
     added_work: float | None
     allowed_bytes: int | None
     complaints: tuple[tuple[str, Complaint], ...]

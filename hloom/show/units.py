@@ -12,7 +12,15 @@ from hloom.passes.framework.text import size as size
 
 def sizes(before_bytes: float, after_bytes: float) -> str:
     """Formats two sizes, e.g. "24.3 → 12.6 MiB", "1.20 GiB → 310 MiB"."""
-    before, after = size(before_bytes), size(after_bytes)
+    return _arrow(size(before_bytes), size(after_bytes))
+
+
+def times(before_s: float, after_s: float) -> str:
+    """Formats two times, e.g. "32.7 → 23.9 ms"."""
+    return _arrow(seconds(before_s), seconds(after_s))
+
+
+def _arrow(before: str, after: str) -> str:
     number, _, unit = before.partition(" ")
     return f"{number if after.endswith(f' {unit}') else before} → {after}"
 

@@ -52,7 +52,7 @@ instructions, 16 and 64 a cycle where additions are 128), divisions and function
 them. Others address elements."""
 
 
-class Kind(enum.StrEnum):
+class KernelKind(enum.StrEnum):
     """What bounds a kernel's speed besides the bytes and FLOPs of the device."""
 
     PRODUCT = "products"
@@ -69,7 +69,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class HloKernel:
     """One kernel of a program, or one call of a library.
 
     Attributes:
@@ -85,7 +85,7 @@ class Kernel:
     """
 
     one: HloInstruction
-    kind: Kind
+    kind: KernelKind
     read_bytes: int
     written_bytes: int
     lane_ops: int
@@ -122,7 +122,7 @@ def loops_of(module: HloModule) -> Loops:
     return Loops(iterations, unknown)
 
 
-def kernels_of(module: HloModule) -> Iterator[Kernel]:
+def kernels_of(module: HloModule) -> Iterator[HloKernel]:
     """Yields the kernels of a program in the order of its schedule, callers first."""
     for name, runs in module.runs().items():
         for one in module.of_computation(name):
@@ -131,11 +131,11 @@ def kernels_of(module: HloModule) -> Iterator[Kernel]:
                 yield _kernel(module, one, runs)
 
 
-def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> Kernel:
+def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> HloKernel:
     if one.opcode.startswith("fusion") and one.called:
         return _Fusion(module, one).kernel(runs)
     flops, bits = _work(module, one)
-    kind = _KINDS.get(one.opcode.removesuffix("-start"), Kind.ELEMENTWISE)
+    kind = _KINDS.get(one.opcode.removesuffix("-start"), KernelKind.ELEMENTWISE)
     read = sum(_bytes_of(module.get(name, one.computation)) for name in one.operands)
     written = _bytes_of(one)
     if one.opcode in _SLICES:
@@ -144,20 +144,20 @@ def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> Kernel:
         read = written = _bytes_of(module.operand(one, _UPDATE[one.opcode]))
     elif one.opcode == "custom-call":
         kind, written = _called(one)
-    elif kind is Kind.COPY:
+    elif kind is KernelKind.COPY:
         written = one.arrays[0].bytes if one.arrays else 0  # copy-start has a context beside it
-        kind = Kind.HOST_COPY if _is_with_host(module, one) else kind
-    return Kernel(one, kind, read, written, _lane_ops(module, one), flops, bits, runs)
+        kind = KernelKind.HOST_COPY if _is_with_host(module, one) else kind
+    return HloKernel(one, kind, read, written, _lane_ops(module, one), flops, bits, runs)
 
 
 _KINDS = {
-    "copy": Kind.COPY,
-    "dot": Kind.PRODUCT,
-    "convolution": Kind.CONVOLUTION,
-    "reduce": Kind.REDUCTION,
-    "transpose": Kind.TRANSPOSE,
-    "custom-call": Kind.LIBRARY,
-    **dict.fromkeys((*_SLICES, *_IN_PLACE), Kind.SLICES),
+    "copy": KernelKind.COPY,
+    "dot": KernelKind.PRODUCT,
+    "convolution": KernelKind.CONVOLUTION,
+    "reduce": KernelKind.REDUCTION,
+    "transpose": KernelKind.TRANSPOSE,
+    "custom-call": KernelKind.LIBRARY,
+    **dict.fromkeys((*_SLICES, *_IN_PLACE), KernelKind.SLICES),
     **dict.fromkeys(
         (
             "all-gather",
@@ -170,7 +170,7 @@ _KINDS = {
             "reduce-scatter",
             "send",
         ),
-        Kind.EXCHANGE,
+        KernelKind.EXCHANGE,
     ),
 }
 
@@ -181,13 +181,13 @@ def _is_with_host(module: HloModule, one: HloInstruction) -> bool:
     return any(_HOST_MEMORY in each for each in (one.type, *operands))
 
 
-def _called(one: HloInstruction) -> tuple[Kind, int]:
+def _called(one: HloInstruction) -> tuple[KernelKind, int]:
     """Returns the kind of a custom call, and the bytes of its result without the workspace."""
-    kind = Kind.LIBRARY
+    kind = KernelKind.LIBRARY
     if "conv" in one.target:
-        kind = Kind.CONVOLUTION
+        kind = KernelKind.CONVOLUTION
     elif "gemm" in one.target or "matmul" in one.target:
-        kind = Kind.PRODUCT
+        kind = KernelKind.PRODUCT
     results = one.arrays
     if len(results) > 1 and results[-1].element in ("s8", "u8"):
         results = results[:-1]
@@ -197,16 +197,18 @@ def _called(one: HloInstruction) -> tuple[Kind, int]:
 def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
     """Returns the FLOPs of a product or a convolution, and the bits of its elements; else 0."""
     kind = _called(one)[0] if one.opcode == "custom-call" else _KINDS.get(one.opcode)
+    if kind not in (KernelKind.PRODUCT, KernelKind.CONVOLUTION):
+        return 0, 0
     operands = [module.get(name, one.computation).array for name in one.operands[:2]]
     if len(operands) < 2 or not one.arrays:
         return 0, 0
     result = one.arrays[0]
-    if kind is Kind.PRODUCT and (found := _CONTRACTED.search(one.attributes)):
+    if kind is KernelKind.PRODUCT and (found := _CONTRACTED.search(one.attributes)):
         axes = [int(each) for each in re.findall(r"\d+", found[1])]
         shape = operands[0].shape
         summed = math.prod(shape[axis] for axis in axes if axis < len(shape))
         return 2 * result.elements * summed, 8 * operands[0].bytes // max(operands[0].elements, 1)
-    if kind is Kind.CONVOLUTION and (labels := _LABELS.search(one.attributes)):
+    if kind is KernelKind.CONVOLUTION and (labels := _LABELS.search(one.attributes)):
         return _convolved(one, labels[1], operands, result), 8 * result.bytes // max(
             result.elements, 1
         )
@@ -263,7 +265,7 @@ class _Fusion:
                 if name in self._readers:
                     self._readers[name].append(each)
 
-    def kernel(self, runs: Runs) -> Kernel:
+    def kernel(self, runs: Runs) -> HloKernel:
         root = self._module.root(self._one.called[0])
         results = [self._origin(root)]
         if root.opcode == "tuple":
@@ -286,8 +288,8 @@ class _Fusion:
         bits = max((bits for work, bits in works if work), default=0)
         kind, lane_ops = self._kind(results, flops), self._lane_ops()
         if _is_with_host(self._module, self._one):
-            kind = Kind.HOST_COPY
-        return Kernel(self._one, kind, read, written, lane_ops, flops, bits, runs)
+            kind = KernelKind.HOST_COPY
+        return HloKernel(self._one, kind, read, written, lane_ops, flops, bits, runs)
 
     def _lane_ops(self) -> int:
         """Returns the instructions of lanes."""
@@ -322,16 +324,16 @@ class _Fusion:
                 return whole
         return min(slices, whole) if self._readers[parameter.name] else 0
 
-    def _kind(self, results: list[HloInstruction], flops: int) -> Kind:
+    def _kind(self, results: list[HloInstruction], flops: int) -> KernelKind:
         if flops:
-            return Kind.PRODUCT
+            return KernelKind.PRODUCT
         opcodes = {each.opcode for each in self._inner.values()}
         if any(each.opcode in _IN_PLACE for each in results):
-            return Kind.SLICES
+            return KernelKind.SLICES
         if "transpose" in opcodes or "transpose" in self._one.name:
-            return Kind.TRANSPOSE
+            return KernelKind.TRANSPOSE
         reduces = [each for each in self._inner.values() if each.opcode == "reduce"]
         if reduces:
             are_rows = any(_reduces_rows(each, self._operand(each, 0)) for each in reduces)
-            return Kind.REDUCTION if are_rows else Kind.COLUMN_REDUCTION
-        return Kind.ELEMENTWISE
+            return KernelKind.REDUCTION if are_rows else KernelKind.COLUMN_REDUCTION
+        return KernelKind.ELEMENTWISE

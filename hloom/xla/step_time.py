@@ -18,7 +18,7 @@ from hloom.passes.framework.target import Speed, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.hlo import HloModule
-from hloom.xla.kernels import Kernel, Kind, kernels_of, loops_of
+from hloom.xla.kernels import HloKernel, KernelKind, kernels_of, loops_of
 
 _Key = TypeVar("_Key")
 
@@ -42,7 +42,7 @@ class Reached:
       iteration_s: the seconds between two iterations of a loop.
     """
 
-    bandwidth: Mapping[Kind, float]
+    bandwidth: Mapping[KernelKind, float]
     products: float
     convolutions: float
     lanes: float
@@ -54,11 +54,11 @@ class Reached:
 REACHED = {
     (9, 0): Reached(
         bandwidth={
-            Kind.ELEMENTWISE: 0.78,
-            Kind.REDUCTION: 0.57,
-            Kind.COLUMN_REDUCTION: 0.38,
-            Kind.TRANSPOSE: 0.62,
-            Kind.SLICES: 1.0,
+            KernelKind.ELEMENTWISE: 0.78,
+            KernelKind.REDUCTION: 0.57,
+            KernelKind.COLUMN_REDUCTION: 0.38,
+            KernelKind.TRANSPOSE: 0.62,
+            KernelKind.SLICES: 1.0,
         },
         products=0.78,
         convolutions=0.66,
@@ -93,11 +93,16 @@ class StepTime:
     """
 
     seconds: float
-    by_kind: Mapping[Kind, float]
+    by_kind: Mapping[KernelKind, float]
     by_line: Mapping[SourceLine, float]
     waits_s: float
     loops_s: float
     launches: int
+
+
+def is_timed(target: Target) -> bool:
+    """Whether kernels of the target's kind were timed."""
+    return target.platform == "cuda" and target.compute_capability in REACHED
 
 
 def step_time(text: str, target: Target, reached: Reached | None = None) -> StepTime:
@@ -111,9 +116,7 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
     Raises:
       NoStepTimeError: the platform or the text is not one that seconds are known of.
     """
-    if reached is None:
-        reached = REACHED.get(target.compute_capability or (0, 0))
-    if target.platform != "cuda" or reached is None:
+    if not is_timed(target):
         raise NoStepTimeError(f"no kernels of {target.name} were timed")
     module = HloModule(text)
     if "is_scheduled=true" not in module.header:
@@ -124,15 +127,20 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
     kernels = list(kernels_of(module))
     if not kernels:
         raise NoStepTimeError("XLA's text has no kernels")
+    if any(each.kind is KernelKind.EXCHANGE for each in kernels):
+        raise NoStepTimeError("no exchanges between devices were timed")
+    reached = reached or REACHED[target.compute_capability or (0, 0)]
     return _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
 
 
-def _summed(kernels: Iterable[Kernel], loops_s: float, speed: Speed, reached: Reached) -> StepTime:
-    by_kind: defaultdict[Kind, float] = defaultdict(float)
+def _summed(
+    kernels: Iterable[HloKernel], loops_s: float, speed: Speed, reached: Reached
+) -> StepTime:
+    by_kind: defaultdict[KernelKind, float] = defaultdict(float)
     by_line: defaultdict[SourceLine, float] = defaultdict(float)
     launches, copies_s, stacks_s = 0, 0.0, 0.0
     for each in kernels:
-        if each.kind is Kind.HOST_COPY:
+        if each.kind is KernelKind.HOST_COPY:
             seconds = each.runs.total * each.written_bytes / (speed.host_bytes_per_s or math.inf)
             if each.one.opcode.startswith("copy"):
                 copies_s += seconds
@@ -155,11 +163,11 @@ def _summed(kernels: Iterable[Kernel], loops_s: float, speed: Speed, reached: Re
     )
 
 
-def kernel_seconds(kernel: Kernel, speed: Speed, reached: Reached) -> float:
+def kernel_seconds(kernel: HloKernel, speed: Speed, reached: Reached) -> float:
     """Returns the seconds of one launch of a kernel."""
-    share = reached.bandwidth.get(kernel.kind, reached.bandwidth[Kind.ELEMENTWISE])
+    share = reached.bandwidth.get(kernel.kind, reached.bandwidth[KernelKind.ELEMENTWISE])
     traffic_s = kernel.bytes / (share * speed.bytes_per_s)
-    is_convolution = kernel.kind is Kind.CONVOLUTION
+    is_convolution = kernel.kind is KernelKind.CONVOLUTION
     matrix = reached.convolutions if is_convolution else reached.products
     matrix_s = kernel.flops / (matrix * speed.matrix_rate(kernel.bits))
     # An addition is one instruction of a lane, and a multiply-add counts as two FLOPs.

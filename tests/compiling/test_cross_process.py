@@ -100,11 +100,11 @@ process, port = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=process)
 import hloom
 from support import toy_passes
-from hloom.compiling import compiler
+from hloom.compiling import compilation
 from hloom.passes.framework import registry
 from jax.sharding import NamedSharding, PartitionSpec
 
-figures = compiler.memory_figures
+figures = compilation.memory_figures
 def own_figures(executable):
     # As if process 1's compiler needed a little more for the program as it is.
     found = figures(executable)
@@ -112,7 +112,7 @@ def own_figures(executable):
         found = dataclasses.replace(found, temp_bytes=found.temp_bytes - 100)
     return found
 import dataclasses
-compiler.memory_figures = own_figures
+compilation.memory_figures = own_figures
 
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
 sharding = NamedSharding(mesh, PartitionSpec("i"))

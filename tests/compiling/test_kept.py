@@ -197,7 +197,17 @@ def _told() -> Told:
     run = PassRun("remat", "s", "e", {"a": [1.5, None]}, False, True, 0.1, 0.2, 0.3)
     attempt = CompileAttempt({"b": 1}, 1, None, 2, 3, 0.5, None)
     return Told(
-        True, (run,), (attempt,), 0, None, False, 0.25, 2**20, (("remat", Complaint("c")),), None
+        True,
+        (run,),
+        (attempt,),
+        0,
+        None,
+        False,
+        None,
+        0.25,
+        2**20,
+        (("remat", Complaint("c")),),
+        None,
     )
 
 

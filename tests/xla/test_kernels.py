@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hloom.xla.hlo import HloModule
-from hloom.xla.kernels import Kernel, Kind, Loops, kernels_of, loops_of
+from hloom.xla.kernels import HloKernel, KernelKind, Loops, kernels_of, loops_of
 
 TEXT = """HloModule jit_step, is_scheduled=true
 
@@ -68,42 +68,42 @@ PRODUCT = 2 * (128 * 256 + 256 * 512), 2 * 128 * 512, 2 * 128 * 256 * 512
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, Kernel]:
+def kernels() -> dict[str, HloKernel]:
     return {each.one.name: each for each in kernels_of(HloModule(TEXT))}
 
 
-def test_control_flow_and_views_are_no_kernels(kernels: dict[str, Kernel]) -> None:
+def test_control_flow_and_views_are_no_kernels(kernels: dict[str, HloKernel]) -> None:
     assert list(kernels) == ["product", "library", "convolved", "away", "read", "write"]
 
 
-def test_a_slice_of_a_stack_counts_as_the_slice(kernels: dict[str, Kernel]) -> None:
+def test_a_slice_of_a_stack_counts_as_the_slice(kernels: dict[str, HloKernel]) -> None:
     read = kernels["read"]
     assert (read.read_bytes, read.written_bytes) == (ROW + 4, ROW)
     assert (read.runs.outside, read.runs.inside) == (0, 64)
 
 
-def test_an_update_in_place_counts_as_the_update(kernels: dict[str, Kernel]) -> None:
+def test_an_update_in_place_counts_as_the_update(kernels: dict[str, HloKernel]) -> None:
     write = kernels["write"]
-    assert (write.kind, write.read_bytes, write.written_bytes) == (Kind.SLICES, ROW + 4, ROW)
+    assert (write.kind, write.read_bytes, write.written_bytes) == (KernelKind.SLICES, ROW + 4, ROW)
 
 
 @pytest.mark.parametrize("name", ["product", "library"])
-def test_a_product_has_work(kernels: dict[str, Kernel], name: str) -> None:
+def test_a_product_has_work(kernels: dict[str, HloKernel], name: str) -> None:
     product = kernels[name]
-    assert (product.kind, product.bits) == (Kind.PRODUCT, 16)
+    assert (product.kind, product.bits) == (KernelKind.PRODUCT, 16)
     assert (product.read_bytes, product.written_bytes, product.flops) == PRODUCT
 
 
-def test_a_convolution_has_work(kernels: dict[str, Kernel]) -> None:
+def test_a_convolution_has_work(kernels: dict[str, HloKernel]) -> None:
     convolved = kernels["convolved"]
-    assert (convolved.kind, convolved.bits) == (Kind.CONVOLUTION, 32)
+    assert (convolved.kind, convolved.bits) == (KernelKind.CONVOLUTION, 32)
     assert convolved.flops == 2 * (8 * 32 * 32 * 64) * (3 * 3 * 16)
     assert convolved.written_bytes == 4 * 8 * 32 * 32 * 64
 
 
-def test_a_copy_to_the_host_is_one(kernels: dict[str, Kernel]) -> None:
+def test_a_copy_to_the_host_is_one(kernels: dict[str, HloKernel]) -> None:
     away = kernels["away"]
-    assert (away.kind, away.read_bytes, away.written_bytes) == (Kind.HOST_COPY, STACK, STACK)
+    assert (away.kind, away.read_bytes, away.written_bytes) == (KernelKind.HOST_COPY, STACK, STACK)
 
 
 def test_loops_are_counted() -> None:

@@ -13,7 +13,7 @@ from hloom import targets
 from hloom.passes.framework.target import Target
 from hloom.targets import deviceless
 from hloom.xla.hlo import HloInstruction, Runs
-from hloom.xla.kernels import Kernel, Kind
+from hloom.xla.kernels import HloKernel, KernelKind
 from hloom.xla.step_time import (
     REACHED,
     NoStepTimeError,
@@ -25,7 +25,7 @@ from hloom.xla.step_time import (
 
 H200 = targets.load("h200")
 PEAK = Reached(
-    bandwidth={Kind.ELEMENTWISE: 1.0, Kind.REDUCTION: 0.5},
+    bandwidth={KernelKind.ELEMENTWISE: 1.0, KernelKind.REDUCTION: 0.5},
     products=1.0,
     convolutions=0.5,
     lanes=1.0,
@@ -33,9 +33,9 @@ PEAK = Reached(
     convolution_s=1e-6,
     iteration_s=2e-6,
 )
-NOTHING = Kernel(
+NOTHING = HloKernel(
     one=HloInstruction(),
-    kind=Kind.ELEMENTWISE,
+    kind=KernelKind.ELEMENTWISE,
     read_bytes=0,
     written_bytes=0,
     lane_ops=0,
@@ -49,11 +49,11 @@ NOTHING = Kernel(
     ("kernel", "wanted_s"),
     [
         ({"read_bytes": 4_800_000_000}, 1e-3),
-        ({"written_bytes": 4_800_000_000, "kind": Kind.REDUCTION}, 2e-3),
-        ({"written_bytes": 4_800_000_000, "kind": Kind.TRANSPOSE}, 1e-3),
-        ({"flops": int(H200.speed.matrix_rate(16)), "bits": 16, "kind": Kind.PRODUCT}, 1.0),
+        ({"written_bytes": 4_800_000_000, "kind": KernelKind.REDUCTION}, 2e-3),
+        ({"written_bytes": 4_800_000_000, "kind": KernelKind.TRANSPOSE}, 1e-3),
+        ({"flops": int(H200.speed.matrix_rate(16)), "bits": 16, "kind": KernelKind.PRODUCT}, 1.0),
         (
-            {"flops": int(H200.speed.matrix_rate(32)), "bits": 32, "kind": Kind.CONVOLUTION},
+            {"flops": int(H200.speed.matrix_rate(32)), "bits": 32, "kind": KernelKind.CONVOLUTION},
             2.0 + 1e-6,
         ),
         ({"lane_ops": int(H200.speed.vector_flops_per_s / 2)}, 1.0),
