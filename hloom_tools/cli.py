@@ -32,13 +32,14 @@ see also:
   HLOOM_DUMP_TO=DIR        writes the IR before and after each pass of every compile
   HLOOM_DUMP_STEPS=3,7     … of the steps 3 and 7 instead: `with hloom.step(n):` names them;
                            also HLOOM_DUMP_PASSES, HLOOM_DUMP_MODULES, HLOOM_DUMP_ARRAYS=1
-  hloom report DIR         shows what was written; `hloom replay` and `hloom bisect` run it again
+  hloom show DIR           shows what was written; `hloom replay` and `hloom bisect` run it again
   HLOOM_LOG=off            no line for each program; `summary`: a table at the end as well
   JAX_HLOOM_MODULES=PAT    the flag's passes run on modules with such names alone: 'jit_train*'
   HLOOM_STRICT=1           a pass that fails stops the program, rather than warn and step aside"""
 
 _COMMANDS = {
     "passes": ("hloom_tools.passes_doc", "list the passes, or tell all about one"),
+    "show": ("hloom_tools.show", "print what can be told of a dump, in sections"),
     "budgets": (
         "hloom_tools.budgets.command",
         "show what budgets of memory a program can have, and the time that each adds",

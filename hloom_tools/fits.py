@@ -7,7 +7,6 @@ import argparse
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any
 
 from hloom import targets
 from hloom._jax.devices import NoDeviceError, local_devices
-from hloom.passes.framework.errors import PassError, did_you_mean, reason_of
-from hloom.show.terminal import PlainConsole, complain
+from hloom.passes.framework.errors import did_you_mean, reason_of
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_json, write_told
+from hloom_tools.output import Part, add_outputs, run_part
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -62,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="larger sizes are not looked for (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+    add_outputs(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     from hloom.targets import deviceless
 
     deviceless.prepare()
-    console = PlainConsole(soft_wrap=True)
+    return run_part("hloom fits", _part, arguments)
+
+
+def _part(arguments: argparse.Namespace) -> Part:
     named = None
     if arguments.target is not None:
         named = [name.strip() for each in arguments.target for name in each.split(",") if name]
@@ -78,29 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = targets_named(named)
         program = load_program(arguments.program)
         local_devices()  # a backend that cannot start is no fault of the program
-        found = fits_of(
-            program,
-            chosen,
-            multiple=arguments.multiple,
-            most=arguments.most,
-        )
-        if arguments.json == STANDARD_OUTPUT:
-            write_json(arguments.json, found.to_json())
-            return 0
-        console.say(found.title)
-        console.show(found.table())
-        for sentence in found.sentences():
-            console.say(sentence)
-        if arguments.json is not None:
-            data = json.dumps(found.to_json(), indent=2).encode() + b"\n"
-            console.say(write_told(arguments.json, data))
+        found = fits_of(program, chosen, multiple=arguments.multiple, most=arguments.most)
     except targets.TargetError as error:
-        return complain("hloom fits", f"--target: {error}")
+        raise SizesError(f"--target: {error}") from error
     except NoDeviceError as error:
-        return complain("hloom fits", f"{error}. JAX_PLATFORMS=cpu is enough to trace a program.")
-    except (OutputError, PassError, SizesError, TypeError) as error:
-        return complain("hloom fits", error)
-    return 0
+        raise SizesError(f"{error}. JAX_PLATFORMS=cpu is enough to trace a program.") from error
+    except TypeError as error:
+        raise SizesError(str(error)) from error
+    return Part(found.document, found.to_json())
 
 
 def load_program(named: str) -> Program:

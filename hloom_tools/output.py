@@ -1,30 +1,108 @@
-"""Writes a command's output files."""
+"""What a command gives: a document, its JSON, and files."""
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hloom.files import FileError, write_whole
+from hloom.passes.framework.errors import PassError
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole, complain
+from hloom_tools.document.content import Document
+from hloom_tools.document.terminal import show
 
 STANDARD_OUTPUT = Path("-")
 """The file name for standard output, where the file's content is then all that a command prints."""
 
 JSON_HELP = "write every number here; - for standard output, with nothing else on it"
 
+MISTAKES = (OSError, ValueError, PassError, PictureError)
+"""What a part raises for a mistake, told in a line."""
+
 
 class OutputError(ValueError):
     """A file cannot be written; the text says which, why, and the remedy."""
 
 
-def write_told(file: Path, data: bytes) -> str:
-    """Writes a file atomically and returns the line that reports it. Raises OutputError."""
+@dataclass(frozen=True)
+class Part:
+    """What a command finds.
+
+    Attributes:
+      document: what it shows.
+      told: the same as values that `json.dumps` takes.
+      status: the exit status.
+      files: further files to write, with their contents.
+    """
+
+    document: Document
+    told: Any
+    status: int = 0
+    files: tuple[tuple[Path, bytes], ...] = ()
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for a page and for JSON to a parser."""
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+
+
+def run_part(
+    command: str, part: Callable[[argparse.Namespace], Part], arguments: argparse.Namespace
+) -> int:
+    """Shows a part and writes its files; returns the exit status, 1 for a mistake, which is
+    reported on stderr."""
+    console = PlainConsole(soft_wrap=True)
+    try:
+        found = part(arguments)
+        if arguments.json == STANDARD_OUTPUT:
+            write_json(STANDARD_OUTPUT, found.told)
+            said = []
+        else:
+            show(found.document, console)
+            text = json.dumps(found.told, indent=2) + "\n"
+            said = [write_told(arguments.json, text.encode())] if arguments.json else []
+        if getattr(arguments, "html", None) is not None:
+            said.append(write_page(found.document, arguments.html))
+        said += [write_told(file, data) for file, data in found.files]
+        for line in said if arguments.json != STANDARD_OUTPUT else ():
+            console.say(line)
+    except MISTAKES as error:
+        return complain(command, error)
+    return found.status
+
+
+def write_page(document: Document, file: Path, remedy: str = "") -> str:
+    """Writes a document as a page and returns the line that reports it. Raises OutputError, and
+    PictureError without matplotlib."""
+    try:
+        from hloom_tools.document.page import page
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        raise OutputError(
+            f"the page needs {error.name}, which is not installed: pip install 'hloom[report]'"
+            f"{'; --text does without' if remedy else ''}"
+        ) from error
+    return write_told(file, page(document, folder=file.parent).encode(), remedy)
+
+
+def write_told(file: Path, data: bytes, remedy: str = "") -> str:
+    """Writes a file atomically and returns the line that reports it; `remedy` is the option that
+    names it. Raises OutputError."""
     try:
         write_whole(file, data)
     except FileError as error:
-        raise OutputError(f"{error}. Remove it, or name another file.") from error
+        by = f" with {remedy}" if remedy else ""
+        raise OutputError(f"{error}. Remove it, or name another file{by}.") from error
     except OSError as error:
-        raise OutputError(f"{file} cannot be written: {error.strerror or error}.") from error
+        other = f" {remedy} names another file." if remedy else ""
+        raise OutputError(f"{file} cannot be written: {error.strerror or error}.{other}") from error
     return f"wrote {file}"
 
 

@@ -4,20 +4,16 @@ picture and JSON."""
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.planner.record import RematRecord
-from hloom.show.pictures import PictureError
-from hloom.show.terminal import PlainConsole, complain
 from hloom_tools.budgets import dumped
 from hloom_tools.estimates.boundaries import Boundaries, boundaries_of, is_split
 from hloom_tools.estimates.estimating import frontier_of, parse_budgets
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, OutputError, write_json, write_told
-from hloom_tools.program import ProgramError, add_program, program_of
+from hloom_tools.output import Part, add_outputs, run_part
+from hloom_tools.program import add_program, program_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
         "with XLA's figures these correct the model. The exit status is 1 where a --budget is not "
         "predicted to hold. Of a step that hloom.split takes apart it "
-        "shows the bytes between its programs against added work."
+        "shows the bytes between its programs against added work. `hloom show DIR|FILE budgets` is "
+        "the same."
     )
     add_program(parser)
+    add_options(parser)
+    add_outputs(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the budgets alone."""
     parser.add_argument(
         "--budget",
         action="append",
@@ -40,21 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture here")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom budgets` and returns its exit status: 1 where a requested budget cannot be met,
     or for a mistake, reported on stderr."""
-    try:
-        found = _frontier(arguments)
-        if arguments.json != STANDARD_OUTPUT:
-            found.show(PlainConsole(soft_wrap=True))
-        _write(found, arguments)
-    except (OutputError, ProgramError, PictureError, SpecError, PassError) as error:
-        return complain("hloom budgets", error)
-    is_missed = isinstance(found, Frontier) and any(_is_missed(point) for point in found.points)
-    return int(bool(arguments.budget) and is_missed)
+    return run_part("hloom budgets", part, arguments)
+
+
+def part(arguments: argparse.Namespace) -> Part:
+    """Returns the budgets of the program that the arguments name."""
+    found = _frontier(arguments)
+    is_missed = isinstance(found, Frontier) and any(map(_is_missed, found.points))
+    files = []
+    if arguments.png is not None:
+        files.append((arguments.png, found.png()))
+    if arguments.svg is not None:
+        files.append((arguments.svg, found.svg().encode()))
+    status = int(bool(arguments.budget) and is_missed)
+    return Part(found.document, found.to_json(), status, tuple(files))
 
 
 def _is_missed(point: BudgetPoint) -> bool:
@@ -71,19 +78,3 @@ def _frontier(arguments: argparse.Namespace) -> Frontier | Boundaries:
     if program.dump is not None and arguments.target is None:
         attempts = tuple(each.attempt for each in dumped.compiled_plans(program.dump))
     return frontier_of(program.module, program.target, budgets, attempts)
-
-
-def _write(found: Frontier | Boundaries, arguments: argparse.Namespace) -> None:
-    written = []
-    if arguments.json is not None:
-        if arguments.json == STANDARD_OUTPUT:
-            write_json(arguments.json, found.to_json())
-        else:
-            text = json.dumps(found.to_json(), indent=2)
-            written.append((arguments.json, text.encode() + b"\n"))
-    if arguments.png is not None:
-        written.append((arguments.png, found.png()))
-    if arguments.svg is not None:
-        written.append((arguments.svg, found.svg().encode()))
-    for file, data in written:
-        PlainConsole(soft_wrap=True).say(write_told(file, data))

@@ -5,35 +5,42 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jax.extend.mlir import ir
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from hloom import plugin, targets
 from hloom._jax.execution import compile_module
 from hloom._jax.modules import make_context
 from hloom._jax.options import OPTION
+from hloom.dumps.read.dump import DumpError
 from hloom.files import FileError, as_text, read_given
 from hloom.passes.capture import Capture
-from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.tables import Statement
+from hloom.passes.framework.tables import Kind, Statement
 from hloom.passes.ir.mesh import partition_count
-from hloom.passes.ir.names import SourceLine
 from hloom.record import CompileRecord, records
-from hloom.show.terminal import PlainConsole, complain
 from hloom.targets import deviceless
-from hloom.xla.coverage import Coverage, LeftOut
+from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
-from hloom_tools.report.text import table
+from hloom_tools.document.content import Document, Note, Section, TableView, table_of
+from hloom_tools.output import Part, add_outputs, run_part
+from hloom_tools.replay.options import chosen_module
+from hloom_tools.report.sections import left_out_tables
 
 _SUFFIX = ".thunk_sequence.txt"
 _BYTECODE_MAGIC = b"ML\xefR"
+_DEFAULT_TARGET = "h100_sxm"
+_COVERAGES = (
+    ("compile", Kind.CODE),
+    ("captured", Kind.COUNT),
+    ("thunks", Kind.COUNT),
+    ("share", Kind.SHARE),
+    ("graphs", Kind.COUNT),
+)
 
 
 class CaptureError(ValueError):
@@ -45,18 +52,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows how many of a program's kernels, copies and other thunks XLA puts into "
         "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
-        "compiled for the target twice, without hloom and with it; no GPU is needed."
+        "compiled for the target twice, without hloom and with it; no GPU is needed. `hloom show "
+        "DIR|FILE capture` is the same."
     )
     parser.add_argument(
-        "file",
-        metavar="FILE",
+        "program",
+        metavar="DIR|FILE",
         type=Path,
-        help="a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to with "
-        "--xla_dump_to",
+        help="a dump, a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to "
+        "with --xla_dump_to",
     )
     parser.add_argument(
-        "--target", default="h100_sxm", metavar="NAME", help="the GPU to compile for (h100_sxm)"
+        "--target", metavar="NAME", help=f"the GPU to compile for (default: {_DEFAULT_TARGET})"
     )
+    add_options(parser)
+    add_outputs(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the capture alone."""
     parser.add_argument(
         "-p",
         "--passes",
@@ -68,41 +82,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom capture` and returns its exit status."""
-    try:
-        shown = report(arguments.file, target=arguments.target, passes=arguments.passes)
-    except CaptureError as error:
-        return complain("hloom capture", error)
-    PlainConsole().print(shown)
-    return 0
+    return run_part("hloom capture", part, arguments)
 
 
-def report(path: Path, *, target: str, passes: str) -> RenderableType:
-    """Returns the tables for a terminal.
+def part(arguments: argparse.Namespace) -> Part:
+    """Returns what of a program runs in CUDA graphs.
 
-    Args:
-      path: a StableHLO module, which is compiled twice, without hloom and with it; or a folder that
-        XLA wrote to with xla_dump_to, or one of its thunk sequences there.
-      target: the target to compile for, a name of `hloom.targets`.
-      passes: the spec to compile with.
-
-    Raises CaptureError.
+    A StableHLO module, or that of a dump, is compiled twice, without hloom and with it. A folder
+    that XLA wrote to with xla_dump_to, or one of its thunk sequences, is read. Raises CaptureError,
+    SpecError and TargetError.
     """
-    if path.is_dir() or path.name.endswith(_SUFFIX):
-        return _report_dump(path)
+    path: Path = arguments.program
+    if path.name.endswith(_SUFFIX) or (path.is_dir() and find_sequences(path)):
+        sections = _sections_of_xla(path)
+    else:
+        if path.is_dir():
+            path = _input_of(path)
+        Pipeline.parse(arguments.passes, source="--passes")
+        try:
+            target = arguments.target or _DEFAULT_TARGET
+            sections = _sections_of_module(path, target, arguments.passes)
+        except deviceless.MissingCompilerError as error:
+            raise CaptureError(str(error)) from error
+    document = Document("In CUDA graphs", sections)
+    return Part(document, document.to_json())
+
+
+def _input_of(folder: Path) -> Path:
+    """Returns the module in a dump. Raises CaptureError where the folder holds none."""
     try:
-        Pipeline.parse(passes, source="--passes")
-        return _report_module(path, target, passes)
-    except (SpecError, targets.TargetError, deviceless.MissingCompilerError) as error:
-        raise CaptureError(str(error)) from error
-
-
-def _report_dump(path: Path) -> RenderableType:
-    files = find_sequences(path) if path.is_dir() else [path]
-    if not files:
+        found = chosen_module(folder).input_file
+    except DumpError as error:
         raise CaptureError(
-            f"{path}: no *.thunk_sequence.txt in it. XLA writes one for each GPU program with "
-            "XLA_FLAGS=--xla_dump_to=DIR"
-        )
+            f"{folder}: no *.thunk_sequence.txt in it. XLA writes one for each GPU program with "
+            f"XLA_FLAGS=--xla_dump_to=DIR. Nor is it a dump of hloom with one module: {error}"
+        ) from error
+    if found is None:
+        raise CaptureError(f"{folder} has no 00-input.mlir, the module as it was: dump it again.")
+    return found
+
+
+def _sections_of_xla(path: Path) -> tuple[Section, ...]:
+    files = find_sequences(path) if path.is_dir() else [path]
     try:
         found = {file.name.removesuffix(_SUFFIX): read_sequence(file) for file in files}
     except FileError as error:
@@ -111,14 +132,12 @@ def _report_dump(path: Path) -> RenderableType:
         raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise CaptureError(f"{path}: {error}") from error
-    parts: list[RenderableType] = [_coverages(found)]
-    for name, each in found.items():
-        if each.left_out:
-            parts += [Text(f"\n{name}"), _left_out(each.left_out)]
-    return Group(*parts)
+    left_out = (Section(name, tables=_left_out(each)) for name, each in found.items())
+    sections = (each for each in left_out if each.tables)
+    return (Section("", tables=(_coverages(found),)), *sections)
 
 
-def _report_module(path: Path, target: str, passes: str) -> RenderableType:
+def _sections_of_module(path: Path, target: str, passes: str) -> tuple[Section, ...]:
     if (platform := targets.described_platform(target)) != "cuda":
         raise CaptureError(f"{target} is no GPU that runs CUDA graphs, but of platform {platform}.")
     deviceless.prepare()
@@ -135,15 +154,16 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
         before = _compile_without(module, devices)
         record = _compile_with(module, devices, passes)
     after = None if record.captured is None else record.captured.coverage
-    parts: list[RenderableType] = [_coverages({"XLA alone": before, passes: after}), Text()]
     plans = [run.plan for run in record.runs if run.name == Capture.name and not run.empty]
-    parts += [_foreseen(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
-    if record.captured is not None:
-        parts += [Text(f"Note: {note}.") for note in record.captured.notes]
+    notes = [_foreseen(plan) for plan in plans] or [f"{passes} has nothing to capture."]
+    notes += [f"Note: {note}." for note in (record.captured.notes if record.captured else ())]
     shown = after or before
-    if shown is not None:
-        parts += [Text(), _left_out(shown.left_out)]
-    return Group(*parts)
+    if shown is not None and not shown.left_out:
+        notes.append("Everything is captured.")
+    table = _coverages({"XLA alone": before, passes: after})
+    left_out = () if shown is None else _left_out(shown)
+    first = Section("", tables=(table,), notes=tuple(map(Note, notes)))
+    return (first, Section("", tables=left_out))
 
 
 def _module_text(path: Path) -> str:
@@ -174,42 +194,22 @@ def _compile_with(module: ir.Module, devices: list[object], passes: str) -> Comp
     return record
 
 
-def _coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
+def _coverages(rows: Mapping[str, Coverage | None]) -> TableView:
     """Returns a table with the captured share of each compile; None stands for an unknown one."""
-    return table(
-        ("compile", "captured>", "thunks>", "share>", "graphs>"),
-        (
-            (name, "not known", "", "", "")
-            if found is None
-            else (
-                name,
-                str(found.captured),
-                str(found.thunks),
-                f"{found.share:.1%}",
-                str(found.graphs),
-            )
-            for name, found in rows.items()
-        ),
-    )
+    cells = [
+        (name, "not known", None, None, None)
+        if found is None
+        else (name, found.captured, found.thunks, f"{found.share:.1%}", found.graphs)
+        for name, found in rows.items()
+    ]
+    return table_of("", _COVERAGES, cells, most=0)
 
 
-def _left_out(found: Iterable[LeftOut]) -> RenderableType:
-    """Returns a table of the operations that are left out: the number of thunks, the place, and the
-    reason."""
-    counts = Counter(
-        (_name(each), SourceLine(each.line, each.library).short, each.reason) for each in found
-    )
-    if not counts:
-        return Text("Everything is captured.")
-    columns = ("thunks>", "operation", "line", "why not captured")
-    return table(columns, ((str(count), *row) for row, count in counts.items()))
+def _left_out(coverage: Coverage) -> tuple[TableView, ...]:
+    """Returns the tables of what is left out, with all of their rows."""
+    return tuple(replace(table, most=0) for table in left_out_tables(coverage))
 
 
-def _foreseen(plan: Mapping[str, Any]) -> RenderableType:
+def _foreseen(plan: Mapping[str, Any]) -> str:
     """What the pass foresaw, from its plan's `to_json`."""
-    return Text(f"Foreseen: {', '.join(map(str, Statement.of(plan).facts))}")
-
-
-def _name(each: LeftOut) -> str:
-    kind = each.kind.removeprefix("k")
-    return f"{kind} {each.operation or each.instruction}".rstrip()
+    return f"Foreseen: {', '.join(map(str, Statement.of(plan).facts))}"

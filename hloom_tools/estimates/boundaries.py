@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from rich.table import Table
 
 from hloom.compiling.origin import module_name
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Budget, Bytes
 from hloom.passes.framework.pipeline import Pipeline, gc_paused
-from hloom.passes.framework.tables import facts_of
+from hloom.passes.framework.tables import Kind, facts_of
 from hloom.passes.framework.target import Target
-from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.show.terminal import PlainConsole
 from hloom_steps.split import BEFORE, Split
 from hloom_steps.split.boundary import COTANGENT, SplitError
 from hloom_steps.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
+from hloom_tools.document.content import Document, Note, Section, table_of
+from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.drawing import Mark, Scene
 
 _SHARES = (0.75, 0.5, 0.25, 0.125)
 """The shares of the residuals without a bound, by default; the least bound is added at the end."""
 
-_COLUMNS = (("residuals", True), ("added time", True), ("products again", True), ("spec", False))
+_COLUMNS = (
+    ("residuals", Kind.BYTES),
+    ("added time", Kind.SECONDS),
+    ("products again", Kind.SHARE),
+    ("spec", Kind.CODE),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class BoundaryPoint:
     added_share: float
 
 
-@dataclass(frozen=True)
-class Boundaries:
+@dataclass(frozen=True, repr=False)
+class Boundaries(Shown):
     """Boundaries of a step that is split, the most bytes first.
 
     Attributes:
@@ -67,32 +71,21 @@ class Boundaries:
         """Returns the title."""
         return f"{self.module} on {self.target}, split: residuals against added work, predicted"
 
-    def to_json(self) -> dict[str, object]:
-        """Everything, as values that `json.dumps` takes."""
-        return asdict(self)
-
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yields the points as texts."""
-        for point in self.points:
-            share = f"{point.added_share:.1%}".replace("%", " %") if point.added_share else ""
-            time = f"{1e3 * point.added_seconds:.3g} ms" if point.added_seconds else ""
-            yield size(point.residual_bytes), time, share, point.spec
-
-    def table(self) -> Table:
-        """Returns the points as a table of rich."""
-        table = Table(box=None, pad_edge=False)
-        for name, is_number in _COLUMNS:
-            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-        for row in self.rows():
-            table.add_row(*row)
-        return table
-
-    def show(self, console: PlainConsole) -> None:
-        """Prints the table."""
-        console.say(self.title)
-        console.show(self.table())
-        if self.note:
-            console.say(self.note)
+    @property
+    def document(self) -> Document:
+        """Returns the points as a document."""
+        rows = [
+            (
+                point.residual_bytes,
+                point.added_seconds or None,
+                f"{point.added_share:.1%}".replace("%", " %") if point.added_share else None,
+                point.spec,
+            )
+            for point in self.points
+        ]
+        notes = tuple(map(Note, filter(None, [self.note])))
+        table = table_of("", _COLUMNS, rows, most=0)
+        return Document(self.title, (Section("", tables=(table,), notes=notes),))
 
     def svg(self) -> str:
         """Returns the picture as SVG. Raises PictureError without matplotlib."""

@@ -1,36 +1,31 @@
-"""The frontier of a program as a table, as a picture, as JSON."""
+"""The frontier of a program as a document, as a picture, as JSON."""
 
 from __future__ import annotations
 
 import base64
-import io
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 
-from rich.table import Table
-
-from hloom.passes.framework.tables import Described
+from hloom.passes.framework.tables import Described, Kind
 from hloom.passes.framework.text import size
 from hloom.show.pictures import PictureError
-from hloom.show.terminal import Breakable, PlainConsole
 from hloom.show.visible import visible
+from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 
 _COLUMNS = (
-    ("step", True),
-    ("temporaries", True),
-    ("added time", True),
-    ("of step", True),
-    ("added work", True),
-    ("", False),
-    ("spec", False),
+    ("step", Kind.BYTES),
+    ("temporaries", Kind.BYTES),
+    ("added time", Kind.SECONDS),
+    ("of step", Kind.CHANGE),
+    ("added work", Kind.FLOPS),
+    ("", Kind.TEXT),
+    ("spec", Kind.CODE),
 )
-"""The columns of a table, and which of them are figures."""
-
-_MOVES = ("moves", False)
-"""The column of the moves beside recomputation, where any point has some."""
+_PEAK_COLUMNS = (("takes", Kind.BYTES), ("of all", Kind.SHARE), ("value", Kind.VALUE))
 
 _OPTIONS = re.compile(r"\{[^}]*\}")
 
@@ -62,8 +57,8 @@ class BudgetPoint:
     moves: str = ""
 
 
-@dataclass(frozen=True)
-class Frontier:
+@dataclass(frozen=True, repr=False)
+class Frontier(Shown):
     """A program's memory against added time, predicted; most memory first.
 
     Attributes:
@@ -95,75 +90,37 @@ class Frontier:
         """Returns the points below which each byte costs more time."""
         return tuple(point for point in self.points if point.knee)
 
-    def to_json(self) -> dict[str, object]:
-        """Everything, as values that `json.dumps` takes."""
-        return asdict(self)
-
     @property
-    def columns(self) -> tuple[tuple[str, bool], ...]:
-        """Returns the columns of the table, and which of them are figures."""
-        return (*_COLUMNS[:-1], _MOVES, _COLUMNS[-1]) if self._has_moves else _COLUMNS
+    def document(self) -> Document:
+        """Returns the points with the remarks, and the largest values at the peak."""
+        table = table_of("", _COLUMNS, map(self._cells, self.points), most=0)
+        parts = [Section("", tables=(table,), notes=tuple(map(Note, self._remarks())))]
+        if self.peak:
+            rows = [(one.bytes * one.times, self._share(one), one) for one in self.peak]
+            peak = table_of("", _PEAK_COLUMNS, rows)
+            head = "What the step as it is has in temporary memory when it takes most"
+            parts.append(Section(head, tables=(peak,)))
+        return Document(self.title, tuple(parts))
 
-    @property
-    def _has_moves(self) -> bool:
-        return any(point.moves for point in self.points)
+    def _cells(self, point: BudgetPoint) -> tuple[Value, ...]:
+        added: tuple[Value, ...] = (None, None, None)
+        if point.spec != "off":
+            added = (point.added_seconds, point.added_share, point.added_flops)
+        mark = "◆" if point.knee else "" if point.holds else "✗"
+        moves = _OPTIONS.sub("", point.moves).replace(",", ", ")
+        spec = (point.spec, f"with {moves}") if moves else point.spec
+        return point.step_bytes, point.temp_bytes, *added, mark, spec
 
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yields the points as texts, in the order of `columns`."""
-        for point in self.points:
-            added = ("", "", "")
-            if point.spec != "off":
-                added = (
-                    f"{1e3 * point.added_seconds:.3g} ms",
-                    f"{point.added_share:+.1%}".replace("%", " %"),
-                    _flops(point.added_flops),
-                )
-            mark = "◆" if point.knee else "" if point.holds else "✗"
-            sizes = (size(point.step_bytes), size(point.temp_bytes))
-            moves = (_OPTIONS.sub("", point.moves),) if self._has_moves else ()
-            yield *sizes, *added, mark, *moves, point.spec
-
-    def table(self) -> Table:
-        """Returns the points as a table of rich; moves are below the spec, so that 80 columns are
-        enough."""
-        table = Table(box=None, pad_edge=False)
-        specs = max((len(point.spec) for point in self.points), default=0)
-        for name, is_number in _COLUMNS:
-            table.add_column(
-                name,
-                justify="right" if is_number else "left",
-                no_wrap=name != "spec",
-                min_width=specs if name == "spec" else None,
-                overflow="fold",
-            )
-        for row in self.rows():
-            moves, spec = row[-2] if self._has_moves else "", row[-1]
-            below = f"\nwith {moves.replace(',', ', ')}" if moves else ""
-            table.add_row(*row[: len(_COLUMNS) - 1], f"{spec}{below}")
-        return table
-
-    def peak_table(self) -> Table | None:
-        """Returns the largest values at the peak as a table of rich; None where none are known."""
-        if not self.peak:
-            return None
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(overflow="fold")
+    def _share(self, value: Described) -> float | None:
         temp_bytes = self.points[0].temp_bytes if self.points else 0
-        for value in self.peak:
-            all_bytes = value.bytes * value.times
-            share = f"{all_bytes / temp_bytes:.0%}".replace("%", " %") if temp_bytes else ""
-            table.add_row(size(all_bytes), share, Breakable(value.told))
-        return table
+        return value.bytes * value.times / temp_bytes if temp_bytes else None
 
     @property
     def title(self) -> str:
         """Returns the title."""
         return f"{self.module} on {self.target}: memory of a step against added time, predicted"
 
-    def sentences(self) -> Iterator[str]:
-        """Yields the remarks below the table."""
+    def _remarks(self) -> Iterator[str]:
         if self.note:
             yield self.note
         missed = [point for point in self.points if not point.holds]
@@ -181,24 +138,6 @@ class Frontier:
         if self.knees:
             yield "◆ A knee: below this, each byte costs more time than above it."
 
-    def show(self, console: PlainConsole) -> None:
-        """Prints the table with the remarks, and the largest values at the peak."""
-        console.say(self.title)
-        console.show(self.table())
-        for sentence in self.sentences():
-            console.say(sentence)
-        if (table := self.peak_table()) is not None:
-            console.say("What the step as it is has in temporary memory when it takes most:")
-            console.show(table)
-
-    def __str__(self) -> str:
-        with io.StringIO() as file:
-            console = PlainConsole(file=file, width=120, color_system=None)
-            self.show(console)
-            return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-    __repr__ = __str__
-
     def svg(self) -> str:
         """Returns the picture as SVG. Raises PictureError without matplotlib."""
         return self._scene().picture("svg").decode()
@@ -207,28 +146,14 @@ class Frontier:
         """Returns the picture as PNG. Raises PictureError without matplotlib."""
         return self._scene().picture("png")
 
-    def _repr_html_(self) -> str:
-        """Returns HTML for a notebook: the picture, where matplotlib is installed, and the
-        table."""
+    def picture(self) -> str:
+        """Returns the picture for a notebook; empty without matplotlib."""
         try:
-            picture = base64.b64encode(self.svg().encode()).decode()
+            source = f"data:image/svg+xml;base64,{base64.b64encode(self.svg().encode()).decode()}"
         except PictureError:
-            picture = ""
-        title = escape(visible(self.title))
-        source = f"data:image/svg+xml;base64,{picture}"
+            return ""
         looks = 'style="max-width:100%;height:auto"'
-        image = f'<img {looks} alt="{title}" src="{source}">' if picture else f"<p>{title}</p>"
-        head = "".join(f"<th>{name}</th>" for name, _ in self.columns)
-        cell = '<td style="white-space:nowrap">'
-        rows = (
-            "".join(f"{cell}{escape(visible(each))}</td>" for each in row) for row in self.rows()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        notes = "".join(f"<p>{escape(visible(each))}</p>" for each in self.sentences())
-        return (
-            f'<div style="overflow-x:auto">{image}<table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table>{notes}</div>"
-        )
+        return f'<img {looks} alt="{escape(visible(self.title))}" src="{source}">'
 
     def _scene(self) -> Scene:
         return Scene(
@@ -248,11 +173,3 @@ class Frontier:
             else (Level(self.device_bytes, f"usable memory of {self.target}"),),
             step_seconds=self.step_seconds,
         )
-
-
-def _flops(count: float) -> str:
-    """Formats a number of floating-point operations, e.g. "8.1 GFLOP"."""
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}FLOP"
-    return f"{count:.0f} FLOP"

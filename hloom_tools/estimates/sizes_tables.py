@@ -1,55 +1,21 @@
-"""Sizes that fit devices, as tables and as JSON."""
+"""Sizes that fit devices, as documents and as JSON."""
 
 from __future__ import annotations
 
-import io
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from rich.table import Table
-
+from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import size
-from hloom.show.terminal import PlainConsole
+from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.sizes import LargestSize, SizedStep
 
-_YES, _NO = "yes", "no"
-
-
-class _Shown(ABC):
-    """Rows that print themselves."""
-
-    note: str
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """Returns the title."""
-
-    @abstractmethod
-    def table(self) -> Table:
-        """Returns the rows as a table of rich."""
-
-    def __str__(self) -> str:
-        with io.StringIO() as file:
-            console = PlainConsole(file=file, width=100, color_system=None)
-            console.print(self.title, soft_wrap=True)
-            console.print(self.table())
-            for sentence in self.sentences():
-                console.print(sentence, soft_wrap=True)
-            return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-    __repr__ = __str__
-
-    def sentences(self) -> Iterator[str]:
-        """Yields the remarks below the table."""
-        if self.note:
-            yield self.note
+_FITS = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True, repr=False)
-class SizesTable(_Shown):
+class SizesTable(Shown):
     """A program in some sizes, on one target.
 
     Attributes:
@@ -61,35 +27,40 @@ class SizesTable(_Shown):
     note: str = ""
 
     @property
-    def title(self) -> str:
-        """Returns the title."""
-        if not self.rows:
-            return "no sizes"
-        first = self.rows[0]
-        return f"{first.target}, {size(first.limit_bytes)} for a step: sizes that fit, predicted"
-
-    def table(self) -> Table:
-        """Returns the rows as a table of rich."""
-        table = _table("size", "as it is", "fits", "with fit", "fits", "added time", "least")
-        for row in self.rows:
-            table.add_row(
+    def document(self) -> Document:
+        """Returns the sizes as a document."""
+        columns = (
+            ("size", Kind.COUNT),
+            ("as it is", Kind.BYTES),
+            ("fits", Kind.COUNT),
+            ("with fit", Kind.BYTES),
+            ("fits", Kind.COUNT),
+            ("added time", Kind.CHANGE),
+            ("least", Kind.BYTES),
+        )
+        title = "no sizes"
+        for row in self.rows[:1]:
+            title = f"{row.target}, {size(row.limit_bytes)} for a step: sizes that fit, predicted"
+        rows = [
+            (
                 str(row.size),
-                size(row.step_bytes),
-                _YES if row.fits else _NO,
-                "" if row.fit_bytes is None else size(row.fit_bytes),
-                _YES if row.fits_with_fit else _NO,
+                row.step_bytes,
+                _FITS[row.fits],
+                row.fit_bytes,
+                _FITS[row.fits_with_fit],
                 _added(row),
-                size(row.least_bytes),
+                row.least_bytes,
             )
-        return table
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as values that `json.dumps` takes."""
-        return asdict(self)
+            for row in self.rows
+        ]
+        notes = tuple(map(Note, filter(None, [self.note])))
+        return Document(
+            title, (Section("", tables=(table_of("", columns, rows, most=0),), notes=notes),)
+        )
 
 
 @dataclass(frozen=True, repr=False)
-class Fits(_Shown):
+class Fits(Shown):
     """The largest sizes of a program that fit each of some targets.
 
     Attributes:
@@ -101,52 +72,42 @@ class Fits(_Shown):
     note: str = ""
 
     @property
-    def title(self) -> str:
-        """Returns the title."""
-        return "the largest size that fits a device, predicted; nothing is compiled"
+    def document(self) -> Document:
+        """Returns the targets as a document."""
+        columns = (
+            ("target", Kind.CODE),
+            ("for a step", Kind.BYTES),
+            ("as it is", Kind.COUNT),
+            ("takes", Kind.BYTES),
+            ("with fit", Kind.COUNT),
+            ("takes", Kind.BYTES),
+            ("added time", Kind.CHANGE),
+        )
+        table = table_of("", columns, map(_cells, self.rows), most=0)
+        section = Section("", tables=(table,), notes=tuple(map(Note, self._notes())))
+        title = "the largest size that fits a device, predicted; nothing is compiled"
+        return Document(title, (section,))
 
-    def table(self) -> Table:
-        """Returns the rows as a table of rich."""
-        table = _table("for a step", "as it is", "takes", "with fit", "takes", "added time")
-        for row in self.rows:
-            table.add_row(row.target, *cells(row))
-        return table
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as values that `json.dumps` takes."""
-        return asdict(self)
-
-    def sentences(self) -> Iterator[str]:
-        """Yields the remarks below the table."""
-        yield from super().sentences()
+    def _notes(self) -> Iterator[str]:
+        if self.note:
+            yield self.note
         bounded = [row.target for row in self.rows if row.is_bounded]
         if bounded:
             yield f"+ {', '.join(bounded)}: larger sizes were not looked for."
 
 
-def cells(row: LargestSize) -> tuple[str, ...]:
-    """Returns the cells after a target's name."""
-    as_it_is, with_fit = row.as_it_is, row.with_fit
+def _cells(row: LargestSize) -> tuple[Value, ...]:
+    one, two = row.as_it_is, row.with_fit
     return (
-        size(row.limit_bytes),
-        "none" if as_it_is is None else str(as_it_is.size),
-        "" if as_it_is is None else size(as_it_is.step_bytes),
-        "none" if with_fit is None else f"{with_fit.size}{'+' if row.is_bounded else ''}",
-        "" if with_fit is None or with_fit.fit_bytes is None else size(with_fit.fit_bytes),
-        "" if with_fit is None else _added(with_fit),
+        row.target,
+        row.limit_bytes,
+        "none" if one is None else str(one.size),
+        one and one.step_bytes,
+        "none" if two is None else f"{two.size}{'+' if row.is_bounded else ''}",
+        two and two.fit_bytes,
+        two and _added(two),
     )
 
 
-def _added(row: SizedStep) -> str:
-    if row.fit_bytes is None:
-        return ""
-    return f"{row.added_share:+.1%}".replace("%", " %")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    if columns[0] != "size":
-        table.add_column("target", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _added(row: SizedStep) -> float | None:
+    return None if row.fit_bytes is None else row.added_share

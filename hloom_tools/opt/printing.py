@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from jax.extend.mlir import ir
-from rich.console import Group
 
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import PipelineResult
@@ -57,13 +56,12 @@ class PlanPrinter:
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         if self.as_tables:
             # Tables for a report, which the JSON does not need.
-            from hloom_tools.report.sections import plan_section
-            from hloom_tools.report.sources import Sources
-            from hloom_tools.report.text import section
+            from hloom_tools.document.content import plan_section
+            from hloom_tools.document.terminal import section
 
             told = plan.summary()
-            found = plan_section(plan.to_json(), str(step), told, Sources({}), empty=plan.empty)
-            PlainConsole(file=self.stream).print(Group(*section(found)))
+            found = plan_section(plan.to_json(), str(step), told, empty=plan.empty)
+            PlainConsole(file=self.stream).print(section(found), soft_wrap=True)
             return
         shown = {
             "step": index,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -14,13 +13,16 @@ from hloom.passes.framework.text import pluralize
 from hloom.show import units
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
+from hloom_tools import output
+from hloom_tools.document.terminal import show
+from hloom_tools.output import OutputError, Part
+from hloom_tools.report.content import document_of
 from hloom_tools.report.folder import COMPARISON, PAGE
 from hloom_tools.report.gather import Report, gather
 from hloom_tools.report.plots import figures_of
+from hloom_tools.report.several.content import compare_document, index_document
 from hloom_tools.report.several.index import Index, index
 from hloom_tools.report.several.pair import compare
-from hloom_tools.report.several.text import compare_text, index_text
-from hloom_tools.report.text import text
 
 
 class ReportError(ValueError):
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what runs in CUDA graphs, times, and what is missing. Writes one HTML page, which needs "
         "nothing else, into the dump. Of a "
         "folder with several dumps it writes an index of them, and their reports; of two dumps "
-        "what differs."
+        "what differs. `hloom show DIR` prints it, with what else can be told of the dump."
     )
     parser.add_argument(
         "dumps",
@@ -69,9 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for line in _run(arguments.dumps, arguments.out, arguments.png, as_text=arguments.text):
             PlainConsole(soft_wrap=True).print(line)
-    except (DumpError, PictureError, ReportError) as error:
+    except (DumpError, OutputError, PictureError, ReportError) as error:
         return complain("hloom report", error)
     return 0
+
+
+def part(arguments: argparse.Namespace) -> Part:
+    """Returns the report of the dump that the arguments name, or the index of several."""
+    inside = dumps_in(arguments.program)
+    if len(inside) > 1:
+        document = index_document(index(arguments.program, inside))
+    else:
+        document = document_of(gather(opened(inside[0])))
+    return Part(document, document.to_json())
 
 
 def _run(
@@ -82,22 +94,29 @@ def _run(
     inside = dumps_in(dumps[0])
     if png is not None and (len(dumps) > 1 or len(inside) > 1):
         raise ReportError("--png draws the plots of one dump: name one step or module.")
+    pages: dict[Path, Path] = {}
+    others = 0
     if len(dumps) == 2:
         first, second = (gather(opened(each)) for each in dumps)
         both = compare(first, second, (dumps[0], dumps[1]))
-        if as_text:
-            PlainConsole().print(compare_text(both))
-        if out is not None or not as_text:
-            file = out or both.reports[1].path / COMPARISON
-            yield f"wrote {_write(file, 'compare_page', both)}"
+        document, file = compare_document(both), both.reports[1].path / COMPARISON
     elif len(inside) > 1:
         found = index(dumps[0], inside)
-        if as_text:
-            PlainConsole().print(index_text(found))
         if out is not None or not as_text:
-            yield from _write_index(found, out or dumps[0] / PAGE)
+            yield from _write_pages(found, pages)
+            others = len(found.rows) + found.left_out - len(pages)
+        document, file = index_document(found, pages), dumps[0] / PAGE
     else:
-        yield from _show(gather(opened(inside[0])), out, png, as_text=as_text)
+        report = gather(opened(inside[0]))
+        document, file = document_of(report), report.path / PAGE
+        if png is not None:
+            yield from _plots(report, png)
+    if as_text:
+        show(document, PlainConsole(soft_wrap=True))
+    if out is not None or (png is None and not as_text):
+        yield output.write_page(document, out or file, "--out")
+    if others > 0:
+        yield f"{pluralize(others, 'dump')} without a report: hloom report writes it for one"
 
 
 def opened(path: Path) -> Dump:
@@ -109,58 +128,26 @@ def opened(path: Path) -> Dump:
     return found
 
 
-def _show(
-    report: Report, out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
-) -> Iterator[str]:
-    if as_text:
-        PlainConsole().print(text(report))
-    if png is not None:
-        beside = report.path / "plots"
-        if png is True and beside.is_symlink():
-            raise ReportError(f"{beside} is a link, and nothing is written through it. Remove it.")
-        yield from (f"wrote {file}" for file in save_plots(report, beside if png is True else png))
-    if out is not None or (png is None and not as_text):
-        yield f"wrote {write_page(report, out or report.path / PAGE)}"
+def _plots(report: Report, png: Path | Literal[True]) -> Iterator[str]:
+    beside = report.path / "plots"
+    if png is True and beside.is_symlink():
+        raise ReportError(f"{beside} is a link, and nothing is written through it. Remove it.")
+    yield from (f"wrote {file}" for file in save_plots(report, beside if png is True else png))
 
 
-def _write_index(found: Index, file: Path) -> Iterator[str]:
-    """Writes an index, and the reports that it links to."""
-    pages: dict[Path, Path] = {}
+def _write_pages(found: Index, pages: dict[Path, Path]) -> Iterator[str]:
+    """Writes the reports that an index links to."""
     for path in found.to_write:
         try:
             pages[path] = write_page(gather(opened(path)), path / PAGE)
             yield f"wrote {pages[path]}"
         except DumpError as error:
             yield f"left out: {error}"
-    yield f"wrote {_write(file, 'index_page', found, pages)}"
-    if (others := len(found.rows) + found.left_out - len(pages)) > 0:
-        yield f"{pluralize(others, 'dump')} without a report: hloom report writes it for one"
 
 
 def write_page(report: Report, file: Path) -> Path:
-    """Writes the page of a report. Raises ReportError, and PictureError without matplotlib."""
-    return _write(file, "page", report)
-
-
-def _write(file: Path, kind: str, *content: object) -> Path:
-    """Writes the page that the function of this name renders."""
-    try:
-        page = import_module("hloom_tools.report.page")
-    except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "markupsafe"):
-            raise
-        raise ReportError(
-            f"the page needs {error.name}, which is not installed: pip install 'hloom[report]'; "
-            "--text does without"
-        ) from error
-    html: str = getattr(page, kind)(*content, folder=file.parent)
-    try:
-        files.write_whole(file, html.encode())
-    except files.FileError as error:
-        raise ReportError(f"{error}. Remove it, or name another file with --out.") from error
-    except OSError as error:
-        why = error.strerror or error
-        raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
+    """Writes the page of a report. Raises OutputError, and PictureError without matplotlib."""
+    output.write_page(document_of(report), file, "--out")
     return file
 
 

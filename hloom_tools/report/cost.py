@@ -14,8 +14,8 @@ from hloom.passes.fit import Fit
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.show import units
 from hloom_tools.budgets.dumped import record_of, target_of
+from hloom_tools.document.sources import entries
 from hloom_tools.report.memory import prepared_module
-from hloom_tools.report.sources import entries
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hloom.dumps.read.dump import Missing, ModuleDump
 from hloom.passes.framework.structure import Amount, Whole, read
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom_tools.report.sources import Json, entries
+from hloom_tools.document.sources import Json, entries
 
 PAGE = "report.html"
 """The file name of a report in the dump's folder, and of an index in a folder of several."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from functools import partial
 
 from hloom.dumps.read.dump import ModuleDump
@@ -14,26 +13,18 @@ from hloom.passes.planner.record import measured
 from hloom.show import units
 from hloom.show.pictures import COLORS
 from hloom_tools.budgets.dumped import compiled_plans, record_of
+from hloom_tools.document.content import Note, Section
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 from hloom_tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom_tools.report.memory import Bound
+from hloom_tools.report.plots import Figure
 
 _HEIGHT_INCHES = {"wide": 3.9, "phone": 4.4}
 
 
-@dataclass(frozen=True)
-class FrontierView:
-    """The plot, for wide and narrow pages, with its caption, and the command to run for more."""
-
-    wide: Plot
-    phone: Plot
-    caption: str
-    alternative: str
-    command: str
-
-
-def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None:
-    """Returns the plot of a module that was planned to a budget; None for any other.
+def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> Section | None:
+    """Returns the section with the plot of a module that was planned to a budget; None for any
+    other.
 
     The plot is read from the plan and the attempts: nothing is planned again.
     """
@@ -76,14 +67,19 @@ def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None
         refused = [str(number) for number, attempt in enumerate(attempts, 1) if attempt.is_refused]
         if refused:
             caption += f" XLA refused {', '.join(refused)}: the device has too little memory."
-    return FrontierView(
-        wide=_plot(scene, "wide"),
-        phone=_plot(scene, "phone"),
-        caption=caption,
-        alternative=f"The plans reach from {units.size(max(one for one, _ in line))} with "
+    alternative = (
+        f"The plans reach from {units.size(max(one for one, _ in line))} with "
         f"{units.seconds(line[0][1])} added to {units.size(least)} with "
-        f"{units.seconds(line[-1][1])} added.",
-        command=f"hloom budgets {shlex.quote(str(dump.folder))}",
+        f"{units.seconds(line[-1][1])} added."
+    )
+    wide, phone = _plot(scene, "wide"), _plot(scene, "phone")
+    command = f"hloom show {shlex.quote(str(dump.folder))} budgets"
+    return Section(
+        "Memory against added time",
+        "frontier",
+        figures=(Figure("frontier", "", wide, phone, caption, alternative),),
+        notes=(Note("To see what other budgets give", code=command),),
+        pointer="Budgets",
     )
 
 

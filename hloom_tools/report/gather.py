@@ -15,10 +15,12 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.structure import read as as_type
 from hloom.xla.live_ranges import LiveRanges
+from hloom_tools.document.content import Section
+from hloom_tools.document.sources import Sources, entries
 from hloom_tools.report import folder
 from hloom_tools.report.cost import AddedCost, cost_of
 from hloom_tools.report.folder import Facts, File, Notice, Times
-from hloom_tools.report.frontier import FrontierView, frontier_of
+from hloom_tools.report.frontier import frontier_of
 from hloom_tools.report.memory import (
     MemoryView,
     PeakOwners,
@@ -28,7 +30,6 @@ from hloom_tools.report.memory import (
     xla_owners,
 )
 from hloom_tools.report.sections import (
-    Section,
     attempts_section,
     graphs_section,
     plan_sections,
@@ -36,7 +37,6 @@ from hloom_tools.report.sections import (
     sent_section,
     without_tables,
 )
-from hloom_tools.report.sources import Sources, entries
 from hloom_tools.report.tips.alive import tips_of_xla
 
 MOST_MODEL_BYTES = 64 * 2**20
@@ -73,7 +73,7 @@ class ModuleReport:
     memory: MemoryView
     cost: AddedCost | None
     sections: tuple[Section, ...]
-    frontier: FrontierView | None
+    frontier: Section | None
     times: Times
     arguments: tuple[dict[str, Any], ...]
     results: tuple[dict[str, Any], ...]

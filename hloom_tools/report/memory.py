@@ -20,7 +20,7 @@ from hloom.passes.framework.structure import Whole, read
 from hloom.passes.framework.target import Target
 from hloom.show import units
 from hloom.xla.live_ranges import LiveRanges
-from hloom_tools.report.sources import Named, Sources, by_line, entries
+from hloom_tools.document.sources import Named, Sources, by_line, entries
 from hloom_tools.report.tips.alive import Tip
 from hloom_tools.report.totals import Total, by_argument, by_layer
 

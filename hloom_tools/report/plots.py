@@ -15,7 +15,7 @@ from hloom.show.pictures import COLORS, plain_axes
 from hloom.xla.live_ranges import LiveRanges
 from hloom_tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom_tools.report.memory import MemoryView
-from hloom_tools.report.tips.alive import Tip, tips_of_model, tips_of_two
+from hloom_tools.report.tips.alive import Tip, spikes, tips_of_model, tips_of_two
 
 _MOST_STEPS = 600
 """The most steps of a curve: more are finer than a screen."""
@@ -40,7 +40,12 @@ class Figure:
     phone: Plot
     caption: str
     alternative: str
-    tips: tuple[Tip, ...]
+    tips: tuple[Tip, ...] = ()
+
+    @property
+    def highest(self) -> tuple[Tip, ...]:
+        """Returns the tips of the highest places."""
+        return tuple(spikes(self.tips))
 
 
 def figures_of(memory: MemoryView) -> Iterator[Figure]:

@@ -6,92 +6,26 @@ The functions that read a dump raise KeyError, TypeError or ValueError where it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hloom.dumps.read.dump import PlanFile
 from hloom.passes.framework.structure import Whole, read
-from hloom.passes.framework.tables import Cell, Described, Fact, Kind, Statement, Table, shown
+from hloom.passes.framework.tables import Cell, Described, Fact, Kind, Table
 from hloom.passes.ir.names import SourceLine
 from hloom.show import units
 from hloom.xla.coverage import Coverage
+from hloom_tools.document.content import (
+    NO_SOURCES,
+    Note,
+    Section,
+    TableView,
+    plan_section,
+    table_view,
+)
+from hloom_tools.document.sources import Json, Sources
 from hloom_tools.report.folder import PassRow
 from hloom_tools.report.memory import Bound
-from hloom_tools.report.sources import Json, Named, Sources, by_line
-
-_DEEPEST = 40
-"""The deepest indentation of a row."""
-
-Entry: TypeAlias = str | Named
-"""A line of a cell."""
-
-
-@dataclass(frozen=True)
-class CellView:
-    """A cell with its column's heading and kind."""
-
-    heading: str
-    kind: Kind
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True)
-class RowView:
-    """The cells of a row, the first one indented by `depth`.
-
-    `continues` is set where its value is of the same line as that of the row above.
-    """
-
-    cells: tuple[CellView, ...]
-    depth: int = 0
-    continues: bool = False
-
-    @property
-    def line(self) -> str:
-        """Returns the line of the row's value; empty where it has none or several."""
-        entries = next((cell.entries for cell in self.cells if cell.kind is Kind.VALUE), ())
-        one = entries[0] if len(entries) == 1 else ""
-        return one.place.line if isinstance(one, Named) else ""
-
-
-@dataclass(frozen=True)
-class TableView:
-    """A table with the lines of the user's program; `more` counts rows that are not shown."""
-
-    title: str
-    text: str
-    columns: Mapping[str, Kind]
-    rows: tuple[RowView, ...]
-    more: int
-
-    @property
-    def is_nested(self) -> bool:
-        return any(row.depth for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Section:
-    """Facts and tables with a title.
-
-    Attributes:
-      anchor: its anchor in a page.
-      title: the title, e.g. the pass as spelled in a spec.
-      summary: a line of text; empty for none.
-      empty: whether the pass did nothing.
-    """
-
-    anchor: str
-    title: str
-    summary: str
-    facts: tuple[Fact, ...]
-    tables: tuple[TableView, ...]
-    empty: bool = False
-
-    @property
-    def name(self) -> str:
-        """Returns the title without options."""
-        return self.title.partition("{")[0]
 
 
 def plan_sections(
@@ -130,21 +64,6 @@ def _with_runs(
         yield plan, runs[plan.index - 1] if 0 < plan.index <= len(runs) else None
 
 
-def plan_section(
-    plan: Mapping[str, Any],
-    spec: str,
-    summary: str,
-    sources: Sources,
-    *,
-    empty: bool = False,
-    anchor: str = "",
-) -> Section:
-    """The section of a plan, of its `to_json`."""
-    stated = Statement.of(plan)
-    tables = tuple(_table(each, sources) for each in stated.tables)
-    return Section(anchor, spec, summary, stated.facts, tables, empty)
-
-
 def ran_section(found: Json, sources: Sources) -> Section:
     """Returns the section of a run of a step in several programs, compared with its plan."""
     return plan_section(found, "What ran", "", sources, anchor="ran")
@@ -173,7 +92,7 @@ def attempts_section(attempts: Sequence[Json], bound: Bound | None) -> Section |
     limit = None if bound is None or bound.of_temp else bound.bytes
     rows = tuple(_attempt(number, each, limit) for number, each in enumerate(attempts, start=1))
     table = Table("Attempts", _ATTEMPT_COLUMNS, rows, HOW_PREDICTED)
-    return Section("attempts", "Attempts", "", (), (_table(table, Sources({})),))
+    return Section("Attempts", "attempts", tables=(table_view(table, NO_SOURCES),))
 
 
 def _attempt(number: int, attempt: Json, limit_bytes: int | None) -> tuple[Cell, ...]:
@@ -213,10 +132,16 @@ def graphs_section(found: Json, sources: Sources) -> Section:
             Fact("graphs", coverage.graphs),
         ]
     facts += [Fact(name, str(value), Kind.CODE) for name, value in found["options"].items()]
-    entries = () if coverage is None else coverage.left_out
+    tables = () if coverage is None else left_out_tables(coverage, sources)
+    notes = tuple(Note(str(note)) for note in found["notes"])
+    return Section("CUDA graphs", "graphs", summary, tuple(facts), tables, notes)
+
+
+def left_out_tables(coverage: Coverage, sources: Sources = NO_SOURCES) -> tuple[TableView, ...]:
+    """Returns why thunks are in no graph, and each of them with its line; none without any."""
     reasons = Counter(
         "a loop around one of these" if each.reason.startswith("in it: ") else each.reason
-        for each in entries
+        for each in coverage.left_out
     )
     left_out = Counter(
         (
@@ -225,11 +150,9 @@ def graphs_section(found: Json, sources: Sources) -> Section:
             each.instruction,
             each.reason,
         )
-        for each in entries
+        for each in coverage.left_out
     )
-    notes = tuple((str(note),) for note in found["notes"])
     tables = (
-        Table("Notes", {"note": Kind.TEXT}, notes),
         Table(
             "Why the others are left out",
             {"thunks": Kind.COUNT, "reason": Kind.TEXT},
@@ -241,8 +164,7 @@ def graphs_section(found: Json, sources: Sources) -> Section:
             tuple((times, *row) for row, times in left_out.items()),
         ),
     )
-    views = tuple(_table(table, sources) for table in tables if table.rows)
-    return Section("graphs", "CUDA graphs", summary, tuple(facts), views)
+    return tuple(table_view(table, sources) for table in tables if table.rows)
 
 
 _SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTES}
@@ -258,30 +180,5 @@ def sent_section(found: Json, sources: Sources) -> Section:
     section = plan_section(
         found["overview"], "Between devices", str(found["summary"]), sources, anchor="sent"
     )
-    views = (*section.tables, _table(by_kind, sources))
+    views = (*section.tables, table_view(by_kind, sources))
     return replace(section, tables=tuple(each for each in views if each.rows))
-
-
-def _table(table: Table, sources: Sources) -> TableView:
-    depths = table.depths or (0,) * len(table.rows)
-    rows = tuple(
-        RowView(
-            tuple(
-                CellView(heading, kind, tuple(_entries(cell, kind, sources)))
-                for cell, (heading, kind) in zip(row, table.columns.items(), strict=True)
-            ),
-            min(depth, _DEEPEST),
-        )
-        for row, depth in zip(table.rows, depths, strict=True)
-    )
-    if not any(depths):
-        rows = tuple(
-            replace(row, continues=continues)
-            for row, continues in by_line(rows, lambda row: row.line)
-        )
-    return TableView(table.title, table.text, table.columns, rows, table.more)
-
-
-def _entries(cell: Cell, kind: Kind, sources: Sources) -> Iterator[Entry]:
-    for each in cell if isinstance(cell, tuple) else () if cell in (None, "") else (cell,):
-        yield sources.described(each) if isinstance(each, Described) else shown(each, kind)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hloom.passes.ir.names import argument_groups, layer
-from hloom_tools.report.sources import Named, SourcePlace
+from hloom_tools.document.sources import Named, SourcePlace
 
 MOST_ROWS = 8
 """The most rows of a table of totals; smaller ones share one more row."""

@@ -39,6 +39,8 @@ class Kind(enum.StrEnum):
     FLOPS = "flops"
     SHARE = "share"
     """A number from 0 to 1, shown in percent."""
+    CHANGE = "change"
+    """A share by which something grows, or shrinks where it is negative, in percent."""
     VALUE = "value"
     """A value or an operation of the program, as `Described`."""
 
@@ -256,6 +258,8 @@ def shown(value: Cell, kind: Kind) -> str:
                 return flops(value)
             case Kind.SHARE:
                 return percent(value)
+            case Kind.CHANGE:
+                return f"{value:+.1%}".replace("%", " %")
             case Kind.COUNT:
                 return f"{value:,}"
     return str(value)

@@ -109,14 +109,14 @@ def test_markdown_is_the_document(run: Command) -> None:
         (
             ("pases",),
             "unknown command 'pases'. Did you mean 'passes'? "
-            "Commands: passes, budgets, fits, targets, doctor, shardings, capture, demo, replay, "
-            "bisect, report.",
+            "Commands: passes, show, budgets, fits, targets, doctor, shardings, capture, demo, "
+            "replay, bisect, report.",
         ),
         (
             ("zzz",),
             "unknown command 'zzz'. "
-            "Commands: passes, budgets, fits, targets, doctor, shardings, capture, demo, replay, "
-            "bisect, report.",
+            "Commands: passes, show, budgets, fits, targets, doctor, shardings, capture, demo, "
+            "replay, bisect, report.",
         ),
         (
             ("passes", "remta"),

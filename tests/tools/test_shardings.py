@@ -72,7 +72,9 @@ def test_the_missing_constraint_is_named_with_its_line_and_bytes(
 ) -> None:
     step, mended = mlps.lowered(constrained=False), mlps.lowered(constrained=True)
     numbers = tmp_path / "numbers.json"
-    printed = command("shardings", as_file(tmp_path, step), "--json", numbers).shown
+    shown = command("shardings", as_file(tmp_path, step), "--json", numbers).shown
+    printed, _, wrote = shown.rpartition("wrote ")
+    assert wrote == f"{numbers}\n"
     assert max(map(len, printed.splitlines())) <= 80
     assert not [line for line in printed.splitlines() if line != line.rstrip()]
     sent, told, code = printed.splitlines()[:3]

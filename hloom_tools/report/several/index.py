@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
 from hloom.passes.framework.structure import Amount, read
+from hloom_tools.document.sources import entries
 from hloom_tools.report.gather import to_show_in_full
 from hloom_tools.report.memory import StepBytes, memory_of
-from hloom_tools.report.sources import entries
 
 MOST_DUMPS = 2000
 """The most dumps in an index; a run of 1,000 dumped steps is a long one."""

@@ -10,10 +10,10 @@ from pathlib import Path, PurePath
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.tables import shown
 from hloom.show import units
+from hloom_tools.document.sources import Named
 from hloom_tools.report.folder import Notice
 from hloom_tools.report.gather import ModuleReport, Report
 from hloom_tools.report.memory import OwnerRow, PeakOwners
-from hloom_tools.report.sources import Named
 
 
 @dataclass(frozen=True)

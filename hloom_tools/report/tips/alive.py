@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile
 from hloom.show import units
 from hloom.xla.live_ranges import LiveRanges
-from hloom_tools.report.sources import Named, SourcePlace, Sources
+from hloom_tools.document.sources import Named, SourcePlace, Sources
 
 MOST_STRETCHES = 80
 """The most stretches of a curve, of equal width: narrower ones are hard to point at."""

@@ -29,9 +29,9 @@ from hloom.passes.framework.feedback import MeasuredPass
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom_tools.document.sources import Sources
 from hloom_tools.passes_doc import markdown
 from hloom_tools.report.sections import plan_sections, without_tables
-from hloom_tools.report.sources import Sources
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_plots_are_not_written_through_a_link(step: Path, tmp_path: Path, comman
 def test_without_its_libraries_the_remedy_is_told(
     step: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "hloom_tools.report.page", raising=False)
+    monkeypatch.delitem(sys.modules, "hloom_tools.document.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert "pip install 'hloom[report]'" in command("report", step).complaint
 

@@ -12,11 +12,11 @@ from support.commands import Command
 
 import hloom
 from hloom.dumps.read.dump import open_dump
+from hloom_tools.document.sources import by_line
 from hloom_tools.report.command import write_page
 from hloom_tools.report.cost import AddedCost
 from hloom_tools.report.gather import ModuleReport, gather
 from hloom_tools.report.plots import figures_of
-from hloom_tools.report.sources import by_line
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_a_damaged_curve_of_the_program_as_it_was_is_missing(dump: Path) -> None
 def test_text_tells_the_same(dump: Path, module: ModuleReport, command: Command) -> None:
     out = " ".join(command("report", "--text", dump).shown.split())
     assert module.cost is not None
-    assert f"Cost of a step: {module.cost.figure} {module.cost.remark}" in out
-    assert f"Done: {module.cost.effects[0]}" in out
+    assert f"Cost of a step: {module.cost.figure}; {module.cost.remark}" in out
+    assert f"What was done: {module.cost.effects[0]}" in out
 
 
 def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(

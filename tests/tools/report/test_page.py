@@ -180,7 +180,7 @@ def test_one_drawing_of_a_plot_is_seen(browser: Browser, file: Path, width: int,
 def test_small_modules_are_rows_of_one_table(browser: Browser, file: Path) -> None:
     with opened(browser, file, width=WIDE) as page:
         assert page.locator("section.module:has(> nav)").count() == 1
-        rows = page.locator("section.module tr:has(> th[id])")
+        rows = page.locator("#others tr:has(> th[id])")
         assert rows.count() == SMALL
         assert [row.is_visible() for row in rows.all()].count(True) == 8
         table = page.get_by_role("table", name="Smaller modules").first

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from support.dumps.report_dumps import ATTEMPTS, CAPTURED, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.passes.framework.tables import Described
 from hloom.passes.ir.names import SourceLine
 from hloom.show import units
+from hloom_tools.document.sources import Named, Sources
+from hloom_tools.document.terminal import as_text
+from hloom_tools.report.content import document_of
 from hloom_tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom_tools.report.memory import StepBytes
 from hloom_tools.report.sections import graphs_section
-from hloom_tools.report.sources import Named, Sources
-from hloom_tools.report.text import text
 
 NO_SOURCES = Sources({})
 MODELLED = [("before", "hloom's model"), ("after", "hloom's model")]
@@ -266,9 +265,7 @@ def test_text_has_everything(report: Report) -> None:
 
 
 def _shown(report: Report) -> str:
-    printed = io.StringIO()
-    Console(width=120, file=printed).print(text(report))
-    return printed.getvalue()
+    return as_text(document_of(report), 120)
 
 
 @pytest.mark.once

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import pytest
-from rich.console import Console, Group
 from support.dumps.report_dumps import HOSTILE, OLD_PLAN, PLAN
 
 from hloom.dumps.read.module import PlanFile
+from hloom_tools.document.content import Document, Section, plan_section
+from hloom_tools.document.sources import Named, Sources
+from hloom_tools.document.terminal import as_text
 from hloom_tools.report.folder import PassRow
 from hloom_tools.report.sections import (
-    Section,
     attempts_section,
     graphs_section,
-    plan_section,
     plan_sections,
     without_tables,
 )
-from hloom_tools.report.sources import Named, Sources
-from hloom_tools.report.text import section
 
 pytestmark = pytest.mark.once
 
@@ -29,9 +26,7 @@ NO_SOURCES = Sources({})
 
 
 def shown(what: Section) -> str:
-    printed = io.StringIO()
-    Console(width=160, file=printed).print(Group(*section(what)))
-    return printed.getvalue()
+    return as_text(Document("", (what,)), 160)
 
 
 @pytest.fixture

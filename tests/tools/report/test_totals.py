@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hloom.passes.ir.names import SourceLine
-from hloom_tools.report.sources import Named, SourcePlace, Sources
+from hloom_tools.document.sources import Named, SourcePlace, Sources
 from hloom_tools.report.totals import MOST_ROWS, Total, by_argument, by_layer
 
 pytestmark = pytest.mark.once

@@ -54,7 +54,8 @@ class Named:
     """A value or an operation by JAX's name and its line; an operation has no type and size.
 
     `times` is the number of equal values that it represents. `stacked` is the number of values that
-    a loop stacks in it, and `copy_of` the type that XLA has widened to its own.
+    a loop stacks in it, and `copy_of` the type that XLA has widened to its own. `note` is a remark
+    for a page, e.g. "inside of a loop".
     """
 
     name: str
@@ -64,6 +65,7 @@ class Named:
     times: int = 1
     stacked: int = 1
     copy_of: str = ""
+    note: str = ""
 
     @property
     def path(self) -> str:

@@ -1,0 +1,1 @@
+"""One document, sections of facts, tables and notes, for a terminal, a page and JSON."""
