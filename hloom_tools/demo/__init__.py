@@ -1,4 +1,5 @@
-"""`hloom demo` trains a GPT twice on real text, hloom off and on, and prints what changed.
+"""`hloom demo` trains the GPT of `examples/` twice, hloom off and on, and prints what changed.
 
-It needs the extra `demo` (flax and optax). It uses only what a user of hloom can use.
+It needs the extra `demo` (flax and optax). It uses only what a user of hloom can use; `program.py`
+is a link to `examples/gpt_train.py`.
 """

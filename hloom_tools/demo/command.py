@@ -1,34 +1,39 @@
-"""`hloom demo` trains the same GPT twice, hloom off and on, and prints what changed."""
+"""`hloom demo` trains the GPT of `examples/gpt_train.py` twice, hloom off and on, and compares."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import platform
-import sys
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
 
 import hloom
 from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
+from hloom.passes.framework.tables import Kind
+from hloom.passes.framework.text import seconds
 from hloom.passes.remat import Remat
-from hloom.show.terminal import PlainConsole
+from hloom.show.terminal import PlainConsole, complain
 from hloom.targets import deviceless
-from hloom_tools.demo import program, training
+from hloom_tools.demo import program
 from hloom_tools.demo.program import ModelSizes, TrainStep
-from hloom_tools.demo.training import CompiledStep, Training, compile_step, largest_difference
+from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.terminal import show
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 
 TOLERANCE = 1e-4
 """The allowed relative difference of losses. Two float32 programs that add in another order differ
 by 1e-7 in a step, and AdamW, which divides by the gradient's own size, lets that grow."""
+
+Numbers = dict[str, Any]
 
 _SIZES = {
     "layers": "blocks of the model",
@@ -36,57 +41,41 @@ _SIZES = {
     "heads": "attention heads",
     "batch": "sequences in a step",
     "sequence": "bytes in a sequence",
+    "dropout": "share of features dropped on each residual branch",
+}
+
+_TIMES = {
+    "passes": "pass_s",
+    "XLA compile": "compile_s",
+    "training step (median)": "median_step_s",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `hloom demo` to a parser."""
-    defaults = ModelSizes()
     parser.description = (
         "Trains a small GPT on the source files of Python's standard library twice, hloom off "
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
     )
+    add, default = parser.add_argument, " (default: %(default)s)"
     # The recommended spec, `fit`, would not change a program that fits any machine.
-    spec = "the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)"
-    parser.add_argument("--spec", default=Remat.name, help=spec)
-    steps = "steps to train (default: %(default)s)"
-    parser.add_argument("--steps", type=_positive, default=30, metavar="N", help=steps)
-    seed = "of the first weights and of the text (default: %(default)s)"
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
-    parser.add_argument(
+    add("--spec", default=Remat.name, help=f"the passes, e.g. 'fit{{budget=50%%}}'{default}")
+    add("--steps", type=_positive, default=30, metavar="N", help=f"steps to train{default}")
+    add("--seed", type=int, default=0, metavar="N", help=f"of first weights and text{default}")
+    add(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
         help="also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("hloom-demo"),
-        metavar="DIR",
-        help="where the IR before and after each pass goes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--dump-steps",
-        metavar="STEPS",
-        help="dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
-    sizes = parser.add_argument_group("sizes")
+    where = f"where the IR before and after each pass goes{default}"
+    add("--out", type=Path, default=Path("hloom-demo"), metavar="DIR", help=where)
+    dumped = "dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone"
+    add("--dump-steps", metavar="STEPS", help=dumped)
+    add("--json", type=Path, metavar="FILE", help=JSON_HELP)
     for name, what in _SIZES.items():
-        sizes.add_argument(
-            f"--{name}",
-            type=_positive,
-            default=getattr(defaults, name),
-            metavar="N",
-            help=f"{what} (default: %(default)s)",
-        )
-    sizes.add_argument(
-        "--dropout",
-        type=float,
-        default=defaults.dropout,
-        metavar="SHARE",
-        help="share of features dropped on each residual branch (default: %(default)s)",
-    )
+        given = getattr(ModelSizes, name)
+        kind = float if name == "dropout" else _positive
+        add(f"--{name}", type=kind, default=given, metavar="N", help=f"{what}{default}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,179 +87,204 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with hloom.passes(arguments.spec):
             """A mistake in the spec is told here, before anything takes time."""
-        if arguments.dump_steps is not None:
-            _check_steps(arguments.dump_steps, arguments.steps)
-        sizes = ModelSizes(
-            **{f.name: getattr(arguments, f.name) for f in dataclasses.fields(ModelSizes)}
-        )
-        corpus = program.standard_library()
-        batches = program.batches(
-            corpus,
-            steps=arguments.steps,
-            batch=sizes.batch,
-            sequence=sizes.sequence,
-            seed=arguments.seed,
-        )
+        chosen, steps = arguments.dump_steps, arguments.steps
+        if chosen is not None:
+            wanted = Steps.parse(chosen, source="--dump-steps")
+            if not any(number in wanted for number in range(1, steps + 1)):
+                raise ValueError(
+                    f"--dump-steps={chosen!r} is none of the training's steps, 1 to {steps}"
+                )
+        sizes = ModelSizes(**{name: getattr(arguments, name) for name in _SIZES})
+        shape = {"steps": steps, "batch": sizes.batch, "sequence": sizes.sequence}
+        text = program.standard_library()
+        batches = program.batches(text, **shape, seed=arguments.seed)
     except (ValueError, OSError) as error:
-        print(f"hloom demo: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom demo", error)
     console = PlainConsole(stderr=arguments.json == STANDARD_OUTPUT)
-    return _compare(console, arguments, sizes, corpus, batches)
-
-
-def _compare(
-    console: Console,
-    arguments: argparse.Namespace,
-    sizes: ModelSizes,
-    corpus: program.Tokens,
-    batches: program.Tokens,
-) -> int:
     if arguments.target is not None:
         deviceless.prepare()
     # An executable from a cache has no compile time to show.
     jax.config.update("jax_enable_compilation_cache", False)
-    backend = jax.default_backend()
-    spec, out, steps = arguments.spec, arguments.out, arguments.dump_steps
-    with console.status("building the model") as status:
-        step = TrainStep(sizes, seed=arguments.seed)
-        _introduce(console, sizes, corpus, step.state_bytes(), arguments.steps)
-        off, on = _compile_both(step.lower(), spec, out, status.update, dump_steps=steps)
+    step, out = TrainStep(sizes, seed=arguments.seed), arguments.out
+    mebi_bytes = step.state_bytes() / 2**20
+    console.print(
+        f"A GPT of {sizes.layers} layers in a scan, width {sizes.width}, {sizes.heads} heads, "
+        f"float32; weights and AdamW state {mebi_bytes:.0f} MiB, donated.\n"
+        f"Text: {len(text) / 2**20:.0f} MiB of Python's standard library as bytes. "
+        f"{steps} steps of {sizes.batch} x {sizes.sequence} bytes, twice from the same seed.\n"
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}."
+    )
+    with console.status("compiling") as status:
+        lowered, was_there = step.lower(), set(out.glob("step-*"))
+        off = compile_step(lowered, "off", dump_to=out)
+        on = compile_step(lowered, arguments.spec, dump_to=out, dump_steps=chosen)
 
-        def show(losses: Sequence[float]) -> None:
+        def after_step(losses: Sequence[float]) -> None:
             status.update("training, loss " + " and ".join(f"{loss:.3f}" for loss in losses))
 
-        before = _step_folders(out)
-        with nullcontext() if steps is None else hloom.dump(to=out, steps=steps):
-            trainings = training.train(
-                (off, on),
-                step.first_state,
-                batches,
-                after_step=show,
-                dumped=None if steps is None else on,
-            )
-    largest = largest_difference(trainings[0].losses, trainings[1].losses)
-    console.print(
-        training.losses_table(*trainings, tolerance=TOLERANCE, largest=largest),
-        training.memory_table(f"Memory of the step on {backend}, as XLA reports it", off, on),
-        training.times_table(off, on, trainings),
-        training.passes_table(on),
-    )
-    report: dict[str, Any] = {
+        with nullcontext() if chosen is None else hloom.dump(to=out, steps=chosen):
+            dumped = None if chosen is None else on
+            trained = train((off, on), step.first_state, batches, after_step, dumped)
+    for compiled, numbers in zip((off, on), trained, strict=True):
+        compiled.numbers.update(numbers)
+    largest = largest_difference(*(each["losses"] for each in trained))
+    told: Numbers = {
         "jax": jax.__version__,
         "python": platform.python_version(),
-        "backend": backend,
+        "backend": jax.default_backend(),
         "sizes": dataclasses.asdict(sizes),
-        "steps": arguments.steps,
+        "steps": steps,
         "seed": arguments.seed,
         "tolerance": TOLERANCE,
         "largest_relative_difference": largest,
-        "off": _numbers(off, trainings[0]),
-        "on": _numbers(on, trainings[1]),
+        "off": off.numbers,
+        "on": on.numbers,
     }
-    dumped: list[Path] | None = None
-    if steps is not None:
-        writer.flush()
-        new = _step_folders(out) - before
-        dumped = sorted(new, key=lambda folder: int(folder.name.split("-")[1]))
-        report["dumped_steps"] = [str(folder) for folder in dumped]
+    agree = largest <= TOLERANCE
+    verdict = f"largest relative difference {largest:.1e}, tolerance {TOLERANCE:.0e} (float32)."
+    said = ("The losses agree", "ok") if agree else ("THE LOSSES DISAGREE", "error")
+    columns = [(name, Kind.COUNT) for name in ("step", "hloom off", "hloom on", "difference")]
+    pairs = enumerate(zip(*(each["losses"] for each in trained), strict=True), start=1)
+    rows = [(step, f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}") for step, (a, b) in pairs]
+    table = table_of("Loss at each step", columns, rows, most=0)
+    title = f"The step on {told['backend']}, memory as XLA reports it"
+    sections = [
+        Section(table.title, tables=(table,), notes=(Note(verdict, *said),)),
+        _compared(title, off.numbers, on.numbers),
+    ]
     if arguments.target is not None:
-        report[arguments.target] = _for_target(console, arguments, step)
+        found, section = _for_target(console, arguments, step)
+        told[arguments.target] = found
+        sections.append(section)
+    fell_back = on.numbers["fell_back"]
+    notes = [Note(f"hloom fell back to the original program: {fell_back}")] * bool(fell_back)
+    if chosen is not None:
+        writer.flush()
+        new = sorted(set(out.glob("step-*")) - was_there, key=lambda each: int(each.name[5:]))
+        told["dumped_steps"] = list(map(str, new))
+        notes += [Note("Dumped", code=str(folder)) for folder in new]
+        notes += [Note("Look at it with", code=f"hloom show {folder}") for folder in new[:1]]
+    elif on.numbers["dump_dir"] is None:
+        notes.append(
+            Note(f"'{arguments.spec}' changed nothing in the step: there is no IR to show.")
+        )
+    else:
+        notes.append(Note("The IR before and after each pass", code=on.numbers["dump_dir"]))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.json, report)
-    _tell_where(console, on, dumped, arguments.json)
-    return 0 if largest <= TOLERANCE and on.fell_back is None else 1
+        write_json(arguments.json, told)
+        notes += [Note("Every number above", code=str(arguments.json))]
+    show(Document("", (*sections, Section("", notes=tuple(notes)))), console)
+    return int(not agree or fell_back is not None)
 
 
-def _check_steps(chosen: str, steps: int) -> None:
-    """Raises ValueError where a text names no step of a training of ``steps`` steps, counted from
-    1."""
-    if not any(n in Steps.parse(chosen, source="--dump-steps") for n in range(1, steps + 1)):
-        raise ValueError(f"--dump-steps={chosen!r} is none of the training's steps, 1 to {steps}")
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """A compiled training step, `(state, batch) -> (state, loss)`, and what is told of it."""
+
+    step: Callable[[Any, Any], tuple[Any, jax.Array]]
+    numbers: Numbers
 
 
-def _step_folders(to: Path) -> set[Path]:
-    return set(to.glob("step-*"))
+def compile_step(
+    lowered: Any, spec: str, *, dump_to: Path, dump_steps: str | None = None
+) -> CompiledStep:
+    """Compiles a lowered step with a spec, writing the IR of each pass under `dump_to`; with
+    `dump_steps` it is written with those steps, when they have run."""
+    before = hloom.records()[-1:]
+    start_s = time.perf_counter()
+    with hloom.dump(to=dump_to, steps=dump_steps):
+        step = lowered.compile(compiler_options={"hloom": spec})
+    compile_s = time.perf_counter() - start_s
+    newest = hloom.records()[-1:]
+    record = newest[0] if newest and not (before and newest[0] is before[0]) else None
+    figures, kinds = step.memory_analysis(), ("argument", "output", "alias", "temp")
+    runs = record.runs if record else ()
+    dump_dir = record.dump_dir if record else None
+    numbers = {
+        "spec": spec,
+        "memory": {f"{kind}_bytes": getattr(figures, f"{kind}_size_in_bytes") for kind in kinds},
+        "pass_s": sum(run.seconds for run in runs),
+        "compile_s": record.compile_s if record else compile_s,
+        "passes": [{"name": r.name, "summary": r.summary, "seconds": r.seconds} for r in runs],
+        "fell_back": record.fell_back if record else None,
+        "dump_dir": None if dump_dir is None else str(dump_dir),
+    }
+    return CompiledStep(step, numbers)
 
 
-def _compile_both(
-    lowered: Any,
-    spec: str,
-    dump_to: Path,
-    tell: Callable[[str], None],
-    *,
-    dump_steps: str | None = None,
-) -> tuple[CompiledStep, CompiledStep]:
-    tell("compiling, hloom off")
-    off = compile_step(lowered, "off", dump_to=dump_to)
-    tell("compiling, hloom on")
-    return off, compile_step(lowered, spec, dump_to=dump_to, dump_steps=dump_steps)
+def train(
+    programs: Sequence[CompiledStep],
+    first_state: Callable[[], Any],
+    batches: program.Tokens,
+    after_step: Callable[[Sequence[float]], None],
+    dumped: CompiledStep | None = None,
+) -> list[Numbers]:
+    """Trains every program on the batches, each from a first state of its own; returns the losses
+    and the seconds of each.
+
+    They take turns at each batch, so that other load on the machine affects all of them alike. The
+    steps of `dumped`, one of the programs, are `hloom.step`s, counted from 1.
+    """
+    states = [first_state() for _ in programs]
+    found: list[Numbers] = [{"losses": [], "step_s": []} for _ in programs]
+    for number, batch in enumerate(batches, start=1):
+        for index, each in enumerate(programs):
+            start_s = time.perf_counter()
+            with hloom.step(number) if each is dumped else nullcontext():
+                states[index], loss = each.step(states[index], batch)
+            found[index]["losses"].append(float(loss))
+            found[index]["step_s"].append(time.perf_counter() - start_s)
+        after_step([own["losses"][-1] for own in found])
+    for own in found:  # the first step warms the caches up
+        own["median_step_s"] = statistics.median(own["step_s"][1:] or own["step_s"])
+    return found
 
 
-def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep) -> dict[str, Any]:
-    """Compiles the step for a device that is only described, prints the figures and returns
-    them."""
+def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Returns the largest difference of two runs' losses, relative to the first; NaN counts as
+    infinite."""
+    differences = [abs(a - b) / max(abs(a), 1e-9) for a, b in zip(one, other, strict=True)]
+    return max((d if d == d else float("inf") for d in differences), default=0.0)
+
+
+def _for_target(
+    console: PlainConsole, arguments: argparse.Namespace, step: TrainStep
+) -> tuple[Numbers, Section]:
+    """Compiles the step for a device that is only described."""
     target = arguments.target
     try:
         sharding = deviceless.placement(target)
     except deviceless.MissingCompilerError as error:
-        console.print(f"Skipped: {error}", style="yellow")
-        return {"skipped": str(error)}
-    with console.status(f"lowering for {target}") as status:
-        lowered = step.lower(sharding)
-        off, on = _compile_both(lowered, arguments.spec, arguments.out / target, status.update)
-    console.print(
-        training.memory_table(f"The same step compiled for {target}", off, on),
-        training.times_table(off, on),
-    )
-    return {"off": _numbers(off), "on": _numbers(on)}
+        note = Note(f"Skipped: {error}", tone="warning")
+        return {"skipped": str(error)}, Section("", notes=(note,))
+    with console.status(f"compiling for {target}"):
+        lowered, out = step.lower(sharding), arguments.out / target
+        off, on = (compile_step(lowered, spec, dump_to=out) for spec in ("off", arguments.spec))
+    found = {"off": off.numbers, "on": on.numbers}
+    return found, _compared(f"The same step compiled for {target}", **found)
 
 
-def _numbers(compiled: CompiledStep, trained: Training | None = None) -> dict[str, Any]:
-    runs = compiled.record.runs if compiled.record else ()
-    numbers: dict[str, Any] = {
-        "spec": compiled.spec,
-        "memory": compiled.memory,
-        "pass_s": compiled.pass_s,
-        "compile_s": compiled.compile_s,
-        "passes": [{"name": r.name, "summary": r.summary, "seconds": r.seconds} for r in runs],
-        "fell_back": compiled.fell_back,
-        "dump_dir": None if compiled.dump_dir is None else str(compiled.dump_dir),
-    }
-    if trained is not None:
-        numbers |= dataclasses.asdict(trained) | {"median_step_s": trained.median_step_s}
-    return numbers
+def _compared(title: str, off: Numbers, on: Numbers) -> Section:
+    """Returns the memory, the times and the passes of a step, hloom off and on."""
+    columns = [("", Kind.TEXT), ("hloom off", Kind.BYTES), ("hloom on", Kind.BYTES)]
+    rows: list[tuple[Value, ...]] = [
+        (kind, before, on["memory"][kind], _change(before, on["memory"][kind]))
+        for kind, before in off["memory"].items()
+    ]
+    for name, key in _TIMES.items():
+        if key in off:
+            texts = (seconds(off[key]), seconds(on[key]))
+            rows.append((name, *texts, _change(off[key], on[key])))
+    table = table_of("", [*columns, ("change", Kind.CHANGE)], rows, most=0)
+    columns = [("pass", Kind.CODE), ("what it did", Kind.TEXT), ("time", Kind.SECONDS)]
+    runs = [tuple(each.values()) for each in on["passes"]]
+    passes = table_of(f"What the passes of '{on['spec']}' did", columns, runs, most=0)
+    return Section(title, tables=(table, passes))
 
 
-def _introduce(
-    console: Console, sizes: ModelSizes, corpus: program.Tokens, state_bytes: int, steps: int
-) -> None:
-    console.print(
-        f"A GPT of {sizes.layers} layers in a scan, width {sizes.width}, {sizes.heads} heads, "
-        f"float32; weights and AdamW state {state_bytes / training.MEBI_BYTES:.0f} MiB, donated.\n"
-        f"Text: {len(corpus) / training.MEBI_BYTES:.0f} MiB of Python's standard library as bytes. "
-        f"{steps} steps of {sizes.batch} x {sizes.sequence} bytes, twice from the same seed.\n"
-        f"jax {jax.__version__} on {jax.devices()[0].device_kind}.",
-        soft_wrap=True,
-    )
-
-
-def _tell_where(
-    console: Console, on: CompiledStep, dumped: list[Path] | None, json_file: Path | None
-) -> None:
-    if on.fell_back is not None:
-        console.print(f"hloom fell back to the original program: {on.fell_back}")
-    if dumped is not None:
-        for folder in dumped:
-            console.print(f"Dumped: {folder}", soft_wrap=True)
-        if dumped:
-            console.print(f"Look at it with: hloom report {dumped[0]}", soft_wrap=True)
-    elif on.dump_dir is None:
-        console.print(f"'{on.spec}' changed nothing in the step: there is no IR to show.")
-    else:
-        console.print(f"The IR before and after each pass: {on.dump_dir}", soft_wrap=True)
-    if json_file not in (None, STANDARD_OUTPUT):
-        console.print(f"Every number above: {json_file}", soft_wrap=True)
+def _change(before: float, after: float) -> float | None:
+    return (after - before) / before if before else None
 
 
 def _positive(text: str) -> int:
