@@ -21,11 +21,11 @@ step "3. In 60 % of its temporaries. The losses are the same."
 JAX_HLOOM='fit{budget=60%}' JAX_HLOOM_MODULES=jit_train_step HLOOM_DUMP_TO="$folder" python "$program"
 dump=$folder/jit_train_step-0
 
-step "4. What did it do, whose is the memory, what does it cost? Without --text it is a page, report.html."
-hloom report "$dump" --text
+step "4. What did it do, whose is the memory, what does it cost? \`hloom report\` writes it as a page."
+hloom show "$dump" report
 
 step "5. What would other budgets cost on an H100? Nothing is compiled; without --budget it has ten."
-hloom budgets "$dump" --target h100_sxm --budget 50% --budget min
+hloom show "$dump" budgets --target h100_sxm --budget 50% --budget min
 
 step "6. Are the results the same? The step runs again with hloom on and off."
 hloom replay "$dump"

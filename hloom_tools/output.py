@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools.document.content import Document
 from hloom_tools.document.terminal import show
+from hloom_tools.program import add_program
 
 STANDARD_OUTPUT = Path("-")
 """The file name for standard output, where the file's content is then all that a command prints."""
@@ -44,6 +46,23 @@ class Part:
     told: Any
     status: int = 0
     files: tuple[tuple[Path, bytes], ...] = ()
+
+
+def alias(
+    section: str,
+    description: str,
+    add_options: Callable[[argparse.ArgumentParser], None],
+    part: Callable[[argparse.Namespace], Part],
+) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """Returns `add_arguments` and `run` of a command that shows one section of `hloom show`."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.description = f"{description} `hloom show DIR|FILE {section}` is the same."
+        add_program(parser)
+        add_options(parser)
+        add_outputs(parser)
+
+    return add_arguments, partial(run_part, f"hloom {section}", part)
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:

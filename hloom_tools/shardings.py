@@ -9,21 +9,15 @@ from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.passes.framework.text import seconds, size
 from hloom_tools.document.content import Document, Note, Section, plan_section
-from hloom_tools.output import Part, add_outputs, run_part
-from hloom_tools.program import add_program, program_of
+from hloom_tools.output import Part, alias
+from hloom_tools.program import program_of
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `hloom shardings` to a parser."""
-    parser.description = (
-        "Shows what each device of a sharded program sends its peers in a step, by the line of the "
-        "program that asks for it; what lies whole on every device; and which sharding constraint "
-        "would have less sent. It is what Shardy's partitioner makes of the module: nothing is "
-        "compiled and nothing runs. `hloom show DIR|FILE shardings` is the same."
-    )
-    add_program(parser)
-    add_options(parser)
-    add_outputs(parser)
+_DESCRIPTION = (
+    "Shows what each device of a sharded program sends its peers in a step, by the line of the "
+    "program that asks for it; what lies whole on every device; and which sharding constraint "
+    "would have less sent. It is what Shardy's partitioner makes of the module: nothing is "
+    "compiled and nothing runs."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +28,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=print_bytes(LEAST_BYTES),
         help="what is less is not listed (default: %(default)s)",
     )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom shardings` and returns its exit status: 0, or 1 for a mistake, reported on
-    stderr."""
-    return run_part("hloom shardings", part, arguments)
 
 
 def part(arguments: argparse.Namespace) -> Part:
@@ -61,3 +49,6 @@ def part(arguments: argparse.Namespace) -> Part:
     constraints = Section("", notes=tuple(Note(each.sentence) for each in missing))
     tables = Section("", tables=plan_section(found.to_json(), "", "").tables)
     return Part(Document(title, (constraints, tables)), told)
+
+
+add_arguments, run = alias("shardings", _DESCRIPTION, add_options, part)

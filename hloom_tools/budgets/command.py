@@ -12,24 +12,17 @@ from hloom_tools.budgets import dumped
 from hloom_tools.estimates.boundaries import Boundaries, boundaries_of, is_split
 from hloom_tools.estimates.estimating import frontier_of, parse_budgets
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
-from hloom_tools.output import Part, add_outputs, run_part
-from hloom_tools.program import add_program, program_of
+from hloom_tools.output import Part, alias
+from hloom_tools.program import program_of
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `hloom budgets` to a parser."""
-    parser.description = (
-        "Shows the memory that budgets would give a program against the time that "
-        "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
-        "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
-        "with XLA's figures these correct the model. The exit status is 1 where a --budget is not "
-        "predicted to hold. Of a step that hloom.split takes apart it "
-        "shows the bytes between its programs against added work. `hloom show DIR|FILE budgets` is "
-        "the same."
-    )
-    add_program(parser)
-    add_options(parser)
-    add_outputs(parser)
+_DESCRIPTION = (
+    "Shows the memory that budgets would give a program against the time that "
+    "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
+    "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
+    "with XLA's figures these correct the model. The exit status is 1 where a --budget is not "
+    "predicted to hold. Of a step that hloom.split takes apart it "
+    "shows the bytes between its programs against added work."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +38,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom budgets` and returns its exit status: 1 where a requested budget cannot be met,
-    or for a mistake, reported on stderr."""
-    return run_part("hloom budgets", part, arguments)
-
-
 def part(arguments: argparse.Namespace) -> Part:
     """Returns the budgets of the program that the arguments name."""
     found = _frontier(arguments)
@@ -62,6 +49,9 @@ def part(arguments: argparse.Namespace) -> Part:
         files.append((arguments.svg, found.svg().encode()))
     status = int(bool(arguments.budget) and is_missed)
     return Part(found.document, found.to_json(), status, tuple(files))
+
+
+add_arguments, run = alias("budgets", _DESCRIPTION, add_options, part)
 
 
 def _is_missed(point: BudgetPoint) -> bool:

@@ -27,7 +27,8 @@ from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
 from hloom_tools.document.content import Document, Note, Section, TableView, table_of
-from hloom_tools.output import Part, add_outputs, run_part
+from hloom_tools.document.sources import entries
+from hloom_tools.output import Part, alias
 from hloom_tools.replay.options import chosen_module
 from hloom_tools.report.sections import left_out_tables
 
@@ -47,26 +48,12 @@ class CaptureError(ValueError):
     """The coverage cannot be determined; the text says what, where, and what to do."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `hloom capture` to a parser."""
-    parser.description = (
-        "Shows how many of a program's kernels, copies and other thunks XLA puts into "
-        "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
-        "compiled for the target twice, without hloom and with it; no GPU is needed. `hloom show "
-        "DIR|FILE capture` is the same."
-    )
-    parser.add_argument(
-        "program",
-        metavar="DIR|FILE",
-        type=Path,
-        help="a dump, a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to "
-        "with --xla_dump_to",
-    )
-    parser.add_argument(
-        "--target", metavar="NAME", help=f"the GPU to compile for (default: {_DEFAULT_TARGET})"
-    )
-    add_options(parser)
-    add_outputs(parser)
+_DESCRIPTION = (
+    "Shows how many of a program's kernels, copies and other thunks XLA puts into "
+    "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
+    "compiled for the target twice, without hloom and with it; no GPU is needed. A folder that XLA "
+    "wrote to with --xla_dump_to is read."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -80,11 +67,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs `hloom capture` and returns its exit status."""
-    return run_part("hloom capture", part, arguments)
-
-
 def part(arguments: argparse.Namespace) -> Part:
     """Returns what of a program runs in CUDA graphs.
 
@@ -92,34 +74,38 @@ def part(arguments: argparse.Namespace) -> Part:
     that XLA wrote to with xla_dump_to, or one of its thunk sequences, is read. Raises CaptureError,
     SpecError and TargetError.
     """
-    path: Path = arguments.program
+    path, target = arguments.program, arguments.target
     if path.name.endswith(_SUFFIX) or (path.is_dir() and find_sequences(path)):
         sections = _sections_of_xla(path)
     else:
         if path.is_dir():
-            path = _input_of(path)
+            path, dumped = _input_of(path)
+            target = target or (dumped if dumped in targets.names() else None)
         Pipeline.parse(arguments.passes, source="--passes")
         try:
-            target = arguments.target or _DEFAULT_TARGET
-            sections = _sections_of_module(path, target, arguments.passes)
+            sections = _sections_of_module(path, target or _DEFAULT_TARGET, arguments.passes)
         except deviceless.MissingCompilerError as error:
             raise CaptureError(str(error)) from error
     document = Document("In CUDA graphs", sections)
     return Part(document, document.to_json())
 
 
-def _input_of(folder: Path) -> Path:
-    """Returns the module in a dump. Raises CaptureError where the folder holds none."""
+add_arguments, run = alias("capture", _DESCRIPTION, add_options, part)
+
+
+def _input_of(folder: Path) -> tuple[Path, object]:
+    """Returns the module in a dump, and the name of its target. Raises CaptureError where the
+    folder holds none."""
     try:
-        found = chosen_module(folder).input_file
+        dump = chosen_module(folder)
     except DumpError as error:
         raise CaptureError(
             f"{folder}: no *.thunk_sequence.txt in it. XLA writes one for each GPU program with "
             f"XLA_FLAGS=--xla_dump_to=DIR. Nor is it a dump of hloom with one module: {error}"
         ) from error
-    if found is None:
+    if dump.input_file is None:
         raise CaptureError(f"{folder} has no 00-input.mlir, the module as it was: dump it again.")
-    return found
+    return dump.input_file, entries(dump.manifest, "target").get("name")
 
 
 def _sections_of_xla(path: Path) -> tuple[Section, ...]:

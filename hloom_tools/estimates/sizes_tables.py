@@ -102,10 +102,10 @@ def _cells(row: LargestSize) -> tuple[Value, ...]:
         row.target,
         row.limit_bytes,
         "none" if one is None else str(one.size),
-        one and one.step_bytes,
+        None if one is None else one.step_bytes,
         "none" if two is None else f"{two.size}{'+' if row.is_bounded else ''}",
-        two and two.fit_bytes,
-        two and _added(two),
+        None if two is None else two.fit_bytes,
+        None if two is None else _added(two),
     )
 
 

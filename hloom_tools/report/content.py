@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.tables import Kind
@@ -16,6 +17,7 @@ from hloom_tools.document.content import (
     Headline,
     Link,
     Note,
+    RowView,
     Section,
     Strip,
     TableView,
@@ -194,7 +196,7 @@ def _bars(memory: MemoryView) -> TableView:
     if memory.bound is not None and memory.bound.bytes and not memory.bound.of_temp:
         limit = memory.bound.bytes if memory.bound.bytes <= 2 * edge else None
     edge = max(edge, limit or 0)
-    rows = []
+    rows: list[RowView] = []
     for when, by, figures in memory.bars:
         name = f"{when}, by {by}"
         if figures is None:
@@ -279,7 +281,7 @@ def _owners_table(owners: PeakOwners, *, folded: bool) -> TableView:
 
 
 def _totals(
-    totals: Sequence[Total], whole_bytes: int, title: str, whole: str, noun: str, **looks: bool
+    totals: Sequence[Total], whole_bytes: int, title: str, whole: str, noun: str, **looks: Any
 ) -> TableView:
     columns = (
         ("bytes", Kind.BYTES),
@@ -360,7 +362,7 @@ def _files(module: ModuleReport) -> Section:
     return Section(title, "states", tables=tuple(tables), pointer="Files", page_only=True)
 
 
-def _file_table(title: str, files: Sequence[File], **looks: bool) -> TableView:
+def _file_table(title: str, files: Sequence[File], **looks: Any) -> TableView:
     rows = [(Link(each.name, each.path), each.label, each.size_bytes) for each in files]
     return table_of(title, _FILES, rows, most=0, **looks)
 

@@ -109,7 +109,7 @@ def test_the_first_hour(tmp_path: Path) -> None:
     assert temporaries_mib(fitting) == temporaries_mib(plain)
     assert temporaries_mib(smaller) <= 0.6 * temporaries_mib(plain)
     assert re.search(r"jit_train_step: .*unchanged", done.stderr)
-    assert "Holds the budget" in report
+    assert "holds the budget" in report
     assert "h100_sxm" in budgets
     assert "EQUAL" in replay
     assert "hloom.SpecError: JAX_HLOOM='fit{budgt=60GiB}'" in mistake

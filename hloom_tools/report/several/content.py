@@ -103,8 +103,11 @@ def compare_document(both: TwoDumps) -> Document:
 
 
 def _summary(pair: ModulePair) -> tuple[Value, ...]:
-    sizes = (each and (each.step_bytes or "not known") for each in (pair.first, pair.second))
-    return pair.either.name, *sizes, same_program(pair)
+    one, other = (
+        None if each is None else each.step_bytes or "not known"
+        for each in (pair.first, pair.second)
+    )
+    return pair.either.name, one, other, same_program(pair)
 
 
 def _pair(pair: ModulePair) -> Section:
