@@ -18,7 +18,7 @@ from hloom._jax.devices import NoDeviceError, local_devices
 from hloom.passes.framework.errors import did_you_mean, reason_of
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named
-from hloom_tools.output import Part, add_outputs, run_part
+from hloom_tools.output import Findings, add_outputs, run_part
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return run_part("hloom fits", _part, arguments)
 
 
-def _part(arguments: argparse.Namespace) -> Part:
+def _part(arguments: argparse.Namespace) -> Findings:
     named = None
     if arguments.target is not None:
         named = [name.strip() for each in arguments.target for name in each.split(",") if name]
@@ -86,7 +86,7 @@ def _part(arguments: argparse.Namespace) -> Part:
         raise SizesError(f"{error}. JAX_PLATFORMS=cpu is enough to trace a program.") from error
     except TypeError as error:
         raise SizesError(str(error)) from error
-    return Part(found.document, found.to_json())
+    return Findings(found.document, found.to_json())
 
 
 def load_program(named: str) -> Program:

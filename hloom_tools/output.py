@@ -32,7 +32,7 @@ class OutputError(ValueError):
 
 
 @dataclass(frozen=True)
-class Part:
+class Findings:
     """What a command finds.
 
     Attributes:
@@ -52,7 +52,7 @@ def alias(
     section: str,
     description: str,
     add_options: Callable[[argparse.ArgumentParser], None],
-    part: Callable[[argparse.Namespace], Part],
+    part: Callable[[argparse.Namespace], Findings],
 ) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
     """Returns `add_arguments` and `run` of a command that shows one section of `hloom show`."""
 
@@ -72,7 +72,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def run_part(
-    command: str, part: Callable[[argparse.Namespace], Part], arguments: argparse.Namespace
+    command: str, part: Callable[[argparse.Namespace], Findings], arguments: argparse.Namespace
 ) -> int:
     """Shows a part and writes its files; returns the exit status, 1 for a mistake, which is
     reported on stderr."""

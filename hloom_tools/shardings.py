@@ -9,7 +9,7 @@ from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.passes.framework.text import seconds, size
 from hloom_tools.document.content import Document, Note, Section, plan_section
-from hloom_tools.output import Part, alias
+from hloom_tools.output import Findings, alias
 from hloom_tools.program import program_of
 
 _DESCRIPTION = (
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def part(arguments: argparse.Namespace) -> Part:
+def part(arguments: argparse.Namespace) -> Findings:
     """Returns what the devices of the program that the arguments name send each other."""
     try:
         least_bytes = parse_bytes(arguments.min_size)
@@ -43,12 +43,12 @@ def part(arguments: argparse.Namespace) -> Part:
     told = found.to_json() | {"missing": [each.to_json() for each in missing]}
     if not found.lines and not found.whole:
         text = "Nothing is sent: the program is for one device, or needs no other's data."
-        return Part(Document(text, ()), told)
+        return Findings(Document(text, ()), told)
     time = "" if found.seconds is None else f", {seconds(found.seconds)} of {program.target.name}"
     title = f"Each device sends {size(found.sent_bytes)} in a step{time}."
     constraints = Section("", notes=tuple(Note(each.sentence) for each in missing))
     tables = Section("", tables=plan_section(found.to_json(), "", "").tables)
-    return Part(Document(title, (constraints, tables)), told)
+    return Findings(Document(title, (constraints, tables)), told)
 
 
 add_arguments, run = alias("shardings", _DESCRIPTION, add_options, part)

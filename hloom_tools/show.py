@@ -11,15 +11,12 @@ from hloom_tools import shardings
 from hloom_tools.budgets import command as budgets
 from hloom_tools.capture import command as capture
 from hloom_tools.document.content import Document, Note, Section
-from hloom_tools.output import MISTAKES, Part, add_outputs, run_part
+from hloom_tools.output import MISTAKES, Findings, add_outputs, run_part
 from hloom_tools.program import add_program
 from hloom_tools.report import command as report
 
 _SECTIONS: dict[str, ModuleType] = {
-    "report": report,
-    "budgets": budgets,
-    "shardings": shardings,
-    "capture": capture,
+    module.__name__.split(".")[1]: module for module in (report, budgets, shardings, capture)
 }
 """The module of each section, with its `part`."""
 
@@ -45,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "told)",
     )
     add_outputs(parser)
-    for name, module in (("budgets", budgets), ("shardings", shardings), ("capture", capture)):
-        module.add_options(parser.add_argument_group(name))
+    for module in (budgets, shardings, capture):
+        module.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     return run_part("hloom show", _part, arguments)
 
 
-def _part(arguments: argparse.Namespace) -> Part:
+def _part(arguments: argparse.Namespace) -> Findings:
     named = arguments.sections
     for name in named:
         if name not in _SECTIONS:
@@ -63,7 +60,7 @@ def _part(arguments: argparse.Namespace) -> Part:
     wanted = dict.fromkeys(named or _BY_DEFAULT)
     if not arguments.program.is_dir() and not named:
         wanted.pop("report")
-    parts: dict[str, Part] = {}
+    parts: dict[str, Findings] = {}
     failures: dict[str, Exception] = {}
     for name in wanted:
         try:
@@ -76,7 +73,7 @@ def _part(arguments: argparse.Namespace) -> Part:
     facts = next(part.document.facts for part in parts.values())
     sections = [each for name, part in parts.items() for each in _sections(name, part, title)]
     sections += [Section(name, name, notes=(Note(str(e)),)) for name, e in failures.items()]
-    return Part(
+    return Findings(
         Document(title, tuple(sections), facts),
         {name: part.told for name, part in parts.items()},
         max(part.status for part in parts.values()),
@@ -84,7 +81,7 @@ def _part(arguments: argparse.Namespace) -> Part:
     )
 
 
-def _sections(name: str, part: Part, title: str) -> Iterator[Section]:
+def _sections(name: str, part: Findings, title: str) -> Iterator[Section]:
     """Yields the sections of a part, the first one with the part's title unless it is the whole
     document's."""
     first, *others = part.document.sections or (Section(""),)

@@ -12,7 +12,7 @@ from hloom_tools.budgets import dumped
 from hloom_tools.estimates.boundaries import Boundaries, boundaries_of, is_split
 from hloom_tools.estimates.estimating import frontier_of, parse_budgets
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
-from hloom_tools.output import Part, alias
+from hloom_tools.output import Findings, alias
 from hloom_tools.program import program_of
 
 _DESCRIPTION = (
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")
 
 
-def part(arguments: argparse.Namespace) -> Part:
+def part(arguments: argparse.Namespace) -> Findings:
     """Returns the budgets of the program that the arguments name."""
     found = _frontier(arguments)
     is_missed = isinstance(found, Frontier) and any(map(_is_missed, found.points))
@@ -48,7 +48,7 @@ def part(arguments: argparse.Namespace) -> Part:
     if arguments.svg is not None:
         files.append((arguments.svg, found.svg().encode()))
     status = int(bool(arguments.budget) and is_missed)
-    return Part(found.document, found.to_json(), status, tuple(files))
+    return Findings(found.document, found.to_json(), status, tuple(files))
 
 
 add_arguments, run = alias("budgets", _DESCRIPTION, add_options, part)

@@ -28,7 +28,7 @@ from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
 from hloom_tools.document.content import Document, Note, Section, TableView, table_of
 from hloom_tools.document.sources import entries
-from hloom_tools.output import Part, alias
+from hloom_tools.output import Findings, alias
 from hloom_tools.replay.options import chosen_module
 from hloom_tools.report.sections import left_out_tables
 
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def part(arguments: argparse.Namespace) -> Part:
+def part(arguments: argparse.Namespace) -> Findings:
     """Returns what of a program runs in CUDA graphs.
 
     A StableHLO module, or that of a dump, is compiled twice, without hloom and with it. A folder
@@ -87,10 +87,10 @@ def part(arguments: argparse.Namespace) -> Part:
         except deviceless.MissingCompilerError as error:
             raise CaptureError(str(error)) from error
     document = Document("In CUDA graphs", sections)
-    return Part(document, document.to_json())
+    return Findings(document, document.to_json())
 
 
-add_arguments, run = alias("capture", _DESCRIPTION, add_options, part)
+add_arguments, run = alias(Capture.name, _DESCRIPTION, add_options, part)
 
 
 def _input_of(folder: Path) -> tuple[Path, object]:

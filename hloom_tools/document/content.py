@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from hloom.passes.framework.structure import written
 from hloom.passes.framework.tables import Described, Fact, Kind, Statement, Table, shown
-from hloom.passes.framework.text import upper_first
 from hloom_tools.document.sources import Named, Sources, by_line
 
 _DEEPEST = 40
@@ -23,7 +22,7 @@ NO_SOURCES = Sources({})
 
 
 @dataclass(frozen=True)
-class Link:
+class PageLink:
     """A text that a page links: to a file, or to an anchor of the page, "#module-1"."""
 
     text: str
@@ -33,7 +32,7 @@ class Link:
         return self.text
 
 
-Entry: TypeAlias = str | Named | Link
+Entry: TypeAlias = str | Named | PageLink
 """A line of a cell."""
 
 Value: TypeAlias = float | Entry | Described | Sequence[Entry | Described] | None
@@ -162,16 +161,7 @@ class Headline:
 
     def __str__(self) -> str:
         told = filter(None, (self.figure, *map(str, self.remarks)))
-        return f"{upper_first(self.label)}: {'; '.join(told)}"
-
-
-class Figure(Protocol):
-    """A picture, which only a page shows: `plots.Figure`."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def alternative(self) -> str: ...
+        return f"{self.label[:1].upper()}{self.label[1:]}: {'; '.join(told)}"
 
 
 @dataclass(frozen=True)
@@ -182,6 +172,7 @@ class Section:
       title: the title, e.g. the pass as spelled in a spec; empty where the document's is enough.
       anchor: its anchor in a page.
       summary: a line of text; empty for none.
+      figures: pictures, each a `plots.Figure`, which only a page shows.
       empty: whether the pass did nothing.
       quiet: whether a page leaves the title to those who do not see the section.
       pointer: what a page calls it where it lists the parts; the title where it is empty.
@@ -195,7 +186,7 @@ class Section:
     tables: tuple[TableView, ...] = ()
     notes: tuple[Note, ...] = ()
     headlines: tuple[Headline, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[Any, ...] = ()
     parts: tuple[Section, ...] = ()
     empty: bool = False
     quiet: bool = False
@@ -308,7 +299,7 @@ def _entries(value: Value, kind: Kind, sources: Sources) -> Iterator[Entry]:
         if isinstance(each, Described):
             yield sources.described(each)
         else:
-            yield each if isinstance(each, Named | Link) else shown(each, kind)
+            yield each if isinstance(each, Named | PageLink) else shown(each, kind)
 
 
 def _json(value: Value) -> Any:
@@ -316,4 +307,4 @@ def _json(value: Value) -> Any:
         return written(value)
     if isinstance(value, tuple | list):
         return [_json(each) for each in value]
-    return str(value) if isinstance(value, Link) else value
+    return str(value) if isinstance(value, PageLink) else value

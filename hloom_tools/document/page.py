@@ -6,13 +6,13 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup, escape
 
-from hloom import __version__
 from hloom.passes.framework.tables import shown
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
@@ -42,7 +42,7 @@ def _rendered(template: str, document: Document, **values: object) -> str:
         _anchored(each, f"part-{n}") for n, each in enumerate(document.sections, start=1)
     )
     document = replace(document, sections=sections)
-    return found.render(values, document=document, version=__version__)
+    return found.render(values, document=document, version=version("hloom"))
 
 
 def _anchored(section: Section, otherwise: str) -> Section:

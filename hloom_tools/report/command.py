@@ -15,7 +15,7 @@ from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools import output
 from hloom_tools.document.terminal import show
-from hloom_tools.output import OutputError, Part
+from hloom_tools.output import Findings, OutputError
 from hloom_tools.report.content import document_of
 from hloom_tools.report.folder import COMPARISON, PAGE
 from hloom_tools.report.gather import Report, gather
@@ -76,14 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def part(arguments: argparse.Namespace) -> Part:
+def part(arguments: argparse.Namespace) -> Findings:
     """Returns the report of the dump that the arguments name, or the index of several."""
     inside = dumps_in(arguments.program)
     if len(inside) > 1:
         document = index_document(index(arguments.program, inside))
     else:
         document = document_of(gather(opened(inside[0])))
-    return Part(document, document.to_json())
+    return Findings(document, document.to_json())
 
 
 def _run(

@@ -15,8 +15,8 @@ from hloom_tools.document.content import (
     Document,
     Entry,
     Headline,
-    Link,
     Note,
+    PageLink,
     RowView,
     Section,
     Strip,
@@ -61,7 +61,7 @@ def document_of(report: Report) -> Document:
         sections.append(Section("Missing from this dump", "missing-of-all", notes=notes))
     if len(large) > 1:
         text = "The largest first, by the memory that they take of a device."
-        rows = [_overview(module, Link(module.name, f"#{module.anchor}")) for module in large]
+        rows = [_overview(module, PageLink(module.name, f"#{module.anchor}")) for module in large]
         table = table_of("The modules", _MODULES, rows, text=text, most=12)
         sections.append(Section("The modules", "overview", tables=(table,)))
     sections += map(_module, large)
@@ -94,7 +94,7 @@ def _facts(report: Report, small: int, *, alone: bool) -> Iterator[tuple[str, En
     if len(report.modules) > 1:
         yield "modules", str(len(report.modules))
         if small:
-            yield "and", Link(f"of them {small} small", "#others")
+            yield "and", PageLink(f"of them {small} small", "#others")
     if report.command:
         yield "command", report.command
     yield "dump", str(report.path)
@@ -363,7 +363,7 @@ def _files(module: ModuleReport) -> Section:
 
 
 def _file_table(title: str, files: Sequence[File], **looks: Any) -> TableView:
-    rows = [(Link(each.name, each.path), each.label, each.size_bytes) for each in files]
+    rows = [(PageLink(each.name, each.path), each.label, each.size_bytes) for each in files]
     return table_of(title, _FILES, rows, most=0, **looks)
 
 

@@ -474,7 +474,7 @@ def test_tools_and_dumps_know_no_pass_by_name() -> None:
         for spec in _specs_in(file.read_text(encoding="utf-8"))
     ]
     assert found == []
-    templates = sorted((ROOT / "hloom_tools" / "report" / "templates").iterdir())
+    templates = sorted((ROOT / "hloom_tools" / "document" / "templates").iterdir())
     quoted = re.compile(rf"[\"']({'|'.join(map(re.escape, registry.names()))})[\"']")
     assert [file.name for file in templates if quoted.search(file.read_text("utf-8"))] == []
 

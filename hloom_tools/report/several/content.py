@@ -9,7 +9,7 @@ from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom_tools.document.content import Document, Entry, Link, Note, Section, Value, table_of
+from hloom_tools.document.content import Document, Entry, Note, PageLink, Section, Value, table_of
 from hloom_tools.report.content import change, moment, on_processes
 from hloom_tools.report.plots import figure_of_two
 from hloom_tools.report.several.index import Index, IndexRow
@@ -60,7 +60,7 @@ def index_document(found: Index, pages: Mapping[Path, Path] | None = None) -> Do
 
 def _row(row: IndexRow, pages: Mapping[Path, Path]) -> Iterator[tuple[Value, ...]]:
     name = row.path.name
-    first: list[Entry] = [Link(name, pages[row.path]) if row.path in pages else name]
+    first: list[Entry] = [PageLink(name, pages[row.path]) if row.path in pages else name]
     if row.problems:
         first.append(f"{row.problems} failed")
     if row.started:
