@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from hloom import targets
 from hloom._jax.devices import NoDeviceError
+from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import size
 from hloom.show.terminal import PlainConsole, complain
 from hloom.targets.describing import description_of
+from hloom_tools.document.content import Document, one_table
+from hloom_tools.document.terminal import show
 from hloom_tools.output import OutputError, write_told
 
 _HALF = 16
@@ -55,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             for line in _all_about(arguments.name):
                 console.say(line, indent="  ")
         else:
-            console.show(_overview())
-            console.say("hloom targets NAME: the source of its figures; --this: the device here.")
+            show(_overview(), console)
     except NoDeviceError as error:
         return complain("hloom targets", f"{error}. `hloom doctor` tells what there is.")
     except (OutputError, targets.TargetError) as error:
@@ -64,20 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _overview() -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "memory", "for a step", "products", "memory/s"):
-        left = column == "name"
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    table.add_column("device", overflow="fold")
+def _overview() -> Document:
+    figures = ("memory", "for a step", "products", "memory/s")
+    columns = [("name", Kind.CODE), *((name, Kind.COUNT) for name in figures)]
+    rows: list[tuple[str, ...]] = []
     for name in targets.names():
         target = targets.load(name)
         if target.memory_bytes is None or target.usable_bytes is None:
-            table.add_row(name, "", "", "", "", "the host as it is")
+            rows.append((name, "", "", "", "", "the host as it is"))
             continue
         kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
-        table.add_row(name, *_figures(target), kind)
-    return table
+        rows.append((name, *_figures(target), kind))
+    more = "hloom targets NAME: the source of its figures; --this: the device here."
+    return one_table("", [*columns, ("device", Kind.TEXT)], rows, [more])
 
 
 def _figures(target: Target) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from hloom.show.visible import visible
@@ -58,11 +57,6 @@ class PlainConsole(Console):
         text = visible(sentence)
         self.print(folded(text, self.width, indent) if self.is_terminal else text, soft_wrap=True)
 
-    def show(self, table: Table) -> None:
-        """Prints a table in 80 columns: a narrower terminal wraps its lines and loses nothing."""
-        console = PlainConsole(file=self.file, width=max(self.width, _NARROWEST), soft_wrap=True)
-        console.print(table)
-
 
 def _without_blanks(segments: Iterable[Segment]) -> Iterator[Segment]:
     """Yields segments without the blanks that fill a line's width."""
@@ -91,9 +85,6 @@ def _lines(segment: Segment) -> Iterator[Segment]:
         return
     for piece in re.split(r"(\n)", segment.text):
         yield Segment(piece, segment.style)
-
-
-_NARROWEST = 80
 
 
 class Breakable:

@@ -19,13 +19,13 @@ from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
 from hloom.passes.framework.tables import Kind
-from hloom.passes.framework.text import seconds
+from hloom.passes.framework.text import seconds, size
 from hloom.passes.remat import Remat
 from hloom.show.terminal import PlainConsole, complain
 from hloom.targets import deviceless
 from hloom_tools.demo import program
 from hloom_tools.demo.program import ModelSizes, TrainStep
-from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.content import Document, Note, Section, table_of
 from hloom_tools.document.terminal import show
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 
@@ -42,12 +42,6 @@ _SIZES = {
     "batch": "sequences in a step",
     "sequence": "bytes in a sequence",
     "dropout": "share of features dropped on each residual branch",
-}
-
-_TIMES = {
-    "passes": "pass_s",
-    "XLA compile": "compile_s",
-    "training step (median)": "median_step_s",
 }
 
 
@@ -118,16 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
         lowered, was_there = step.lower(), set(out.glob("step-*"))
         off = compile_step(lowered, "off", dump_to=out)
         on = compile_step(lowered, arguments.spec, dump_to=out, dump_steps=chosen)
-
-        def after_step(losses: Sequence[float]) -> None:
-            status.update("training, loss " + " and ".join(f"{loss:.3f}" for loss in losses))
-
         with nullcontext() if chosen is None else hloom.dump(to=out, steps=chosen):
             dumped = None if chosen is None else on
-            trained = train((off, on), step.first_state, batches, after_step, dumped)
-    for compiled, numbers in zip((off, on), trained, strict=True):
-        compiled.numbers.update(numbers)
-    largest = largest_difference(*(each["losses"] for each in trained))
+            train((off, on), step.first_state, batches, status.update, dumped)
+    one, two = off.numbers, on.numbers
+    largest = largest_difference(one["losses"], two["losses"])
     told: Numbers = {
         "jax": jax.__version__,
         "python": platform.python_version(),
@@ -137,45 +126,33 @@ def run(arguments: argparse.Namespace) -> int:
         "seed": arguments.seed,
         "tolerance": TOLERANCE,
         "largest_relative_difference": largest,
-        "off": off.numbers,
-        "on": on.numbers,
+        "off": one,
+        "on": two,
     }
-    agree = largest <= TOLERANCE
-    verdict = f"largest relative difference {largest:.1e}, tolerance {TOLERANCE:.0e} (float32)."
-    said = ("The losses agree", "ok") if agree else ("THE LOSSES DISAGREE", "error")
-    columns = [(name, Kind.COUNT) for name in ("step", "hloom off", "hloom on", "difference")]
-    pairs = enumerate(zip(*(each["losses"] for each in trained), strict=True), start=1)
-    rows = [(step, f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}") for step, (a, b) in pairs]
-    table = table_of("Loss at each step", columns, rows, most=0)
     title = f"The step on {told['backend']}, memory as XLA reports it"
-    sections = [
-        Section(table.title, tables=(table,), notes=(Note(verdict, *said),)),
-        _compared(title, off.numbers, on.numbers),
-    ]
+    sections = [_losses(one, two, largest), _compared(title, one, two)]
     if arguments.target is not None:
-        found, section = _for_target(console, arguments, step)
-        told[arguments.target] = found
+        told[arguments.target], section = _for_target(console, arguments, step)
         sections.append(section)
-    fell_back = on.numbers["fell_back"]
+    fell_back = two["fell_back"]
     notes = [Note(f"hloom fell back to the original program: {fell_back}")] * bool(fell_back)
     if chosen is not None:
         writer.flush()
         new = sorted(set(out.glob("step-*")) - was_there, key=lambda each: int(each.name[5:]))
         told["dumped_steps"] = list(map(str, new))
-        notes += [Note("Dumped", code=str(folder)) for folder in new]
+        notes += [Note("Dumped", code=folder) for folder in told["dumped_steps"]]
         notes += [Note("Look at it with", code=f"hloom show {folder}") for folder in new[:1]]
-    elif on.numbers["dump_dir"] is None:
-        notes.append(
-            Note(f"'{arguments.spec}' changed nothing in the step: there is no IR to show.")
-        )
+    elif two["dump_dir"] is None:
+        nothing = f"'{arguments.spec}' changed nothing in the step: there is no IR to show."
+        notes.append(Note(nothing))
     else:
-        notes.append(Note("The IR before and after each pass", code=on.numbers["dump_dir"]))
+        notes.append(Note("The IR before and after each pass", code=two["dump_dir"]))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(arguments.json, told)
-        notes += [Note("Every number above", code=str(arguments.json))]
+        notes.append(Note("Every number above", code=str(arguments.json)))
     show(Document("", (*sections, Section("", notes=tuple(notes)))), console)
-    return int(not agree or fell_back is not None)
+    return int(largest > TOLERANCE or fell_back is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,28 +194,30 @@ def train(
     programs: Sequence[CompiledStep],
     first_state: Callable[[], Any],
     batches: program.Tokens,
-    after_step: Callable[[Sequence[float]], None],
+    tell: Callable[[str], None],
     dumped: CompiledStep | None = None,
-) -> list[Numbers]:
-    """Trains every program on the batches, each from a first state of its own; returns the losses
-    and the seconds of each.
+) -> None:
+    """Trains every program on the batches, each from a first state of its own, and adds losses and
+    seconds to its numbers.
 
     They take turns at each batch, so that other load on the machine affects all of them alike. The
     steps of `dumped`, one of the programs, are `hloom.step`s, counted from 1.
     """
     states = [first_state() for _ in programs]
-    found: list[Numbers] = [{"losses": [], "step_s": []} for _ in programs]
+    for each in programs:
+        each.numbers.update(losses=[], step_s=[])
     for number, batch in enumerate(batches, start=1):
         for index, each in enumerate(programs):
             start_s = time.perf_counter()
             with hloom.step(number) if each is dumped else nullcontext():
                 states[index], loss = each.step(states[index], batch)
-            found[index]["losses"].append(float(loss))
-            found[index]["step_s"].append(time.perf_counter() - start_s)
-        after_step([own["losses"][-1] for own in found])
-    for own in found:  # the first step warms the caches up
-        own["median_step_s"] = statistics.median(own["step_s"][1:] or own["step_s"])
-    return found
+            each.numbers["losses"].append(float(loss))
+            each.numbers["step_s"].append(time.perf_counter() - start_s)
+        losses = [f"{each.numbers['losses'][-1]:.3f}" for each in programs]
+        tell(f"training, loss {' and '.join(losses)}")
+    for each in programs:  # the first step warms the caches up
+        times = each.numbers["step_s"]
+        each.numbers["median_step_s"] = statistics.median(times[1:] or times)
 
 
 def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
@@ -261,30 +240,37 @@ def _for_target(
     with console.status(f"compiling for {target}"):
         lowered, out = step.lower(sharding), arguments.out / target
         off, on = (compile_step(lowered, spec, dump_to=out) for spec in ("off", arguments.spec))
-    found = {"off": off.numbers, "on": on.numbers}
-    return found, _compared(f"The same step compiled for {target}", **found)
+    title, found = f"The same step compiled for {target}", {"off": off.numbers, "on": on.numbers}
+    return found, _compared(title, **found)
+
+
+def _losses(off: Numbers, on: Numbers, largest: float) -> Section:
+    title, agree = "Loss at each step", largest <= TOLERANCE
+    columns = [(name, Kind.COUNT) for name in ("step", "hloom off", "hloom on", "difference")]
+    pairs = enumerate(zip(off["losses"], on["losses"], strict=True), start=1)
+    rows = [(step, f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}") for step, (a, b) in pairs]
+    text = f"largest relative difference {largest:.1e}, tolerance {TOLERANCE:.0e} (float32)."
+    said = ("The losses agree", "ok") if agree else ("THE LOSSES DISAGREE", "error")
+    table = table_of(title, columns, rows, most=0)
+    return Section(title, tables=(table,), notes=(Note(text, *said),))
 
 
 def _compared(title: str, off: Numbers, on: Numbers) -> Section:
     """Returns the memory, the times and the passes of a step, hloom off and on."""
-    columns = [("", Kind.TEXT), ("hloom off", Kind.BYTES), ("hloom on", Kind.BYTES)]
-    rows: list[tuple[Value, ...]] = [
-        (kind, before, on["memory"][kind], _change(before, on["memory"][kind]))
-        for kind, before in off["memory"].items()
+    both = [(kind, size_bytes, on["memory"][kind]) for kind, size_bytes in off["memory"].items()]
+    times = {"passes": "pass_s", "XLA compile": "compile_s", "step (median)": "median_step_s"}
+    both += [(name, off[key], on[key]) for name, key in times.items() if key in off]
+    shown = [size] * len(off["memory"]) + [seconds] * len(times)
+    columns = [(name, Kind.COUNT) for name in ("hloom off", "hloom on")]
+    columns = [("", Kind.TEXT), *columns, ("change", Kind.CHANGE)]
+    rows = [
+        (name, tell(a), tell(b), (b - a) / a if a else None)
+        for (name, a, b), tell in zip(both, shown, strict=False)
     ]
-    for name, key in _TIMES.items():
-        if key in off:
-            texts = (seconds(off[key]), seconds(on[key]))
-            rows.append((name, *texts, _change(off[key], on[key])))
-    table = table_of("", [*columns, ("change", Kind.CHANGE)], rows, most=0)
-    columns = [("pass", Kind.CODE), ("what it did", Kind.TEXT), ("time", Kind.SECONDS)]
+    passes = [("pass", Kind.CODE), ("what it did", Kind.TEXT), ("time", Kind.SECONDS)]
     runs = [tuple(each.values()) for each in on["passes"]]
-    passes = table_of(f"What the passes of '{on['spec']}' did", columns, runs, most=0)
-    return Section(title, tables=(table, passes))
-
-
-def _change(before: float, after: float) -> float | None:
-    return (after - before) / before if before else None
+    did = table_of(f"What the passes of '{on['spec']}' did", passes, runs, most=0)
+    return Section(title, tables=(table_of("", columns, rows, most=0), did))
 
 
 def _positive(text: str) -> int:

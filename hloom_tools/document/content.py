@@ -65,6 +65,17 @@ class Strip:
     text: str
     mark: float | None = None
 
+    @classmethod
+    def stacked(
+        cls, parts: Mapping[str, float], whole: float, text: str, mark: float | None = None
+    ) -> Strip:
+        """Returns bars one behind the other: their amounts of a whole by class."""
+        bars, start = [], 0.0
+        for name, amount in parts.items():
+            bars.append((name, start / whole, amount / whole))
+            start += amount
+        return cls(tuple(bars), text, None if mark is None else mark / whole)
+
 
 @dataclass(frozen=True)
 class RowView:
@@ -254,6 +265,16 @@ def table_of(
 ) -> TableView:
     """Returns a table of typed cells; `looks` are further attributes of a `TableView`."""
     return TableView(title, text, columns, rows_of(columns, rows, sources), **looks)
+
+
+def one_table(
+    title: str, columns: Columns, rows: Iterable[Sequence[Value]], notes: Iterable[str] = ()
+) -> Document:
+    """Returns a document of a table with all of its rows, and remarks below it; empty ones are left
+    out."""
+    table = table_of("", columns, rows, most=0)
+    remarks = tuple(Note(note) for note in notes if note)
+    return Document(title, (Section("", tables=(table,), notes=remarks),))
 
 
 def table_view(table: Table, sources: Sources) -> TableView:

@@ -18,7 +18,7 @@ from hloom.passes.ir.clone import clone_module
 from hloom_steps.split import BEFORE, Split
 from hloom_steps.split.boundary import COTANGENT, SplitError
 from hloom_steps.split.plan import ADDED_SECONDS, CROSSING, DONE_AGAIN
-from hloom_tools.document.content import Document, Note, Section, table_of
+from hloom_tools.document.content import Document, one_table
 from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.drawing import Mark, Scene
 
@@ -83,9 +83,7 @@ class Boundaries(Shown):
             )
             for point in self.points
         ]
-        notes = tuple(map(Note, filter(None, [self.note])))
-        table = table_of("", _COLUMNS, rows, most=0)
-        return Document(self.title, (Section("", tables=(table,), notes=notes),))
+        return one_table(self.title, _COLUMNS, rows, [self.note])
 
     def svg(self) -> str:
         """Returns the picture as SVG. Raises PictureError without matplotlib."""

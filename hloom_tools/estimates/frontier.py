@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from hloom.passes.framework.tables import Described, Kind
 from hloom.passes.framework.text import size
 from hloom.show.pictures import PictureError
 from hloom.show.visible import visible
-from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.content import Document, Section, Value, one_table, table_of
 from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 
@@ -93,14 +93,14 @@ class Frontier(Shown):
     @property
     def document(self) -> Document:
         """Returns the points with the remarks, and the largest values at the peak."""
-        table = table_of("", _COLUMNS, map(self._cells, self.points), most=0)
-        parts = [Section("", tables=(table,), notes=tuple(map(Note, self._remarks())))]
-        if self.peak:
-            rows = [(one.bytes * one.times, self._share(one), one) for one in self.peak]
-            peak = table_of("", _PEAK_COLUMNS, rows)
-            head = "What the step as it is has in temporary memory when it takes most"
-            parts.append(Section(head, tables=(peak,)))
-        return Document(self.title, tuple(parts))
+        rows = map(self._cells, self.points)
+        points = one_table(self.title, _COLUMNS, rows, self._remarks())
+        if not self.peak:
+            return points
+        values = [(one.bytes * one.times, self._share(one), one) for one in self.peak]
+        head = "What the step as it is has in temporary memory when it takes most"
+        peak = Section(head, tables=(table_of("", _PEAK_COLUMNS, values),))
+        return replace(points, sections=(*points.sections, peak))
 
     def _cells(self, point: BudgetPoint) -> tuple[Value, ...]:
         added: tuple[Value, ...] = (None, None, None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import size
-from hloom_tools.document.content import Document, Note, Section, Value, table_of
+from hloom_tools.document.content import Document, Value, one_table
 from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.sizes import LargestSize, SizedStep
 
@@ -53,10 +52,7 @@ class SizesTable(Shown):
             )
             for row in self.rows
         ]
-        notes = tuple(map(Note, filter(None, [self.note])))
-        return Document(
-            title, (Section("", tables=(table_of("", columns, rows, most=0),), notes=notes),)
-        )
+        return one_table(title, columns, rows, [self.note])
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,17 +79,10 @@ class Fits(Shown):
             ("takes", Kind.BYTES),
             ("added time", Kind.CHANGE),
         )
-        table = table_of("", columns, map(_cells, self.rows), most=0)
-        section = Section("", tables=(table,), notes=tuple(map(Note, self._notes())))
+        bounded = ", ".join(row.target for row in self.rows if row.is_bounded)
+        more = f"+ {bounded}: larger sizes were not looked for." if bounded else ""
         title = "the largest size that fits a device, predicted; nothing is compiled"
-        return Document(title, (section,))
-
-    def _notes(self) -> Iterator[str]:
-        if self.note:
-            yield self.note
-        bounded = [row.target for row in self.rows if row.is_bounded]
-        if bounded:
-            yield f"+ {', '.join(bounded)}: larger sizes were not looked for."
+        return one_table(title, columns, map(_cells, self.rows), [self.note, more])
 
 
 def _cells(row: LargestSize) -> tuple[Value, ...]:

@@ -16,6 +16,8 @@ from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize, size
 from hloom.show.terminal import PlainConsole
+from hloom_tools.document.content import Document
+from hloom_tools.document.terminal import show
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hloom_tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom_tools.replay import arguments as inputs
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     return options.exit_status("hloom replay", lambda: _replay(arguments, console))
 
 
-def _replay(arguments: argparse.Namespace, console: Console) -> int:
+def _replay(arguments: argparse.Namespace, console: PlainConsole) -> int:
     module = options.chosen_module(arguments.dump)
     ways = dict([_way(arguments.compare, module, "--compare")])
     ways.setdefault(*_way(arguments.passes, module, "--passes"))
@@ -98,9 +100,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
             console.print(Text("Random integers are below 8, whatever the program wants of them."))
         opinions = _opinions(arguments, program, all_runs, given, kind, console)
         all_runs = _timed(all_runs, given, arguments.repeat)
-    console.print(table.runs(all_runs))
-    for opinion in opinions:
-        console.print(table.opinion(opinion))
+    show(Document("", (table.runs(all_runs), *map(table.opinion, opinions))), console)
     if program.runs and not opinions:
         console.print(
             Text(

@@ -7,13 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import pluralize, seconds, size
 from hloom.show import units
-from hloom.show.terminal import Breakable
+from hloom_tools.document.content import Note, Section, TableView, Value, table_of
 from hloom_tools.replay.comparison import Comparison, ValueComparison
 from hloom_tools.replay.program import Runnable
 
@@ -39,17 +36,13 @@ class Verdict:
     comparison: Comparison
 
 
-def runs(all_runs: Sequence[Run]) -> RenderableType:
-    """Returns a table of the memory and times of each run, side by side."""
-    table = Table(title="Memory and time", title_justify="left")
-    table.add_column("")
-    for run in all_runs:
-        table.add_column(run.title, justify="right", overflow="fold")
-    if len(all_runs) == 2:
-        table.add_column("change", justify="right")
+def runs(all_runs: Sequence[Run]) -> Section:
+    """Returns the memory and times of each run, side by side."""
     counts = sorted({len(run.times_s) for run in all_runs})
     medians = [statistics.median(run.times_s) if run.times_s else None for run in all_runs]
     runnables = [run.runnable for run in all_runs]
+    has_change = len(all_runs) == 2
+    rows: list[Sequence[Value]] = []
     for name, figures, shown_as in (
         ("step memory", [each.step_bytes for each in runnables], size),
         ("of it temp", [each.memory.temp_bytes for each in runnables], size),
@@ -61,12 +54,15 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
             shown = ["" if figure is None else shown_as(figure) for figure in figures]
             before, after = figures[0], figures[-1]
             changed = units.change(before, after) if before and after else ""
-            table.add_row(name, *shown, *([changed] if len(figures) == 2 else []))
-    return table
+            rows.append((name, *shown, *[changed][:has_change]))
+    columns = [("", Kind.TEXT), *((run.title, Kind.COUNT) for run in all_runs)]
+    columns += [("change", Kind.COUNT)] * has_change
+    title = "Memory and time"
+    return Section(title, tables=(table_of(title, columns, rows, most=0),))
 
 
-def opinion(found: Verdict) -> RenderableType:
-    """Shows whether two runs are equal, and what differs, the largest error first."""
+def opinion(found: Verdict) -> Section:
+    """Returns whether two runs are equal, and what differs, the largest error first."""
     comparison, values = found.comparison, found.comparison.values
     unequal = _worst_first([value for value in values if not value.bits_equal])
     pair = f"{found.got} and {found.wanted}"
@@ -75,29 +71,29 @@ def opinion(found: Verdict) -> RenderableType:
         same = sum(value.bits_equal for value in values)
         nan_count = sum(value.nan_both for value in values)
         none = f" {pluralize(nan_count, 'element')} NaN in both." if nan_count else ""
-        verdict = Text.assemble(
-            ("EQUAL", "bold green"),
-            f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
-            f"them bit for bit.{none}",
+        text = (
+            f"{pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
+            f"them bit for bit.{none}"
         )
         worst = (
-            Text(
+            Note(
                 f"The largest error is in {one.name} {one.type}: {one.max_absolute:.3g} absolute, "
                 f"{one.max_relative:.3g} relative of {one.tolerance:.2g} allowed."
             )
             for one in unequal[:1]
         )
-        return Group(verdict, *worst)
+        return Section("", notes=(Note(text, "EQUAL", "ok"), *worst))
     count = sum(not value.equal for value in values)
-    verdict = Text.assemble(
-        ("DIFFERENT", "bold red"),
-        f": {pair} differ in {count} of {pluralize(len(values), 'result')}. The first is "
-        f"{_described(first)}",
+    text = (
+        f"{pair} differ in {count} of {pluralize(len(values), 'result')}. The first is "
+        f"{_described(first)}"
     )
-    differing = [value for value in unequal if not value.equal]
-    near = len(unequal) - count
-    others = [Text(f"{pluralize(near, 'other')} agree within tolerance, not bit for bit.")]
-    return Group(_differences(found, differing), *others[: bool(near)], verdict)
+    notes = [Note(text, "DIFFERENT", "error")]
+    if near := len(unequal) - count:
+        told = f"{pluralize(near, 'other')} agree within tolerance, not bit for bit."
+        notes.insert(0, Note(told))
+    table = _differences(found, [value for value in unequal if not value.equal])
+    return Section("", tables=(table,), notes=tuple(notes))
 
 
 def _described(value: ValueComparison) -> str:
@@ -113,27 +109,23 @@ def _described(value: ValueComparison) -> str:
     )
 
 
-def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
+def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> TableView:
     title = f"Results of {found.got} that are not those of {found.wanted}, the worst first"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
-    table.add_column("result")
     heads = ["max abs", "max rel", "tolerance", "beyond"]
     heads += ["NaN in one"] * any(value.nan_one for value in ranked)
-    for name in heads:
-        table.add_column(name, justify="right", no_wrap=True)
-    for value in ranked[:_MOST_ROWS]:
-        numbers = [
+    rows: list[Sequence[Value]] = []
+    for value in ranked:
+        numbers: list[Value] = [
             f"{value.max_absolute:.3g}",
             f"{value.max_relative:.3g}",
             f"{value.tolerance:.2g}",
             str(value.differing),
             str(value.nan_one or ""),
         ]
-        cells = [value.mismatch] if value.mismatch else numbers[: len(heads)]
-        table.add_row(Breakable(f"{value.name} {value.type}"), *cells)
-    if len(ranked) > _MOST_ROWS:
-        table.add_row(f"… and {len(ranked) - _MOST_ROWS} more")
-    return table
+        cells = [value.mismatch, *[None] * 4] if value.mismatch else numbers
+        rows.append((f"{value.name} {value.type}", *cells[: len(heads)]))
+    columns = [("result", Kind.TEXT), *((head, Kind.COUNT) for head in heads)]
+    return table_of(title, columns, rows, most=_MOST_ROWS)
 
 
 def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:

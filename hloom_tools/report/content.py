@@ -27,7 +27,7 @@ from hloom_tools.document.content import (
 )
 from hloom_tools.report.folder import File, Notice, Times
 from hloom_tools.report.gather import ModuleReport, Report
-from hloom_tools.report.memory import MemoryView, PeakOwners, StepBytes
+from hloom_tools.report.memory import MemoryView, PeakOwners
 from hloom_tools.report.plots import figures_of
 from hloom_tools.report.totals import Total
 
@@ -49,6 +49,8 @@ _OWNERS = (("bytes", Kind.BYTES), ("of the peak", Kind.SHARE), ("value", Kind.VA
 _PASSES = (("pass", Kind.CODE), ("what it did", Kind.TEXT), ("time", Kind.SECONDS))
 _FILES = (("file", Kind.TEXT), ("the program", Kind.TEXT), ("size", Kind.BYTES))
 _ARRAYS = (("name", Kind.CODE), ("type", Kind.CODE), ("sharding", Kind.CODE), ("", Kind.TEXT))
+
+_PHASES = ("plan", "apply", "verify")
 
 
 def document_of(report: Report) -> Document:
@@ -190,11 +192,10 @@ def _headlines(module: ModuleReport) -> Iterator[Headline]:
 
 def _bars(memory: MemoryView) -> TableView:
     """Returns the table of a step's bytes, with bars up to the largest step, or to the budget."""
-    known = [figures for _, _, figures in memory.bars if figures is not None]
-    edge = max(figures.step_bytes for figures in known) or 1
-    limit = None
-    if memory.bound is not None and memory.bound.bytes and not memory.bound.of_temp:
-        limit = memory.bound.bytes if memory.bound.bytes <= 2 * edge else None
+    edge = max(figures.step_bytes for _, _, figures in memory.bars if figures is not None) or 1
+    bound = memory.bound
+    limit = None if bound is None or bound.of_temp or not bound.bytes else bound.bytes
+    limit = None if limit is None or limit > 2 * edge else limit
     edge = max(edge, limit or 0)
     rows: list[RowView] = []
     for when, by, figures in memory.bars:
@@ -202,28 +203,19 @@ def _bars(memory: MemoryView) -> TableView:
         if figures is None:
             rows += rows_of(_BARS, [(name, "not compiled", None, None, None)])
             continue
-        strip = _bar(figures, edge, limit, "before" if when == "before" else "after")
         sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
+        color = "before" if when == "before" else "after"
+        parts = {f"{color} {kind}": each for kind, each in zip(_KINDS, sizes, strict=True)}
+        strip = Strip.stacked(parts, edge, units.percent(figures.step_bytes / edge), limit)
         [row] = rows_of(_BARS, [(name, figures.step_bytes, *sizes)])
         rows.append(replace(row, strip=strip))
-    key = [(f"after {kind}", kind_) for kind, kind_ in zip(_KINDS, _TEXTS, strict=True)]
+    key = [(f"after {kind}", text) for kind, text in _KINDS.items()]
     key += [("bound", "budget")] * (limit is not None)
-    looks = {"strip": "of the largest", "key": tuple(key)}
-    return TableView("Memory of a step", "", _BARS, tuple(rows), most=0, **looks)  # type: ignore[arg-type]
+    title = "Memory of a step"
+    return TableView(title, "", _BARS, tuple(rows), most=0, strip="of the largest", key=tuple(key))
 
 
-_KINDS = ("given", "returned", "temporary")
-_TEXTS = ("arguments", "results", "temporaries")
-
-
-def _bar(figures: StepBytes, edge: int, limit: int | None, when: str) -> Strip:
-    start, bars = 0, []
-    sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
-    for kind, size_bytes in zip(_KINDS, sizes, strict=True):
-        bars.append((f"{when} {kind}", start / edge, size_bytes / edge))
-        start += size_bytes
-    text = units.percent(figures.step_bytes / edge)
-    return Strip(tuple(bars), text, None if limit is None else limit / edge)
+_KINDS = {"given": "arguments", "returned": "results", "temporary": "temporaries"}
 
 
 def _curves(module: ModuleReport) -> Section | None:
@@ -310,17 +302,14 @@ def _times(times: Times) -> Section:
     longest = max((run.seconds for run in times.passes), default=0) or 1
     rows = list(rows_of(_PASSES, cells))
     for number, run in enumerate(times.passes):
-        start, bars, told = 0.0, [], []
-        for phase in ("plan", "apply", "verify"):
-            seconds = getattr(run, f"{phase}_s")
-            bars.append((phase, start / longest, seconds / longest))
-            told.append(f"{phase} {units.seconds(seconds)}")
-            start += seconds
-        strip = Strip(tuple(bars), ", ".join(told))
+        parts = {phase: getattr(run, f"{phase}_s") for phase in _PHASES}
+        told = ", ".join(f"{phase} {units.seconds(part)}" for phase, part in parts.items())
+        strip = Strip.stacked(parts, longest, told)
         rows[number] = replace(rows[number], idle=run.empty, strip=strip)
     title = "Passes and compile"
-    key = tuple((phase, phase) for phase in ("plan", "apply", "verify"))
-    table = TableView(title, "", _PASSES, tuple(rows), most=0, strip="plan, apply, verify", key=key)
+    key = tuple((phase, phase) for phase in _PHASES)
+    heading = ", ".join(_PHASES)
+    table = TableView(title, "", _PASSES, tuple(rows), most=0, strip=heading, key=key)
     return Section(title, "times", ", ".join(text), tables=(table,))
 
 
