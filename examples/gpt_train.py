@@ -187,13 +187,13 @@ def batches(corpus: Tokens, *, steps: int, batch: int, sequence: int, seed: int)
     return corpus[starts[..., None] + np.arange(sequence + 1)]
 
 
-def main() -> None:
-    sizes = ModelSizes()
+def main(sizes: ModelSizes | None = None, steps: int = 30) -> None:
+    """Trains a model and prints each loss."""
+    sizes = sizes or ModelSizes()
     step = TrainStep(sizes, seed=0)
     state, compiled = step.first_state(), step.lower().compile()
-    text = standard_library()
-    shape = {"steps": 30, "batch": sizes.batch, "sequence": sizes.sequence}
-    for number, batch in enumerate(batches(text, **shape, seed=0), start=1):
+    shape = {"steps": steps, "batch": sizes.batch, "sequence": sizes.sequence}
+    for number, batch in enumerate(batches(standard_library(), **shape, seed=0), start=1):
         state, loss = compiled(state, batch)
         print(f"step {number:2d}  loss {loss:.5f}")
     temp_bytes = compiled.memory_analysis().temp_size_in_bytes

@@ -221,6 +221,15 @@ def test_the_state_is_donated_and_every_run_starts_afresh(tmp_path: Path) -> Non
     assert runs[0].numbers["losses"] == runs[1].numbers["losses"] == runs[2].numbers["losses"]
 
 
+@pytest.mark.once
+def test_the_example_trains_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    program.main(SIZES, steps=2)
+    first, second, memory = capsys.readouterr().out.splitlines()
+    assert first.startswith("step  1  loss 5.")
+    assert second.startswith("step  2  loss 5.")
+    assert memory.startswith("temporary memory of a step: ")
+
+
 def test_no_number_is_no_agreement() -> None:
     assert largest_difference([1.0, 2.0], [1.0, 2.0]) == 0
     assert largest_difference([2.0], [2.5]) == 0.25
