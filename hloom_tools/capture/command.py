@@ -80,7 +80,8 @@ def part(arguments: argparse.Namespace) -> Findings:
     else:
         if path.is_dir():
             path, dumped = _input_of(path)
-            target = target or (dumped if dumped in targets.names() else None)
+            known = dumped in targets.names() and targets.described_platform(dumped) == "cuda"
+            target = target or (dumped if known else None)
         Pipeline.parse(arguments.passes, source="--passes")
         try:
             sections = _sections_of_module(path, target or _DEFAULT_TARGET, arguments.passes)
@@ -93,7 +94,7 @@ def part(arguments: argparse.Namespace) -> Findings:
 add_arguments, run = alias(Capture.name, _DESCRIPTION, add_options, part)
 
 
-def _input_of(folder: Path) -> tuple[Path, object]:
+def _input_of(folder: Path) -> tuple[Path, str]:
     """Returns the module in a dump, and the name of its target. Raises CaptureError where the
     folder holds none."""
     try:
@@ -105,7 +106,7 @@ def _input_of(folder: Path) -> tuple[Path, object]:
         ) from error
     if dump.input_file is None:
         raise CaptureError(f"{folder} has no 00-input.mlir, the module as it was: dump it again.")
-    return dump.input_file, entries(dump.manifest, "target").get("name")
+    return dump.input_file, str(entries(dump.manifest, "target").get("name"))
 
 
 def _sections_of_xla(path: Path) -> tuple[Section, ...]:

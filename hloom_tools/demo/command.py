@@ -94,6 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
         batches = program.batches(text, **shape, seed=arguments.seed)
     except (ValueError, OSError) as error:
         return complain("hloom demo", error)
+    return _compare(arguments, sizes, text, batches)
+
+
+def _compare(
+    arguments: argparse.Namespace, sizes: ModelSizes, text: program.Tokens, batches: program.Tokens
+) -> int:
+    chosen, steps = arguments.dump_steps, arguments.steps
     console = PlainConsole(stderr=arguments.json == STANDARD_OUTPUT)
     if arguments.target is not None:
         deviceless.prepare()
@@ -134,8 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.target is not None:
         told[arguments.target], section = _for_target(console, arguments, step)
         sections.append(section)
-    fell_back = two["fell_back"]
-    notes = [Note(f"hloom fell back to the original program: {fell_back}")] * bool(fell_back)
+    notes = []
     if chosen is not None:
         writer.flush()
         new = sorted(set(out.glob("step-*")) - was_there, key=lambda each: int(each.name[5:]))
@@ -147,6 +153,8 @@ def run(arguments: argparse.Namespace) -> int:
         notes.append(Note(nothing))
     else:
         notes.append(Note("The IR before and after each pass", code=two["dump_dir"]))
+    if (fell_back := two["fell_back"]) is not None:
+        notes.insert(0, Note(f"hloom fell back to the original program: {fell_back}"))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(arguments.json, told)

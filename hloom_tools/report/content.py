@@ -106,7 +106,7 @@ def _overview(module: ModuleReport, name: Entry) -> tuple[Value, ...]:
     told = [f"{each.title}: {each.text}" for each in module.notices if not module.in_full]
     told += [pluralize(len(module.notices), "notice")] * bool(module.notices and module.in_full)
     told += [f"{pluralize(len(module.missing), 'thing')} missing"] * bool(module.missing)
-    told += on_processes(module.processes)
+    told += [*on_processes(module.processes), *[module.folder.name][: not module.in_full]]
     return (
         (name, *told),
         module.step_bytes or "not known",
@@ -245,7 +245,11 @@ def _owners(memory: MemoryView) -> Section | None:
 
 
 def _owners_table(owners: PeakOwners, *, folded: bool) -> TableView:
-    values = [replace(row.value, times=row.count, note=row.note) for row in owners.rows]
+    values = []
+    for row in owners.rows:
+        each = f"{units.size(row.value.size_bytes)} each" if row.count > 1 else ""
+        note = ", ".join(filter(None, (each, row.note)))
+        values.append(replace(row.value, times=row.count, note=note))
     cells = [
         (row.size_bytes, row.size_bytes / owners.peak_bytes, value)
         for row, value in zip(owners.rows, values, strict=True)
