@@ -230,6 +230,15 @@ def test_loops_that_are_no_pair(block_of: BlockOf, index: str, trips: str) -> No
     assert loop_pairs(pair_block(block_of, index, trips)) == []
 
 
+def test_a_loop_that_hands_a_whole_stack_on_is_no_pair(block_of: BlockOf) -> None:
+    text = BACKWARD_LOOP.replace("%TRIPS", "%three").replace("%INDEX", "%2")
+    text = text.replace("%t = %loop#3)", "%t = %loop#3, %p = %zeros)").replace("back:3", "back:4")
+    carried = "tensor<i32>, tensor<f32>, tensor<3xf32>"
+    text = text.replace(carried, f"{carried}, tensor<3xf32>")
+    assert loop_pairs(block_of(LOOP + text.replace("%5, %t :", "%5, %t, %p :"), LOOP_ARGUMENTS))
+    assert not loop_pairs(block_of(LOOP + text.replace("%5, %t :", "%5, %t, %t :"), LOOP_ARGUMENTS))
+
+
 READER = """
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
