@@ -46,6 +46,9 @@ SAME = 0.01
 """Temporary memory that differs by a larger share tells of another program: XLA's version, or
 hloom's plan, is another."""
 
+ANOTHER = 0.25
+"""Where it differs by a larger share, the plan is another: the row is not fitted, nor counted."""
+
 APART = 1.03
 """Two configurations of a program are a pair where one took so many times as long."""
 
@@ -130,11 +133,13 @@ class Steps:
       measured_s: what it took.
       kernels: with how often a step launches each.
       iterations: of its loops.
+      is_counted: whether it tells of the model: the program is the one that was timed.
     """
 
     program: str
     label: str
     measured_s: float
+    is_counted: bool
     kernels: Mapping[HloKernel, int]
     iterations: int
 
@@ -147,7 +152,9 @@ class Steps:
                 alone = dataclasses.replace(each, one=HloInstruction(), runs=Runs())
                 kernels[alone] += each.runs.total
         iterations = loops_of(module).iterations
-        return cls(timed.program, timed.label, timed.measured_s, kernels, iterations)
+        ratio = timed.temp_bytes / max(timed.temp_then_bytes, 1)
+        is_counted = _UNLIKE not in timed.label and abs(ratio - 1) <= ANOTHER
+        return cls(timed.program, timed.label, timed.measured_s, is_counted, kernels, iterations)
 
     def seconds(self, target: Target, reached: Reached) -> float:
         kernels_s = sum(
@@ -196,7 +203,7 @@ def fitted(steps: Sequence[Steps], target: Target) -> Reached:
 
     first = np.array([value for value, _ in BEFORE.values()])
     spread = np.array([share for _, share in BEFORE.values()])
-    steps = [each for each in steps if _UNLIKE not in each.label]
+    steps = [each for each in steps if each.is_counted]
 
     def errors(shares: Any) -> list[float]:
         reached = reached_by(first * np.exp(shares))
@@ -222,17 +229,18 @@ def _measured(timed: Sequence[Timed], target: Target) -> list[dict[str, Any]]:
     for each, step in zip(timed, steps, strict=True):
         seconds = step_time(each.text, target).seconds
         left_out_s = step.seconds(target, without[each.program])
-        differs = abs(each.temp_bytes / max(each.temp_then_bytes, 1) - 1) > SAME
+        ratio = each.temp_bytes / max(each.temp_then_bytes, 1)
         rows.append(
             {
                 "program": each.program,
                 "label": each.label,
+                "is_counted": step.is_counted,
                 "measured_s": each.measured_s,
                 "foreseen_s": seconds,
                 "left_out_s": left_out_s,
                 "error": seconds / each.measured_s - 1,
                 "left_out_error": left_out_s / each.measured_s - 1,
-                "temp_ratio": each.temp_bytes / max(each.temp_then_bytes, 1) if differs else None,
+                "temp_ratio": ratio if abs(ratio - 1) > SAME else None,
             }
         )
     return rows
@@ -288,10 +296,10 @@ def _told(rows: Sequence[Row], title: str) -> str:
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     rows = entry["rows"]
-    alike = [row for row in rows if _UNLIKE not in row["label"]]
+    alike = [row for row in rows if row["is_counted"]]
     same = [row for row in alike if row["temp_ratio"] is None]
     yield from ("", f"## {entry['device']}, jax {version}", "")
-    yield _told(alike, "Without copies to the host")
+    yield _told(alike, "Without copies to the host and other plans")
     yield from ("", _told(same, "Of these with the memory of then"), "")
     chosen = ", ".join(f"{name} {times:.3f}" for name, times in fastest(alike).items())
     yield f"What the fastest by the model took, times the fastest: {chosen}."

@@ -18,7 +18,7 @@ from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord, Records
 from hloom.show import units
-from hloom.targets import devices
+from hloom.targets import deviceless, devices
 
 LAYERS, ROWS, WIDTH = 6, 256, 32
 
@@ -81,6 +81,36 @@ def test_a_headline_has_memory_work_and_time() -> None:
         "jit_train_step: 24.0 → 12.0 MiB temporaries (-50 %), 103 operations recomputed "
         "(+1.2 % FLOPs), 3 compiles in 31.0 s, passes 420 ms"
     )
+
+
+@pytest.mark.once
+def test_a_headline_has_the_seconds_of_a_step() -> None:
+    told = made(step_s=0.0239, step_s_before=0.0327)
+    assert "(-50 %), step about 32.7 → 23.9 ms, 103 operations" in told.headline
+    assert "step about 23.9 ms, 103 operations" in made(step_s=0.0239).headline
+    assert "step about" not in made(step_s=0.0239, changed=False).headline
+    assert told.summary()["step_s"] == 0.0239
+    assert "step_s" not in made().summary()
+
+
+@pytest.mark.h100
+def test_a_compile_for_a_gpu_tells_the_seconds_of_a_step() -> None:
+    deviceless.prepare()
+    placement = deviceless.placement("h100_sxm")
+    arguments = [
+        jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=placement) for each in (WEIGHTS, X)
+    ]
+
+    def timed(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(scanned_loss)(weights, x)
+
+    jax.jit(timed).lower(*arguments).compile(compiler_options={"hloom": "remat{budget=90%}"})
+    record = hloom.records("timed")[-1]
+    unmodified = [each.step_s for each in record.attempts if each.unmodified]
+    assert record.step_s is not None
+    assert record.step_s_before == unmodified[0]
+    # Thirty loops' iterations and their kernels: some microseconds each.
+    assert 1e-5 < record.step_s < 1e-2
 
 
 @pytest.mark.once
