@@ -1,4 +1,4 @@
-"""What `hloom_steps` and `hloom_tools` import of `hloom` beside its public names, by module.
+"""The names that `hloom_steps` and `hloom_tools` import of `hloom` beside its public ones.
 
 Everything else in `hloom` may change without a look at the two packages. A test compares the table
 with their imports. A name is added only with a reason; the number of names is to fall.

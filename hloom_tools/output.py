@@ -1,4 +1,4 @@
-"""What a command gives: a document, its JSON, and files."""
+"""The results of a command: a document, its JSON, and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STANDARD_OUTPUT = Path("-")
 JSON_HELP = "write every number here; - for standard output, with nothing else on it"
 
 MISTAKES = (OSError, ValueError, PassError, PictureError)
-"""What a part raises for a mistake, told in a line."""
+"""The exceptions that a part raises for a user's mistake; each is printed in a line."""
 
 
 class OutputError(ValueError):
@@ -33,17 +33,17 @@ class OutputError(ValueError):
 
 @dataclass(frozen=True)
 class Findings:
-    """What a command finds.
+    """The findings of a command.
 
     Attributes:
-      document: what it shows.
-      told: the same as values that `json.dumps` takes.
+      document: the findings as a document.
+      values: the same as values that `json.dumps` takes.
       status: the exit status.
       files: further files to write, with their contents.
     """
 
     document: Document
-    told: Any
+    values: Any
     status: int = 0
     files: tuple[tuple[Path, bytes], ...] = ()
 
@@ -80,11 +80,11 @@ def run_part(
     try:
         found = part(arguments)
         if arguments.json == STANDARD_OUTPUT:
-            write_json(STANDARD_OUTPUT, found.told)
+            write_json(STANDARD_OUTPUT, found.values)
             said = []
         else:
             show(found.document, console)
-            text = json.dumps(found.told, indent=2) + "\n"
+            text = json.dumps(found.values, indent=2) + "\n"
             said = [write_told(arguments.json, text.encode())] if arguments.json else []
         if getattr(arguments, "html", None) is not None:
             said.append(write_page(found.document, arguments.html))

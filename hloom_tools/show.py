@@ -1,4 +1,4 @@
-"""`hloom show` prints what can be told of a dump, or of a module, in sections."""
+"""`hloom show` prints the sections that a dump, or a module, has figures for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_DEFAULT = ("report", "budgets", "shardings")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `hloom show` to a parser."""
     parser.description = (
-        "Prints what can be told of a dump, or of a module of StableHLO, in sections. report: what "
+        "Prints the sections that a dump, or a module of StableHLO, has figures for. report: what "
         "the passes decided and did, the memory of a step and whose it is, times, and what is "
         "missing. budgets: what other budgets of memory would cost. shardings: what the devices "
         "send each other, by line. capture: what runs in CUDA graphs, for which it compiles the "
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sections",
         metavar="SECTION",
         nargs="*",
-        help=f"{', '.join(_SECTIONS)} (default: {', '.join(_BY_DEFAULT)}, as far as they can be "
-        "told)",
+        help=f"{', '.join(_SECTIONS)} (default: {', '.join(_BY_DEFAULT)}, as far as there "
+        "are figures)",
     )
     add_outputs(parser)
     for module in (budgets, shardings, capture):
@@ -75,7 +75,7 @@ def _part(arguments: argparse.Namespace) -> Findings:
     sections += [Section(name, name, notes=(Note(str(e)),)) for name, e in failures.items()]
     return Findings(
         Document(title, tuple(sections), facts),
-        {name: part.told for name, part in parts.items()},
+        {name: part.values for name, part in parts.items()},
         max(part.status for part in parts.values()),
         tuple(file for part in parts.values() for file in part.files),
     )

@@ -53,7 +53,7 @@ them. Others address elements."""
 
 
 class KernelKind(enum.StrEnum):
-    """What bounds a kernel's speed besides the bytes and FLOPs of the device."""
+    """The kind of a kernel: each reaches another share of a device's peak rates."""
 
     PRODUCT = "products"
     CONVOLUTION = "convolutions"

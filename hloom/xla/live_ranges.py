@@ -67,7 +67,7 @@ class XlaLiveValue:
 
     @classmethod
     def of(cls, value: HloValue, origin: HloOrigin) -> XlaLiveValue:
-        """A value that XLA's texts tell of, and what it is made by."""
+        """Returns the entry of a value of XLA's texts, with the operation that makes it."""
         source = origin.made_by.source
         return cls(
             name=value.instruction + value.index,
@@ -102,7 +102,7 @@ _LISTED = Condition(f"a list of at most {MAX_VALUES}", lambda values: len(values
 
 @dataclass(frozen=True)
 class LiveRanges:
-    """What lives when in the schedule that XLA chose.
+    """The live ranges of values in the schedule that XLA chose.
 
     Attributes:
       instructions: how many the schedule has; times count them.

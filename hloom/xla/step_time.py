@@ -1,9 +1,9 @@
-"""Tells the seconds of a step from XLA's scheduled text of its program, without the device.
+"""Foresees the seconds of a step from XLA's scheduled text of its program, without the device.
 
 A kernel takes the longest of its traffic by the memory's bandwidth, its products and convolutions
 by the matrix units' rate and its elementwise work by the lanes' rate, and then its launch. The
-shares of a device's peak rates that kernels reach were fitted to steps that a device timed; where
-they were not, no seconds are told. `benchmarks/time_error` compares both.
+shares of a device's peak rates that kernels reach were fitted to steps that a device timed; other
+devices have none. `benchmarks/time_error` compares both.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _Key = TypeVar("_Key")
 
 
 class NoStepTimeError(ValueError):
-    """The seconds of a program cannot be told; the text says why."""
+    """The seconds of a program are unknown; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """What kernels reach of a device's peak rates, and what they cost besides.
+    """The shares of a device's peak rates that kernels reach, and their fixed costs.
 
     Attributes:
       bandwidth: the share of the memory's bandwidth, by kind of kernel; others have that of
@@ -106,7 +106,7 @@ def is_timed(target: Target) -> bool:
 
 
 def step_time(text: str, target: Target, reached: Reached | None = None) -> StepTime:
-    """Tells the seconds of a step.
+    """Returns the seconds of a step.
 
     Args:
       text: XLA's text of the scheduled program.

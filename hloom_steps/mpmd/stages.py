@@ -133,7 +133,7 @@ class StagedLoss:
         self._lock = threading.Lock()
         self._job: StagesJob | None = None
         self.trace = Trace()
-        """What the last call has done, in the order in which it did."""
+        """The operations of the last call, in their order."""
 
     def place(self, params: Any, *batch: Any, **kwargs: Any) -> Placed:
         """Places parameters on the devices of the stages that read them.

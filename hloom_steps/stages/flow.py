@@ -68,7 +68,7 @@ class StageFlow:
         self.readers: dict[int, set[int]] = {value: set() for value in self.node_of}
         """By value the nodes that read it."""
         self.holders: dict[Source, set[int]] = {}
-        """By argument of the step, or rows of one, the nodes that read it or what is made of it."""
+        """By argument of the step, or rows of one, the nodes that depend on it."""
         self._add_readers()
         self._arcs: list[tuple[int, int, int | None]] = []
         self._count = len(self.nodes)

@@ -142,7 +142,7 @@ class Bisection:
     def __init__(
         self, program: ReplayProgram, steps: Sequence[Replayed], tell: Callable[[str], None]
     ) -> None:
-        """``tell`` is called with a line for each pipeline that was judged."""
+        """`tell` is called with a line for each pipeline that was judged."""
         self.program, self.steps = program, steps
         self.compiles = 0
         self.runs: tuple[PassRun, ...] = ()

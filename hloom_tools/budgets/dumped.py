@@ -15,7 +15,7 @@ from hloom_tools.replay import manifest as recorded
 
 _MEASURED = ("step_bytes", "temp_bytes")
 _MOST_SECONDS = 1e9
-"""What is more is no figure of a device: the file is damaged."""
+"""A larger figure is none of a device: the file is damaged."""
 
 
 def target_of(dump: ModuleDump) -> Target | None:

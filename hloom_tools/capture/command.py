@@ -198,5 +198,5 @@ def _left_out(coverage: Coverage) -> tuple[TableView, ...]:
 
 
 def _foreseen(plan: Mapping[str, Any]) -> str:
-    """What the pass foresaw, from its plan's `to_json`."""
+    """Returns the prediction of the pass, from its plan's `to_json`."""
     return f"Foreseen: {', '.join(map(str, Statement.of(plan).facts))}"

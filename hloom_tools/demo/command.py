@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     try:
         with hloom.passes(arguments.spec):
-            """A mistake in the spec is told here, before anything takes time."""
+            pass  # A mistake in the spec ends the command here, before anything takes time.
         chosen, steps = arguments.dump_steps, arguments.steps
         if chosen is not None:
             wanted = Steps.parse(chosen, source="--dump-steps")
@@ -165,7 +165,7 @@ def _compare(
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A compiled training step, `(state, batch) -> (state, loss)`, and what is told of it."""
+    """A compiled training step, `(state, batch) -> (state, loss)`, and its figures."""
 
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
     numbers: Numbers

@@ -53,7 +53,7 @@ class CellView:
 
 @dataclass(frozen=True)
 class Strip:
-    """What a page draws at the end of a row.
+    """The bars that a page draws at the end of a row.
 
     Attributes:
       bars: the class, the start and the width of each bar, in shares of the whole.

@@ -27,7 +27,7 @@ _MOST_WIDTHS = 16
 
 _KNOWN = {"name", "memory_bytes", "usable_bytes", "speed", "keeps_barriers"}
 _FIGURES = {"matrix_flops_per_s", "vector_flops_per_s", "bytes_per_s", "kernel_s"}
-"""What a recorded target, and its speed, has to have: the defaults are of another device."""
+"""The fields that a recorded target and its speed must have: the defaults are another device's."""
 
 _VERSION = re.compile(r"\d+(\.\d+){0,4}([.+-]?[A-Za-z0-9.]+)?", re.ASCII)
 

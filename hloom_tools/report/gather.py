@@ -44,7 +44,7 @@ MOST_MODEL_BYTES = 64 * 2**20
 
 _DAMAGE: tuple[type[Exception], ...] = (ArithmeticError, AttributeError, LookupError, OSError)
 _DAMAGE += (PassError, RecursionError, TypeError, ValueError)
-"""What reading a file raises that is not what it should be."""
+"""The exceptions that reading a damaged file raises."""
 
 _T = TypeVar("_T")
 

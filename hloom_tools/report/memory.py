@@ -250,7 +250,7 @@ def xla_owners(ranges: LiveRanges, sources: Sources) -> PeakOwners:
             value.name if value.operation else "",
         )
         for value in (ranges.values[index] for index in ranges.at_peak)
-        # The peak is of temporaries; what is given and returned is there all the time.
+        # The peak is of temporaries; arguments and results are in memory all the time.
         if value.is_temporary
     ]
     title = "XLA's temporaries at their peak, in what runs"

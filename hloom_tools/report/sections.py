@@ -120,7 +120,7 @@ _LEFT_OUT_COLUMNS = {
 
 
 def graphs_section(found: Json, sources: Sources) -> Section:
-    """What of a module runs in CUDA graphs, by XLA's numbers where they are known."""
+    """Returns the section on the part of a module that runs in CUDA graphs, by XLA where known."""
     coverage = read(Coverage | None, found["coverage"])
     summary, facts = "What of it is captured is not known", list[Fact]()
     if coverage is not None:
@@ -171,7 +171,7 @@ _SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTE
 
 
 def sent_section(found: Json, sources: Sources) -> Section:
-    """What each device of a sharded program sends the others in a step, and what it has whole."""
+    """Returns the section on the bytes that each device sends, and on its whole values."""
     predicted = read(dict[str, Whole], found["predicted_bytes"])
     by_xla = read(dict[str, Whole] | None, found["xla_bytes"]) or {}
     kinds = sorted({*predicted, *by_xla})

@@ -16,7 +16,7 @@ _Value = TypeVar("_Value", bound=Hashable)
 
 
 class _Structure(tuple[Hashable, ...]):
-    """What makes two networks equal except for prices; hashed once, looked up often."""
+    """The parts that make two networks equal except for prices; hashed once, looked up often."""
 
     @functools.cached_property
     def _hash(self) -> int:

@@ -142,9 +142,9 @@ def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
 
 
 def missing_texts(
-    folder: Path, facts: ModuleFacts | None, told: Collection[Missing]
+    folder: Path, facts: ModuleFacts | None, listed: Collection[Missing]
 ) -> list[Missing]:
-    """Returns the texts of XLA that a module folder lacks and `told` does not name yet.
+    """Returns the texts of XLA that a module folder lacks and ``listed`` does not name yet.
 
     `facts` are None where nothing was kept of the module at its compile.
     """
@@ -164,7 +164,7 @@ def missing_texts(
         Missing(what, why, remedy)
         for what, remedy in remedies.items()
         if not (folder / "xla" / files[what]).exists()
-        and not any(what in each.what for each in told)
+        and not any(what in each.what for each in listed)
     ]
 
 

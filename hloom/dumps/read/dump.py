@@ -33,7 +33,7 @@ from hloom.passes.framework.structure import StructureError, read
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
 
 FORMAT = 3
-"""What "hloom_dump" says in the manifests that this hloom writes."""
+"""The number of "hloom_dump" in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
 _STEP = re.compile(r"step-(\d+)(?:-run-(\d+))?")
@@ -284,7 +284,7 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
 
 
 def _told_missing(listed: Any) -> Iterator[Missing]:
-    """What a manifest says is missing; what is no such entry is left out."""
+    """Yields the missing files that a manifest lists, without malformed entries."""
     for entry in _entries(listed):
         with suppress(StructureError):
             yield read(Missing, entry)
