@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 from hloom._jax.modules import make_context
 from hloom.dumps.read.dump import ModuleDump, State
 from hloom.passes.fit import Fit
+from hloom.passes.framework.structure import Figure, read
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.show import units
 from hloom_tools.budgets.dumped import record_of, target_of
@@ -28,6 +29,8 @@ class AddedCost:
         in which cheap work counts by a share, as in `hloom budgets`.
       added_work: the added FLOPs as a share of the program's.
       effects: a short summary of each pass's changes.
+      step_s, step_s_before: the step's time as compiled, and of the original where an attempt
+        compiled it, by XLA's text; `figure` is their difference where both are known.
     """
 
     changed: bool
@@ -35,12 +38,17 @@ class AddedCost:
     step_seconds: float | None
     added_work: float | None
     effects: tuple[str, ...]
+    step_s: float | None = None
+    step_s_before: float | None = None
 
     @property
     def figure(self) -> str:
         """Returns the cost in one figure: a time, else a share of the work; empty where unknown."""
         if not self.changed:
             return "0"
+        if self.step_s is not None and self.step_s_before is not None:
+            more = self.step_s - self.step_s_before
+            return f"{'+' * (more > 0)}{units.seconds(more)}"
         if self.added_seconds is not None:
             return f"+{units.seconds(self.added_seconds)}" if self.added_seconds else "0 ms"
         return "" if self.added_work is None else self._work
@@ -50,6 +58,9 @@ class AddedCost:
         """Returns the meaning of the figure."""
         if not self.changed:
             return "XLA compiled the program as it was"
+        work = "" if self.added_work is None else f"; {self._work} FLOPs"
+        if self.step_s is not None and self.step_s_before is not None:
+            return f"{units.times(self.step_s_before, self.step_s)} a step, by XLA's text{work}"
         if self.added_seconds is None:
             return "of the work of a step, in FLOPs" if self.figure else ""
         remark = "by rooflines"
@@ -57,7 +68,9 @@ class AddedCost:
             share = self.added_seconds / self.step_seconds
             shown = f"{units.change(1, 1 + share) or '< +0.1 %'}, " if share else ""
             remark = f"of {units.seconds(self.step_seconds)} a step: {shown}{remark}"
-        return remark if self.added_work is None else f"{remark}; {self._work} FLOPs"
+        if self.step_s is not None:
+            work += f"; the step takes about {units.seconds(self.step_s)} by XLA's text"
+        return f"{remark}{work}"
 
     @property
     def _work(self) -> str:
@@ -88,6 +101,8 @@ def cost_of(dump: ModuleDump, *, most_bytes: int) -> AddedCost | None:
         step,
         float(work) if changed and isinstance(work, int | float) else None,
         tuple(_effects(compiled)),
+        read(Figure | None, compiled.get("step_s")),
+        read(Figure | None, compiled.get("step_s_before")),
     )
 
 

@@ -104,6 +104,16 @@ def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
             "0 ms",
             "of 34.0 ms a step: by rooflines; 0 % FLOPs",
         ),
+        (
+            AddedCost(True, 0.00134, 0.034, 0.012, (), 0.0239, 0.0327),
+            "-8.80 ms",
+            "32.7 → 23.9 ms a step, by XLA's text; +1.2 % FLOPs",
+        ),
+        (
+            AddedCost(True, 0.00134, 0.034, 0.012, (), 0.0239),
+            "+1.34 ms",
+            "of 34.0 ms a step: +3.9 %, by rooflines; +1.2 % FLOPs; the step takes about 23.9 ms",
+        ),
         (AddedCost(True, None, None, 0.008, ()), "+0.8 %", "of the work of a step, in FLOPs"),
         (AddedCost(True, None, None, -0.2, ()), "-20 %", "of the work of a step, in FLOPs"),
         (AddedCost(True, None, None, None, ()), "", ""),
