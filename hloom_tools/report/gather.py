@@ -29,6 +29,7 @@ from hloom_tools.report.memory import (
     model_owners,
     xla_owners,
 )
+from hloom_tools.report.seconds import seconds_section
 from hloom_tools.report.sections import (
     attempts_section,
     graphs_section,
@@ -150,6 +151,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         read("what ran", partial(ran_section, sources=sources), dump.ran),
         read("attempts", attempts, dump.attempts),
         read("between devices", partial(sent_section, sources=sources), dump.sent),
+        read("seconds of a step", partial(seconds_section, sources=sources), dump),
         read("CUDA graphs", partial(graphs_section, sources=sources), dump.captured),
     )
     found = ModuleReport(
