@@ -115,7 +115,8 @@ class Attempts:
             self._error = newest.error
             self._refused = self._refused if candidate.changed else newest.error
         figures = self._agreed(_figures_of(newest, run))
-        attempt = None if figures is None else Attempt(run.record, *figures)
+        step_s = newest.step_s if isinstance(newest, Compiled) else None
+        attempt = None if figures is None else Attempt(run.record, *figures, step_s)
         number = len(compilation.attempts)
         if attempt is not None and attempt.is_refused and number == compilation.best_attempt:
             # XLA refused the plan in another process, so that no executable exists there.
@@ -128,7 +129,7 @@ class Attempts:
                 added_flops=None if prediction is None else int(prediction.added_flops),
                 step_bytes=None if attempt is None else attempt.step_bytes,
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
-                step_s=newest.step_s if isinstance(newest, Compiled) else None,
+                step_s=step_s,
                 compile_s=newest.compile_s,
                 cache_hit=newest.cache_hit if isinstance(newest, Compiled) else None,
                 unmodified=not candidate.changed,

@@ -16,7 +16,7 @@ from hloom.dumps.read.dump import ModuleDump
 from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner, record_in
 from hloom.passes.framework.pipeline import PassRun, Pipeline
-from hloom.passes.framework.structure import Whole, read
+from hloom.passes.framework.structure import Amount, Whole, read
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom_tools.replay import ReplayError
@@ -43,7 +43,9 @@ def _attempt(
         step_bytes, temp_bytes = (
             read(Whole, row.get(name)) for name in ("step_bytes", "temp_bytes")
         )
-        return Attempt(record, step_bytes, temp_bytes, read(Whole | None, row.get("limit_bytes")))
+        limit_bytes = read(Whole | None, row.get("limit_bytes"))
+        step_s = read(Amount | None, row.get("step_s"))
+        return Attempt(record, step_bytes, temp_bytes, limit_bytes, step_s)
     except ValueError as error:
         raise ReplayError(
             f"{dump.folder} has not all of attempt {number} of pass '{step.name}', which its plan "

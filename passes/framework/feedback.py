@@ -99,12 +99,14 @@ class Attempt(Generic[_Record_co]):
       temp_bytes: of that, temporaries.
       limit_bytes: the compiler's limit for a step, where it refused the program for exceeding it;
         None where it compiled the program.
+      step_s: seconds of a step, foreseen from what was compiled; None where unknown.
     """
 
     record: _Record_co
     step_bytes: int
     temp_bytes: int
     limit_bytes: int | None = None
+    step_s: float | None = None
 
     @property
     def is_refused(self) -> bool:
@@ -153,10 +155,11 @@ the same values differ by the placement of scalars."""
 
 
 def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int:
-    """Returns the index of the attempt to use: the cheapest that holds, else the one with least
-    memory; of those that take next to nothing more than that, the cheapest.
+    """Returns the index of the attempt to use: the fastest that holds, else the one with least
+    memory; of those that take next to nothing more than that, the fastest.
 
-    One that the compiler refused is used only where it refused all.
+    That is by the seconds of a step where they are known of all that compiled, else by the time
+    that the plans add. One that the compiler refused is used only where it refused all.
 
     Args:
       attempts: at least one; of equal ones the oldest is used.
@@ -167,11 +170,17 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
     holding = [
         n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
     ]
+    seconds = {n: attempts[n].step_s for n in numbers}
+    are_known = None not in seconds.values()
+
+    def taken(n: int) -> tuple[float, float, int]:
+        return (seconds[n] or 0.0) if are_known else 0.0, attempts[n].record.cost, n
+
     if holding:
-        return min(holding, key=lambda n: (attempts[n].record.cost, n))
+        return min(holding, key=taken)
     most_bytes = min(attempts[n].temp_bytes for n in numbers) * _NEXT_TO_NOTHING_MORE
     least = [n for n in numbers if attempts[n].temp_bytes <= most_bytes]
-    return min(least, key=lambda n: (attempts[n].record.cost, n))
+    return min(least, key=taken)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def compile_kept(
 
 
 def _attempts_text(record: CompileRecord) -> str:
-    names = ("predicted_step_bytes", "step_bytes", "temp_bytes", "added_flops")
+    names = ("predicted_step_bytes", "step_bytes", "temp_bytes", "added_flops", "step_s")
     return json_text(
         [
             {"used": index == record.best_attempt}

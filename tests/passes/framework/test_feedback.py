@@ -144,6 +144,21 @@ def test_the_cheapest_that_holds_is_used(limit_bytes: int | None, best: int) -> 
     assert best_of(made, limit_bytes) == best
 
 
+@pytest.mark.parametrize(
+    ("step_s", "best"),
+    [
+        ((1.0, 3.0, 2.0), 2),  # the fastest that holds, though its plan adds more
+        ((1.0, 2.0, 2.0), 1),  # of equal ones the one that adds less
+        ((1.0, None, 2.0), 1),  # not known of all: by what the plans add
+        ((None, None, None), 1),
+    ],
+)
+def test_the_fastest_that_holds_is_used(step_s: tuple[float | None, ...], best: int) -> None:
+    made = tried((90, 0.0), (70, 2.0), (50, 9.0))
+    timed = [dataclasses.replace(each, step_s=s) for each, s in zip(made, step_s, strict=True)]
+    assert best_of(timed, 80) == best
+
+
 def test_what_a_budget_leaves_for_temporaries() -> None:
     def left(
         budget: Budget, made: list[Attempt[PlanRecord]], around_bytes: int | None = None
