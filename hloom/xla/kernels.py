@@ -269,7 +269,8 @@ class _Fusion:
         root = self._module.root(self._one.called[0])
         results = [self._origin(root)]
         if root.opcode == "tuple":
-            results = [self._origin(self._inner[name]) for name in root.operands]
+            found = (self._module.get(name, root.computation) for name in root.operands)
+            results = [self._origin(each) for each in found]
         read = written = 0
         in_place: set[str] = set()
         for result in results:
@@ -306,7 +307,9 @@ class _Fusion:
 
     def _origin(self, one: HloInstruction) -> HloInstruction:
         """Returns the instruction behind views of its result."""
-        while one.opcode in _VIEWS and one.operands:
+        for _ in self._inner:  # at most so many: a damaged text may have a cycle
+            if one.opcode not in _VIEWS or not one.operands:
+                break
             one = self._operand(one, 0)
         return one
 
@@ -314,10 +317,12 @@ class _Fusion:
         """Returns the bytes that are read of a parameter."""
         whole = _bytes_of(parameter)
         readers, slices = list(self._readers[parameter.name]), 0
+        seen: set[str] = set()
         while readers:
             reader = readers.pop()
             if reader.opcode in _VIEWS:
-                readers += self._readers[reader.name]
+                readers += () if reader.name in seen else self._readers[reader.name]
+                seen.add(reader.name)
             elif reader.opcode in _SLICES:
                 slices += _bytes_of(reader)
             else:

@@ -118,3 +118,15 @@ def test_a_damaged_text_raises_nothing(end: int) -> None:
         for each in kernels_of(HloModule(text)):
             assert each.bytes >= 0
             assert each.flops >= 0
+
+
+def test_a_cycle_of_views_ends() -> None:
+    text = TEXT.replace(
+        "ROOT %sine = f32[1,1024]{1,0} sine(%row)",
+        "%one = f32[64,1024]{1,0} bitcast(%two)\n"
+        "  %two = f32[64,1024]{1,0} bitcast(%one)\n"
+        "  ROOT %sine = f32[64,1024]{1,0} bitcast(%stack, %two)",
+    ).replace(
+        "%two = f32[64,1024]{1,0} bitcast(%one)", "%two = f32[64,1024]{1,0} bitcast(%one, %stack)"
+    )
+    assert len(list(kernels_of(HloModule(text)))) == 6
