@@ -112,5 +112,6 @@ NAMES: dict[str, str] = {
     "hloom.targets.devices": "machine_bytes placement_of target_of with_options",
     "hloom.xla.coverage": "Coverage",
     "hloom.xla.live_ranges": "LiveRanges",
+    "hloom.xla.step_time": "NoStepTimeError step_time",
     "hloom.xla.thunk_dump": "find_sequences read_sequence thunk_dump",
 }

@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from hloom._jax.modules import make_context
 from hloom.dumps.read.dump import ModuleDump, State
 from hloom.passes.fit import Fit
-from hloom.passes.framework.structure import Figure, read
+from hloom.passes.framework.structure import Amount, read
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.show import units
 from hloom_tools.budgets.dumped import record_of, target_of
@@ -101,8 +101,8 @@ def cost_of(dump: ModuleDump, *, most_bytes: int) -> AddedCost | None:
         step,
         float(work) if changed and isinstance(work, int | float) else None,
         tuple(_effects(compiled)),
-        read(Figure | None, compiled.get("step_s")),
-        read(Figure | None, compiled.get("step_s_before")),
+        read(Amount | None, compiled.get("step_s")),
+        read(Amount | None, compiled.get("step_s_before")),
     )
 
 
