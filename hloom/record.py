@@ -141,7 +141,7 @@ class CompileRecord:
         times a ratio by hloom's memory model, given only where the model predicts `temp_bytes`
         within a third.
       step_s: seconds of a step on one device, foreseen from XLA's text; None where unknown.
-      step_s_before: the same of the original program, where an attempt compiled it.
+      step_s_before: the same of the original program, where XLA compiled it.
       added_work: the recomputed FLOPs as a share of the program's, negative where work was removed;
         None where unknown.
       is_kept: whether the plan is an earlier process's, kept in JAX's persistent cache: then

@@ -331,7 +331,9 @@ class Compilation:
         if run is not None:
             observer.attempted(number, figures, compile_s)
         start_s = time.perf_counter()
-        step_s = _step_s(executable, request.target)
+        # Processes may have other kernels, and choose alike only by figures that all have.
+        is_alone = not request.agreement.are_several
+        step_s = _step_s(executable, request.target) if is_alone else None
         self.pass_s += time.perf_counter() - start_s
         return Compiled(executable, candidate, figures, step_s, compile_s, cache.hit, captured)
 

@@ -67,6 +67,11 @@ class Agreement:
             digest = hashlib.sha256(f"{among}\n{text}".encode()).hexdigest()
             self._program = f"hloom/{digest}"
 
+    @property
+    def are_several(self) -> bool:
+        """Whether more than one process compiles the program."""
+        return len(self._processes) > 1
+
     def largest(self, figures: Sequence[int]) -> tuple[int, ...]:
         """Returns the largest of each figure over the processes; all of them must call this alike.
 

@@ -42,7 +42,7 @@ _ESCAPED = re.compile(r"\\(.)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _TYPED_FFI = "api_version=API_VERSION_TYPED_FFI"
 
-_CONTROL_FLOW = frozenset({"async-start", "call", "conditional", "while"})
+_CONTROL_FLOW = frozenset({"async-start", "call", "call-start", "conditional", "while"})
 """Operations that run computations; an asynchronous one is listed by the first of its three
 parts."""
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from hloom.xla.hlo import Array, HloInstruction, HloModule, Runs
 
 _NO_KERNEL = frozenset(
-    "after-all bitcast call conditional constant get-tuple-element parameter partition-id "
-    "replica-id tuple while async-start async-update opt-barrier".split()
+    "after-all async-start bitcast call call-start conditional constant get-tuple-element "
+    "opt-barrier parameter partition-id replica-id tuple while".split()
 )
 """Operations for which XLA:GPU launches nothing; control flow among them, whose computations hold
 the kernels."""
@@ -126,7 +126,7 @@ def kernels_of(module: HloModule) -> Iterator[HloKernel]:
     """Yields the kernels of a program in the order of its schedule, callers first."""
     for name, runs in module.runs().items():
         for one in module.of_computation(name):
-            is_none = one.opcode in _NO_KERNEL or one.opcode.endswith("-done")
+            is_none = one.opcode in _NO_KERNEL or one.opcode.endswith(("-done", "-update"))
             if not is_none and one.target != _ALLOCATES:
                 yield _kernel(module, one, runs)
 
@@ -135,18 +135,20 @@ def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> HloKernel:
     if one.opcode.startswith("fusion") and one.called:
         return _Fusion(module, one).kernel(runs)
     flops, bits = _work(module, one)
-    kind = _KINDS.get(one.opcode.removesuffix("-start"), KernelKind.ELEMENTWISE)
+    opcode = one.opcode.removesuffix("-start")
+    kind = _KINDS.get(opcode, KernelKind.ELEMENTWISE)
     read = sum(_bytes_of(module.get(name, one.computation)) for name in one.operands)
     written = _bytes_of(one)
-    if one.opcode in _SLICES:
-        read = written
-    elif one.opcode in _UPDATE:
-        read = written = _bytes_of(module.operand(one, _UPDATE[one.opcode]))
+    if opcode in _SLICES:
+        read = written = min((each.bytes for each in one.arrays if each.shape), default=written)
+    elif opcode in _UPDATE:
+        read = written = _bytes_of(module.operand(one, _UPDATE[opcode]))
     elif one.opcode == "custom-call":
         kind, written = _called(one)
     elif kind is KernelKind.COPY:
         written = one.arrays[0].bytes if one.arrays else 0  # copy-start has a context beside it
-        kind = KernelKind.HOST_COPY if _is_with_host(module, one) else kind
+    if kind in (KernelKind.COPY, KernelKind.SLICES) and _is_with_host(module, one):
+        kind = KernelKind.HOST_COPY
     return HloKernel(one, kind, read, written, _lane_ops(module, one), flops, bits, runs)
 
 
@@ -184,9 +186,9 @@ def _is_with_host(module: HloModule, one: HloInstruction) -> bool:
 def _called(one: HloInstruction) -> tuple[KernelKind, int]:
     """Returns the kind of a custom call, and the bytes of its result without the workspace."""
     kind = KernelKind.LIBRARY
-    if "conv" in one.target:
+    if one.target.startswith("__cudnn$conv"):
         kind = KernelKind.CONVOLUTION
-    elif "gemm" in one.target or "matmul" in one.target:
+    elif one.target.startswith("__cublas$"):
         kind = KernelKind.PRODUCT
     results = one.arrays
     if len(results) > 1 and results[-1].element in ("s8", "u8"):

@@ -72,6 +72,9 @@ REACHED = {
 `python -m benchmarks.time_error --fit`."""
 
 
+_MOST_CHARACTERS = 20_000_000
+"""A text of that size takes some five seconds to read."""
+
 _BESIDE_COPIES = 0.5
 """The share of a step's kernels that runs beside copies to and from the host. Slices of stacks in
 loops do not: in five programs on an H200 their copies and kernels added up within 10 %, and in the
@@ -118,6 +121,15 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
     """
     if not is_timed(target):
         raise NoStepTimeError(f"no kernels of {target.name} were timed")
+    if len(text) > _MOST_CHARACTERS:
+        raise NoStepTimeError(f"XLA's text has more than {_MOST_CHARACTERS:,} characters")
+    try:
+        return _read(text, target, reached or REACHED[target.compute_capability or (0, 0)])
+    except (ArithmeticError, LookupError) as error:
+        raise NoStepTimeError(f"XLA's text is damaged: {error!r}") from error
+
+
+def _read(text: str, target: Target, reached: Reached) -> StepTime:
     module = HloModule(text)
     if "is_scheduled=true" not in module.header:
         raise NoStepTimeError("XLA's text has no schedule")
@@ -129,7 +141,12 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
         raise NoStepTimeError("XLA's text has no kernels")
     if any(each.kind is KernelKind.EXCHANGE for each in kernels):
         raise NoStepTimeError("no exchanges between devices were timed")
-    reached = reached or REACHED[target.compute_capability or (0, 0)]
+    for each in kernels:
+        if each.one.opcode == "custom-call" and not each.flops:
+            raise NoStepTimeError(f"the work of a call of {each.one.target!r} is not known")
+    has_copies = any(each.kind is KernelKind.HOST_COPY for each in kernels)
+    if has_copies and target.speed.host_bytes_per_s is None:
+        raise NoStepTimeError(f"the rate of copies to the host of {target.name} is not known")
     return _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
 
 

@@ -81,7 +81,9 @@ def describe_others(
     def holding(name: str) -> str | None:
         trials = MOVES[name].trials
         assert trials is not None
-        specs = tuple(trials(_Alone(model_bytes)))
+        specs = [*trials(_Alone(model_bytes))]
+        while specs and left_bytes(specs[-1]) == math.inf:
+            del specs[-1]  # it finds nothing to do
         # Each trial leaves less memory than the one before it: where the last does not hold, none
         # does.
         if not specs or not holds(specs[-1]):

@@ -120,6 +120,39 @@ def test_a_gpu_that_was_not_timed_is_not_told() -> None:
         step_time(text(), a100)
 
 
+@pytest.mark.parametrize(
+    "target", ["__cudnn$fmhaSoftmax", "__gpu$xla.gpu.triton", "convert_layout"]
+)
+def test_a_call_of_unknown_work_has_no_seconds(target: str) -> None:
+    call = f'custom-call(%at), custom_call_target="{target}"'
+    with pytest.raises(NoStepTimeError, match="the work of a call of"):
+        told(text().replace("sine(%at)", call))
+
+
+def test_a_damaged_text_has_no_seconds() -> None:
+    huge = ",".join(["999999999999999999"] * 20)
+    with pytest.raises(NoStepTimeError, match="damaged"):
+        told(text().replace("f32[1024]", f"f32[{huge}]"))
+
+
+def test_exchanges_in_an_asynchronous_call_have_no_seconds() -> None:
+    hlo = (
+        text()
+        .replace(
+            "  ROOT %loop",
+            "  %sent = ((f32[1024]), f32[1024]) call-start(%x), to_apply=%other\n  ROOT %loop",
+        )
+        .replace(
+            "%condition (",
+            "%other (at: f32[1024]) -> f32[1024] {\n  %at = f32[1024]{0} parameter(0)\n"
+            "  ROOT %sum = f32[1024]{0} all-reduce(%at)\n}\n\n%condition (",
+            1,
+        )
+    )
+    with pytest.raises(NoStepTimeError, match="exchanges"):
+        told(hlo)
+
+
 @pytest.mark.h100
 def test_a_compiled_step_is_near_its_products_time() -> None:
     """Large products alone: the seconds are those of their FLOPs at the rate that they reach."""

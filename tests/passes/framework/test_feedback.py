@@ -148,7 +148,7 @@ def test_the_cheapest_that_holds_is_used(limit_bytes: int | None, best: int) -> 
     ("step_s", "best"),
     [
         ((1.0, 3.0, 2.0), 2),  # the fastest that holds, though its plan adds more
-        ((1.0, 2.0, 2.0), 1),  # of equal ones the one that adds less
+        ((1.0, 2.05, 2.0), 1),  # of those that are about as fast the one that adds less
         ((1.0, None, 2.0), 1),  # not known of all: by what the plans add
         ((None, None, None), 1),
     ],
