@@ -313,7 +313,7 @@ BENCHMARK = Benchmark(
     "Steps that a GPU timed (`gpu_nvidia_h200.md`), and what hloom reads off XLA's text of the "
     "same program, compiled for that GPU without it: each kernel by its traffic, its products and "
     "its elementwise work. Where temporary memory is not what it was then, another version of XLA "
-    "or another plan made another program.",
+    "or another plan made another program. Configurations that are not here were not compiled yet.",
     _tables,
 )
 

@@ -24,6 +24,7 @@ from hloom.compiling.request import CompileRequest
 from hloom.lowering import capture, copies
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
+from hloom.passes.analysis.shardings.overview import LEAST_BYTES
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner, temp_limit
 from hloom.passes.framework.options import Budget
@@ -333,7 +334,8 @@ class Compilation:
         start_s = time.perf_counter()
         # Processes may have other kernels, and choose alike only by figures that all have.
         is_alone = not request.agreement.are_several
-        step_s = _step_s(executable, request.target) if is_alone else None
+        is_small = (figures.step_bytes or 0) < LEAST_BYTES  # JAX compiles hundreds of such programs
+        step_s = _step_s(executable, request.target) if is_alone and not is_small else None
         self.pass_s += time.perf_counter() - start_s
         return Compiled(executable, candidate, figures, step_s, compile_s, cache.hit, captured)
 

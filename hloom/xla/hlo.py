@@ -59,11 +59,15 @@ class Array:
         return math.prod(self.shape)
 
     @property
+    def bits(self) -> int:
+        """Returns the bits of an element; 0 for a token."""
+        bits = _BITS.match(self.element)
+        return int(bits[1]) if bits else 8 * (self.element == "pred")
+
+    @property
     def bytes(self) -> int:
         """Returns the array's bytes; 0 for a token."""
-        bits = _BITS.match(self.element)
-        size = int(bits[1]) if bits else 8 * (self.element == "pred")
-        return self.elements * size // 8
+        return self.elements * self.bits // 8
 
 
 def arrays_in(type_: str) -> tuple[Array, ...]:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from hloom.xla.collectives import KINDS
 from hloom.xla.hlo import Array, HloInstruction, HloModule, Runs
 
 _NO_KERNEL = frozenset(
@@ -22,6 +23,9 @@ _SLICES = frozenset({"dynamic-slice", "gather", "slice"})
 _IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 _UPDATE = {"dynamic-update-slice": 1, "scatter": 2}
 """The operand of an operation in place that has the new elements."""
+
+_OTHER_EXCHANGES = ("collective-broadcast", "ragged-all-to-all", "recv", "send")
+"""XLA's exchanges whose bytes hloom does not count."""
 
 _HOST_MEMORY = ":S(5)"
 """In the type of an array in the host's memory."""
@@ -160,20 +164,7 @@ _KINDS = {
     "transpose": KernelKind.TRANSPOSE,
     "custom-call": KernelKind.LIBRARY,
     **dict.fromkeys((*_SLICES, *_IN_PLACE), KernelKind.SLICES),
-    **dict.fromkeys(
-        (
-            "all-gather",
-            "all-reduce",
-            "all-to-all",
-            "collective-broadcast",
-            "collective-permute",
-            "ragged-all-to-all",
-            "recv",
-            "reduce-scatter",
-            "send",
-        ),
-        KernelKind.EXCHANGE,
-    ),
+    **dict.fromkeys((*KINDS, *_OTHER_EXCHANGES), KernelKind.EXCHANGE),
 }
 
 
@@ -209,11 +200,9 @@ def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
         axes = [int(each) for each in re.findall(r"\d+", found[1])]
         shape = operands[0].shape
         summed = math.prod(shape[axis] for axis in axes if axis < len(shape))
-        return 2 * result.elements * summed, 8 * operands[0].bytes // max(operands[0].elements, 1)
+        return 2 * result.elements * summed, operands[0].bits
     if kind is KernelKind.CONVOLUTION and (labels := _LABELS.search(one.attributes)):
-        return _convolved(one, labels[1], operands, result), 8 * result.bytes // max(
-            result.elements, 1
-        )
+        return _convolved(one, labels[1], operands, result), result.bits
     return 0, 0
 
 
@@ -289,20 +278,11 @@ class _Fusion:
         works = [_work(self._module, each) for each in self._inner.values()]
         flops = sum(work for work, _ in works)
         bits = max((bits for work, bits in works if work), default=0)
-        kind, lane_ops = self._kind(results, flops), self._lane_ops()
+        lane_ops = sum(_lane_ops(self._module, each) for each in self._inner.values())
+        kind = self._kind(results, flops)
         if _is_with_host(self._module, self._one):
             kind = KernelKind.HOST_COPY
         return HloKernel(self._one, kind, read, written, lane_ops, flops, bits, runs)
-
-    def _lane_ops(self) -> int:
-        """Returns the instructions of lanes."""
-        lane_ops = 0
-        for each in self._inner.values():
-            own = sum(array.elements for array in each.arrays[:1])
-            if each.opcode == "reduce":
-                own = max(own, self._operand(each, 0).array.elements)
-            lane_ops += _LANES.get(each.opcode, 0) * own
-        return lane_ops
 
     def _operand(self, one: HloInstruction, number: int) -> HloInstruction:
         return self._module.operand(one, number)
