@@ -218,6 +218,8 @@ def test_the_observer_hears_of_what_is_refused() -> None:
 class OtherProcess:
     """Stands for two processes: in the other one, XLA refuses what takes more than a limit."""
 
+    are_several = True
+
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
 
