@@ -83,6 +83,13 @@ class KeepNetwork(Generic[_Value]):
         network.prices = prices
         return network
 
+    def weighed(self, weights: list[int]) -> KeepNetwork[_Value]:
+        """Returns the complete network with these weights."""
+        network = copy.copy(self)
+        network.weights = weights
+        network.__dict__.pop("_structure", None)
+        return network
+
     def lightest(self, solved: Solved | None = None) -> frozenset[int]:
         """Returns the vertices to keep: of least weight, with the price of what is made.
 

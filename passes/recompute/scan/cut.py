@@ -14,7 +14,7 @@ from jax.extend.mlir import ir
 from ...analysis.budgeted_cut import budgeted_vertex_cut
 from ...analysis.keep import KeepNetwork
 from ...analysis.mincut import Solved
-from ...analysis.pricing import Pricing
+from ...analysis.pricing import CHEAP_SHARE, Pricing
 from ...analysis.program import FROM_OUTSIDE
 from ...ir import walk
 from .bodies import ScanBody
@@ -86,9 +86,24 @@ class CutProblem:
     def cut(self, pricing: Pricing | None, solved: Solved) -> frozenset[int]:
         """Returns vertices to save: those of least weight plus price of all recomputed vertices.
 
-        ``solved`` has the cuts of equal problems, to which new ones are added.
+        Where stacks take time, each costs a kernel in every iteration besides its bytes: a product
+        that is read in four slices is one stack, not four of their sigmoids. ``solved`` has the
+        cuts of equal problems, to which new ones are added.
         """
-        return self._priced(pricing).lightest(solved)
+        network = self._priced(pricing)
+        if pricing is not None and pricing.speed.stack_s:
+            kernel = pricing.of_work(True, pricing.speed.kernel_s * CHEAP_SHARE * CHEAP_SHARE)
+            network = network.weighed(self._kernels(kernel))
+        return network.lightest(solved)
+
+    def _kernels(self, price: int) -> list[int]:
+        """Returns the weight of each vertex, with the price of a kernel in each iteration where it
+        is a stack's."""
+        runs = {vertex: body.runs for (body, _), vertex in self.network.vertices.items()}
+        return [
+            weight + price * runs[vertex] if 0 < weight < self.network.never else weight
+            for vertex, weight in enumerate(self.network.weights)
+        ]
 
     def cut_within(
         self, pricing: Pricing | None, cap_bytes: int, solved: Solved
