@@ -102,11 +102,18 @@ def decide(
     The last attempts aim at the least memory, where none before holds: so a budget near the floor
     is held even where the model is wrong about it. Where two attempts missed such a budget, or the
     next one would add the time of a whole step, the others compile the plans of `min`. Where these
-    save too little as well, the last attempt is the unmodified program.
+    save too little as well, the last attempt is the unmodified program. Where memory asks for
+    nothing, and XLA's text tells the seconds of a step, the plan that repeats cheap work in
+    straight lines too is compiled as well: the roofline does not tell which of both is faster.
     """
     compiles = settings.compiles
     tried = measured(attempts)
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
+    if (timed := _timed(attempts, limit_bytes, compiles)) is not None:
+        beside = search.with_lines_as_loops(timed.record.candidate)
+        if beside is not None and _Fits(limit_bytes, tried)(beside):
+            known = tuple(search.estimates.values())
+            return Choice(beside, int(corrected_bytes(beside, tried)), known)
     chosen, no_s = None, NO_TIME * search.step_seconds
     if held is not None or len(attempts) < aimed(compiles):
         for fits in _aims(limit_bytes, attempts, compiles):
@@ -149,6 +156,28 @@ def decide(
             if is_dear or not saves_enough(best_bytes, whole_bytes, limit_bytes):
                 chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+
+
+def _timed(
+    attempts: Sequence[Attempt[RematRecord]], limit_bytes: int, compiles: int
+) -> Attempt[RematRecord] | None:
+    """Returns the attempt that holds, adds no time and recomputes nothing, where its seconds by
+    XLA's text are known and nothing with clones was compiled; None without one.
+
+    Loops that repeat cheap work were faster on a device in each program, and are not compared.
+    """
+    candidates = (each.record.candidate for each in attempts)
+    if len(attempts) >= aimed(compiles) or any(one and one.recomputes for one in candidates):
+        return None
+    timed = (
+        each
+        for each in attempts
+        if each.step_s is not None
+        and each.record.estimate is not None
+        and each.temp_bytes <= limit_bytes
+        and each.record.cost <= 0
+    )
+    return min(timed, key=lambda each: each.record.cost, default=None)
 
 
 def _lowers_nothing(search: Search, limit_bytes: int, tried: Sequence[Measurement]) -> bool:
@@ -366,6 +395,8 @@ def is_worthwhile(
         return False
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
+        return True
+    if _timed(attempts, limit_bytes, compiles) is not None:
         return True
     best = min(fitting, key=lambda attempt: attempt.record.cost)
     best_s, candidate = best.record.cost, best.record.candidate

@@ -76,7 +76,7 @@ class LoopEffects:
         self._at: dict[int, dict[int, LoopEffect]] = {}
         self._numbers: dict[ir.Block, list[int]] = {}
         self._seconds: dict[int, float] = {}
-        self._dearest = _dearest(price_grid, pricing)
+        self.dearest = _dearest(price_grid, pricing)
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
         """Returns the effects by the number of a loop among the module's operations."""
@@ -89,7 +89,7 @@ class LoopEffects:
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
         """Returns the plans of the pairs of loops at a price."""
-        price = min(price, self._dearest)
+        price = min(price, self.dearest)
         if price not in self._plans:
             self._plans[price] = tuple(
                 plan
@@ -105,12 +105,12 @@ class LoopEffects:
 
         Only stacks that the fastest loops lack count: those beyond are removed for memory.
         """
-        price = min(price, self._dearest)
+        price = min(price, self.dearest)
         if price not in self._seconds:
             plans, stack_s = self.plans(price), self.pricing.speed.stack_s
             seconds = sum(map(self._seconds_of, plans))
             if stack_s:
-                most_bytes = _saved_bytes(self.plans(self._dearest))
+                most_bytes = _saved_bytes(self.plans(self.dearest))
                 seconds -= min(_saved_bytes(plans), most_bytes) * stack_s
             self._seconds[price] = seconds
         return self._seconds[price]
@@ -119,9 +119,9 @@ class LoopEffects:
     def fastest(self) -> Candidate | None:
         """Returns the candidate that makes the loops fastest and changes nothing else; None where
         they are fastest unmodified."""
-        if self._dearest == TOP or self.seconds(self._dearest) >= 0:
+        if self.dearest == TOP or self.seconds(self.dearest) >= 0:
             return None
-        return Candidate(0, self._dearest)
+        return Candidate(0, self.dearest)
 
     def _seconds_of(self, plan: ScanPlan) -> float:
         once = sum(

@@ -267,6 +267,16 @@ class Model:
             schedule.seconds * runs_of(block) for block, schedule in schedules.items()
         )
 
+    @property
+    def lines_as_loops(self) -> Candidate | None:
+        """Returns the candidate at the loops' fastest price whose straight lines repeat cheap work
+        at that price as well; None where these are left as they are, or stacks cost nothing."""
+        price, longest = self.loops.dearest, self.block_plans.longest
+        if price == TOP or not longest:
+            return None
+        found = Candidate(longest, price)
+        return None if self.are_alike(found, Candidate(0, price)) else found
+
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
         """Whether two candidates make the same decisions."""
         return self._simulated(one).peak is self._simulated(other).peak

@@ -217,6 +217,16 @@ class Search:
             if self._least_seconds(split.moves, fits) <= promised_s:
                 return
 
+    def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
+        """Returns the estimate after the same moves whose straight-line blocks repeat cheap work at
+        the price of the fastest loops; None where that is no other plan."""
+        variant = self._variants.made_by(candidate)
+        found = variant.model.lines_as_loops if RECOMPUTE in self._moves else None
+        if found is None:
+            return None
+        self._add(variant, self._search(variant).estimate(found))
+        return self.estimates[dataclasses.replace(found, moves=variant.moves)]
+
     def lowest(self) -> list[Estimate]:
         """Returns estimates with little memory, of all variants; the unmodified program first."""
         found: list[Estimate] = [self.estimate(None)]

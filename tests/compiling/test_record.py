@@ -115,6 +115,29 @@ def test_a_compile_for_a_gpu_tells_the_seconds_of_a_step() -> None:
     assert 1e-5 < record.step_s < 1e-2
 
 
+@pytest.mark.h100
+def test_where_the_step_fits_the_faster_of_two_plans_is_used() -> None:
+    deviceless.prepare()
+    placement = deviceless.placement("h100_sxm")
+    argument = jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=placement)
+
+    def lines(x: jax.Array) -> jax.Array:
+        def loss(x: jax.Array) -> jax.Array:
+            for _ in range(4):
+                x = jnp.tanh(x @ x) * jnp.exp(-x)
+            return x.sum()
+
+        return jax.grad(loss)(x)
+
+    for spec, attempts in ("fit", 2), ("fit{compiles=1}", 1):
+        jax.jit(lines).lower(argument).compile(compiler_options={"hloom": spec})
+        record = hloom.records("lines")[-1]
+        seconds = [each.step_s for each in record.attempts if each.step_s is not None]
+        assert len(seconds) == len(record.attempts) == attempts
+        assert record.attempts[0].unmodified
+        assert record.changed == (seconds[-1] * 1.03 < seconds[0])
+
+
 @pytest.mark.once
 def test_a_headline_leaves_out_what_was_done_for_another_pass() -> None:
     prepared = dataclasses.replace(REMAT, effect="3 constants freed", requested=False)

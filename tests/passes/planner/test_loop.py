@@ -50,6 +50,11 @@ class Search:
     def try_lowest_behind(self, candidate: Candidate | None) -> None:
         """What has least memory is among the estimates then."""
 
+    lines: Estimate | None = None
+
+    def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
+        return self.lines
+
 
 BOUND = Budget(size_bytes=LIMIT)
 
@@ -424,6 +429,40 @@ def test_the_least_takes_no_time_that_spares_nothing() -> None:
     lower, dear = Estimate(Candidate(16, 0), 699, 4.0), Estimate(Candidate(32, 64), 700, 0.5)
     assert least([short, long, dear]) == long
     assert least([lower, long, dear]) == lower
+
+
+@pytest.mark.parametrize(
+    ("lines_bytes", "whole_s", "lines_s", "compiled", "used"),
+    [
+        (LIMIT // 2, 0.020, 0.019, 2, 1),
+        (LIMIT // 2, 0.020, 0.0199, 2, 0),  # as fast, and the program as it is adds nothing
+        (LIMIT // 2, 0.020, 0.021, 2, 0),
+        (2 * LIMIT, 0.020, 0.019, 1, 0),  # it would not hold
+        (None, 0.020, 0.019, 1, 0),  # there is no such plan
+        (LIMIT // 2, None, None, 1, 0),  # XLA's text is not known
+    ],
+)
+def test_where_memory_asks_for_nothing_straight_lines_are_timed(
+    lines_bytes: int | None,
+    whole_s: float | None,
+    lines_s: float | None,
+    compiled: int,
+    used: int,
+) -> None:
+    search = Search()
+    whole = search.estimates[None] = Estimate(None, LIMIT // 2, 0.0)
+    if lines_bytes is not None:
+        search.lines = Estimate(Candidate(9, 25), lines_bytes, 1e-5)
+    made: list[Attempt[RematRecord]] = []
+    while len(made) < 6 and (not made or is_worthwhile(made, LIMIT, 6)):
+        choice = decide(search, LIMIT, made, PlannerSettings(BOUND))
+        if made and choice.estimate == whole:
+            break
+        record = RematRecord(estimate=choice.estimate, considered=choice.known)
+        size = choice.estimate.temp_bytes
+        made.append(Attempt(record, size, size, step_s=lines_s if made else whole_s))
+    assert len(made) == compiled
+    assert best_of(made, LIMIT, BOUND) == used
 
 
 @pytest.mark.parametrize(
