@@ -2,8 +2,8 @@
 
     python -m benchmarks.fit_time [--target h200] [PROGRAM ...]  (half an hour for all; no GPU)
 
-Each program of `benchmarks.frontier` is compiled for a device without it, off and under `fit`, which
-has all of the device's memory. Nothing of it was timed: `benchmarks/results/time_error.md` has how
+Each program of `benchmarks.frontier` is compiled for a device without it, off and under `fit`,
+which has all of the device's memory. Nothing was timed: `benchmarks/results/time_error.md` has how
 far such seconds were from those that a device took. Rows of other programs stay.
 
 Writes benchmarks/results/fit_time.json and fit_time.md.
