@@ -26,7 +26,8 @@ from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump
 
-SPEC = "capture"
+SPEC = "capture{loops=on}"
+"""Counted loops as well, so that all that can be in a graph is."""
 DEVICES = (1, 8)
 
 

@@ -4,10 +4,11 @@ XLA makes CUDA graphs (its command buffers) of work that runs without the host i
 default it leaves loops and branches out, and the work between two host calls is one graph.
 
 A capture region is a maximal run of such work in one block that is large enough for a graph,
-including loops and branches as a whole. The pass reorders each block so that regions are large, and
-marks each region. Lowering turns the marks into compile options of this module: which work XLA is
-to capture, and which of its passes would prevent that. The graphs of the executable are read back
-and recorded with the plan.
+including branches, and loops whose end the host would have to read, as a whole. Counted loops need
+no host between iterations; their bodies have regions. The pass reorders each block so that regions
+are large, and marks each region. Lowering turns the marks into compile options of this module:
+which work XLA is to capture, and which of its passes would prevent that. The graphs of the
+executable are read back and recorded with the plan.
 
 The package, in the order in which a module passes through it: ``capturable`` (which operations a
 graph can contain), ``schedule`` (the order of a block, and its regions), ``plan``, ``rewrite``,
@@ -53,7 +54,7 @@ from ..framework.target import Target
 from ..inline import Inline
 from ..ir import marks, walk
 from ..unroll import Unroll
-from .capturable import Rules
+from .capturable import LOOPS, Rules
 from .plan import CapturePlan, plan_module
 from .rewrite import Outliner
 
@@ -80,10 +81,13 @@ class Capture(Pass):
         "graph has at least; 5 is XLA's own default for these",
         minimum=1,
     )
-    loops: bool = option(
-        True,
-        doc="loops and branches are captured whole, as conditional nodes (CUDA 12.3 or newer); "
-        "else their bodies are, each by itself",
+    loops: str = option(
+        "auto",
+        doc="loops and branches are captured whole, as conditional nodes (CUDA 12.3 or newer): "
+        "auto, where the host would have to read a value for them; on, counted loops as well, "
+        "whose nodes cost about 4 us an iteration on an H200; off, none. The bodies of others are "
+        "captured, each by itself",
+        choices=LOOPS,
     )
     collectives: bool = option(
         False,

@@ -8,14 +8,19 @@ operations become such work was measured on compiles for an H100, with jaxlib 0.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.loops.counted import trip_count_of
 from ..ir.collectives import is_collective
 from ..ir.custom_calls import OWN, PLACEMENT, is_host_callback, is_typed_ffi, target_of
 from ..ir.ops import facts_of
 from ..ir.walk import values_read
+
+LOOPS = ("auto", "on", "off")
+"""Loops and branches in graphs: those that the host would have to read the end of, all, none."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,17 @@ class Rules:
     """The operations that a graph may hold although XLA leaves them out by default.
 
     Attributes:
-      loops: loops and branches, as conditional nodes.
+      loops: loops and branches, as conditional nodes: one of `LOOPS`.
       collectives: exchanges between devices.
     """
 
-    loops: bool = True
+    loops: str = "auto"
     collectives: bool = False
+
+    @property
+    def inside(self) -> Rules:
+        """Returns the rules inside of a loop or branch that is captured: any loop is."""
+        return dataclasses.replace(self, loops="on") if self.loops == "auto" else self
 
 
 @dataclass(frozen=True)
@@ -56,14 +66,18 @@ def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
     reason = _reason(op, rules)
     if reason is not None:
         return CaptureObstacle(op, reason)
-    if not facts_of(op.name).holds_code:
+    facts = facts_of(op.name)
+    if not facts.holds_code:
         return None
+    inside = rules.inside if facts.branches else rules
     for region in op.regions:
         for block in region.blocks:
             for view in block.operations:
-                found = obstacle(view.operation, rules)
+                found = obstacle(view.operation, inside)
                 if found is not None:
                     return found
+    if rules.loops == "auto" and trip_count_of(op) is not None:
+        return CaptureObstacle(op, "a counted loop, which runs without the host, and loops=auto")
     return None
 
 
@@ -76,7 +90,7 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
     facts = facts_of(op.name)
     if facts.no_capture is not None:
         return facts.no_capture
-    if facts.branches and not rules.loops:
+    if facts.branches and rules.loops == "off":
         return "a loop or branch, and loops=off"
     # The operations of a region of code are checked one by one.
     read = op.operands if facts.holds_code else values_read(op)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from ..analysis.loops.counted import trip_count_of
 from ..ir import marks, moves, walk
 from ..ir.build import integer_like, zeros
 from ..ir.ops import facts_of
@@ -78,7 +79,10 @@ class Outliner:
         self._rules = rules
         self._min_ops = min_ops
         self._taken = {walk.symbol(view.operation) for view in self._module.operations}
-        self._has_loops = any(facts_of(op.name).branches for op in walk.operations(module))
+        branching = [op for op in walk.operations(module) if facts_of(op.name).branches]
+        self._has_loops = bool(branching)
+        are_counted = bool(branching) and None not in map(trip_count_of, branching)
+        self._captures_loops = rules.loops == "on" or (rules.loops == "auto" and not are_counted)
         self._next = 0
 
     def apply(self, plan: BlockCapture) -> None:
@@ -121,7 +125,7 @@ class Outliner:
         attributes: dict[str, ir.Attribute] = {
             "collectives": ir.BoolAttr.get(self._rules.collectives),
             "has_loops": ir.BoolAttr.get(self._has_loops),
-            "loops": ir.BoolAttr.get(self._rules.loops),
+            "loops": ir.BoolAttr.get(self._captures_loops),
             "min_ops": ir.IntegerAttr.get(word, self._min_ops),
             "operations": ir.IntegerAttr.get(word, region.operations),
         }

@@ -9,10 +9,11 @@ A graph break on which no work depends is in the last gap, at the end of the blo
 on no work is in the gap before phase 0. Within a phase or a gap the program order is kept.
 
 A capture region is a maximal run of work in one block: the operations of one phase of the block's
-schedule, including loops and branches as a whole. It becomes a graph if it has at least ``min_ops``
-operations, without constants and operations that return their operands. The blocks of a loop, a
-branch or a manual computation that no graph can contain as a whole have regions of their own; but a
-loop with copies between device and host stays as it is, because these run beside its work.
+schedule, including the loops and branches that a graph may contain as a whole. It becomes a graph
+if it has at least ``min_ops`` operations, without constants and operations that return their
+operands. The blocks of a loop, a branch or a manual computation that no graph can contain as a
+whole have regions of their own; but a loop with copies between device and host stays as it is,
+because these run beside its work.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ GRAPHS = (
 
 _CAPTURE = (GRAPHS[0], GRAPHS[2])
 
-_CAPTURE_LOOPS = (*GRAPHS[:3], _spec("capture{loops=off}"))
+_CAPTURE_LOOPS = (*GRAPHS[:3], _spec("capture{loops=on}"), _spec("capture{loops=off}"))
 
 MEMORY = (_spec("fit"), _spec("remat"), FLOOR, *map(_policy, POLICIES))
 

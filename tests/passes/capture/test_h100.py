@@ -99,7 +99,7 @@ def test_on_eight_devices_only_collectives_stand_between_graphs(name: str) -> No
 
 def test_collectives_are_captured_where_asked() -> None:
     program = SUBJECTS["lstm"].lower(deviceless.mesh(TARGET, 8))
-    captured = measure_captured(program, "capture{collectives=on}")
+    captured = measure_captured(program, "capture{collectives=on loops=on}")
     assert captured.coverage.share == 1
     assert captured.coverage.graphs == 1
 

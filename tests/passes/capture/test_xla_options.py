@@ -77,8 +77,24 @@ def test_no_region_asks_for_nothing() -> None:
 )
 def test_a_loop_is_big_enough(version: tuple[int, ...], size: int) -> None:
     """jaxlib before 0.12 counts the loop as one thunk, however much is in it."""
-    options = options_of(looping, X[0], version=version)
+    options = options_of(looping, X[0], "capture{loops=on}", version=version)
     assert options["xla_gpu_graph_min_graph_size"] == size
+
+
+def test_counted_loops_alone_are_not_captured() -> None:
+    """They need no host between iterations, and a conditional node takes time in each."""
+
+    def unbounded(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda x: x.sum() < 9, straight, looping(x[0]) + x)
+
+    def types(function: Callable[..., Any], x: jax.Array) -> str:
+        return str(options_of(function, x)["xla_gpu_enable_command_buffer"])
+
+    def looping_long(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, _: (straight(x), None), x, length=9)[0]
+
+    assert "WHILE" not in types(looping_long, X)
+    assert "WHILE" in types(unbounded, X)
 
 
 def compiled(
