@@ -103,8 +103,8 @@ def decide(
     is held even where the model is wrong about it. Where two attempts missed such a budget, or the
     next one would add the time of a whole step, the others compile the plans of `min`. Where these
     save too little as well, the last attempt is the unmodified program. Where memory asks for
-    nothing, and XLA's text tells the seconds of a step, the plan that repeats cheap work in
-    straight lines too is compiled as well: the roofline does not tell which of both is faster.
+    nothing, and the seconds of a step by XLA's text are known, the plan that repeats cheap work in
+    straight lines too is compiled as well: which of both is faster, the roofline does not show.
     """
     compiles = settings.compiles
     tried = measured(attempts)
