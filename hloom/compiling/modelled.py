@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import all_flops
+from hloom.passes.analysis.flops import executed_sizes
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.passes.ir.types import TensorSizes
 from hloom.policy import is_strict
 
 _TRUSTED = 0.05
@@ -50,7 +50,7 @@ class ModelledProgram:
         """
         try:
             main = walk.entry_function(module).regions[0].blocks[0]
-            sizes = TensorSizes()
+            sizes = executed_sizes(target.platform)
             # A view of a composite has the composite's name, not the operation's.
             flops = sum(all_flops(view.operation, sizes) for view in main.operations)
             if temp_bytes is None:

@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
 from ..ir.ops import facts_of
-from ..ir.products import ProductAxes
+from ..ir.products import RAGGED_DOT, ProductAxes
 from ..ir.types import TensorSizes
 from ..ir.values import shape_of
 from .kernels import work_of
@@ -33,6 +33,24 @@ def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     if flops is None:
         return float(COUNTERS[op.name](op, sizes))
     return float(flops * sizes.of(op.results[0]).elements)
+
+
+class DenseSizes(TensorSizes):
+    """Sizes by which a ragged product counts as the dense product that XLA executes for it: every
+    group's matrix is multiplied by every row."""
+
+    def product_share(self, op: ir.Operation) -> float:
+        if op.name != RAGGED_DOT:
+            return 1.0
+        axes = ProductAxes.of(op)
+        if {*axes.ragged} & {*axes.left.batch}:
+            return 1.0  # nothing is multiplied twice
+        return float(max(shape_of(op.operands[2])[-1], 1))
+
+
+def executed_sizes(platform: str) -> TensorSizes:
+    """Returns the sizes for FLOPs that XLA executes; XLA:TPU has a kernel for ragged products."""
+    return TensorSizes() if platform == "tpu" else DenseSizes()
 
 
 Counter = Callable[[ir.Operation, TensorSizes], float]
@@ -142,7 +160,7 @@ def _kernel(op: ir.Operation, sizes: TensorSizes) -> float:
 def _dot(op: ir.Operation) -> float:
     """Counts the pairs of a product; in a ragged one each row is multiplied for one group only.
 
-    XLA's own ragged product does every group's work.
+    `DenseSizes` count every group's work, as XLA does it on CPUs and GPUs.
     """
     axes, left = ProductAxes.of(op), shape_of(op.operands[0])
     contracted = math.prod(left[axis] for axis in axes.left.contracted)

@@ -8,11 +8,11 @@ from functools import cached_property
 from jax.extend.mlir import ir
 
 from ..analysis.cost import all_flops
+from ..analysis.flops import executed_sizes
 from ..analysis.loops.counted import runs_of
 from ..framework.errors import echo
 from ..framework.target import Target
 from ..ir.ops import facts_of
-from ..ir.types import TensorSizes
 from .candidates import Candidate, PlannerSettings
 from .model import Model, Plans
 from .moves import UNDO, Moved, moved
@@ -73,7 +73,7 @@ class Variant:
         """Returns the floating-point operations that the moves add."""
         if self.base is None:
             return 0.0
-        sizes = TensorSizes()
+        sizes = executed_sizes(self.target.platform)
         after, before = (
             sum(all_flops(op, sizes) for op in one.model.main.operations)
             for one in (self, self.base)
