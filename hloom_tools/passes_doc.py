@@ -12,16 +12,18 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import OTHERS, Pass
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
+from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import called
 from hloom.show.terminal import PlainConsole, complain
 from hloom.show.visible import visible
+from hloom_tools.document.content import Document, Section, table_of
+from hloom_tools.document.terminal import show
 
 _HEAD = """\
 # Passes
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         sys.stdout.write(markdown())
     else:
-        print_to_terminal(overview())
+        show(overview())
     for problem in registry.problems():
         print(f"hloom: warning: {visible(problem)}", file=sys.stderr)
     return 0
@@ -65,7 +67,7 @@ def _tell_one(name: str, *, markdown: bool) -> int:
         names = registry.names()
         close = did_you_mean(name.partition("{")[0].strip().lower(), names)
         return complain("hloom", f"unknown pass '{name}'.{close} Passes: {', '.join(names)}.")
-    print_to_terminal(details(pass_class))
+    PlainConsole().print(details(pass_class))
     return 0
 
 
@@ -76,27 +78,16 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def overview() -> RenderableType:
-    """Returns a line for each registered pass, for a terminal: passes for specs, then their
-    helpers."""
-    classes = registry.all_passes()
-    width = max(len(cls.name) for cls in classes)
-    parts: list[RenderableType] = []
+def overview() -> Document:
+    """Returns a line for each registered pass: passes for specs, then their helpers."""
+    columns = (("name", Kind.CODE), ("what it does", Kind.TEXT))
+    sections = []
     for title, helps in (("passes", False), ("helpers, which others run by themselves", True)):
-        rows = Table.grid(padding=(0, 2, 0, 0))
-        rows.add_column(no_wrap=True, style="bold cyan", min_width=width)
-        rows.add_column()
-        for cls in classes:
-            if cls.preparation is helps:
-                rows.add_row(cls.name, Text(cls.summary))
-        parts += [Text(title, style="dim"), Padding(rows, (0, 0, 1, 0))]
-    parts.append(
-        Text.from_markup(
-            f"Recommended: [bold]default[/], which is {registry.DEFAULT}. "
-            "`hloom passes NAME` has a pass's options and an example."
-        )
-    )
-    return Group(*parts)
+        rows = [(c.name, c.summary) for c in registry.all_passes() if c.preparation is helps]
+        sections.append(Section(title, tables=(table_of("", columns, rows, most=0),)))
+    more = "`hloom passes NAME` has a pass's options and an example."
+    recommended = Section("Recommended", summary=f"default, which is {registry.DEFAULT}. {more}")
+    return Document("passes", (*sections, recommended))
 
 
 def details(cls: type[Pass]) -> RenderableType:
@@ -123,11 +114,6 @@ class _Narrow:
                 line = re.sub(r"(?<=\S) {2,}", "  ", line)
             lines.append(line)
         yield Markdown("\n".join(lines))
-
-
-def print_to_terminal(shown: RenderableType) -> None:
-    """Prints to stdout, coloured where that is a terminal."""
-    PlainConsole().print(shown)
 
 
 def _overview(classes: Iterable[type[Pass]]) -> str:

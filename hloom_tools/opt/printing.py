@@ -11,7 +11,10 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import PipelineResult
+from hloom.passes.framework.tables import Kind
 from hloom.show.terminal import PlainConsole
+from hloom_tools.document.content import one_table, plan_section
+from hloom_tools.document.terminal import as_text, section
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,6 @@ class PlanPrinter:
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         if self.as_tables:
-            # Tables for a report, which the JSON does not need.
-            from hloom_tools.document.content import plan_section
-            from hloom_tools.document.terminal import section
-
             told = plan.summary()
             found = plan_section(plan.to_json(), str(step), told, empty=plan.empty)
             PlainConsole(file=self.stream).print(section(found), soft_wrap=True)
@@ -88,17 +87,19 @@ def timing_table(parse_s: float, result: PipelineResult, print_s: float) -> str:
       result: the run of the passes.
       print_s: seconds to write the module.
     """
-    names = [run.name for run in result.runs]
-    rows = [("(parse)", parse_s, 0.0, 0.0, 0.0)]
-    rows += [(run.name, run.seconds, run.plan_s, run.apply_s, run.verify_s) for run in result.runs]
-    rows.append(("(print)", print_s, 0.0, 0.0, 0.0))
-    total_s = sum(row[1] for row in rows)
-    rows.append(("total", total_s, 0.0, 0.0, 0.0))
-    width = max(map(len, [*names, "(parse)"]))
-    head = f"{'pass':<{width}}  {'ms':>9} {'%':>6}  {'plan':>9} {'apply':>9} {'verify':>9}"
-    lines = ["// hloom-opt timing, wall milliseconds", head]
-    for name, seconds, *phases in rows:
-        share = 100 * seconds / total_s if total_s else 0.0
-        in_phases = " ".join(f"{each * 1e3:9.3f}" for each in phases) if name in names else ""
-        lines.append(f"{name:<{width}}  {seconds * 1e3:9.3f} {share:6.1f}  {in_phases}".rstrip())
-    return "\n".join(lines) + "\n"
+    runs = [(run.name, run.seconds, run.plan_s, run.apply_s, run.verify_s) for run in result.runs]
+    steps: list[tuple[str, *tuple[float, ...]]] = [
+        ("(parse)", parse_s),
+        *runs,
+        ("(print)", print_s),
+    ]
+    total_s = sum(step[1] for step in steps)
+    headings = ("ms", "%", "plan", "apply", "verify")
+    rows = []
+    for name, *seconds in [*steps, ("total", total_s)]:
+        ms = [f"{each * 1e3:.3f}" for each in seconds]
+        share = f"{100 * seconds[0] / total_s if total_s else 0:.1f}"
+        rows.append((name, ms[0], share, *(ms[1:] or [None] * 3)))
+    columns = [("pass", Kind.CODE), *((heading, Kind.COUNT) for heading in headings)]
+    table = one_table("// hloom-opt timing, wall milliseconds", columns, rows)
+    return as_text(table, 80) + "\n"
