@@ -120,21 +120,6 @@ def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
     return built
 
 
-def paste(mark: ir.Operation, function: str, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Inserts the body of a function before the mark, for these operands; returns its results.
-
-    ``function`` is the text of the function.
-    """
-    module = ir.Module.parse(function)
-    [block] = module.body.operations[0].regions[0].blocks
-    for argument, operand in zip(block.arguments, operands, strict=True):
-        argument.replace_all_uses_with(operand)
-    *body, terminator = (view.operation for view in block.operations)
-    results = list(terminator.operands)
-    moves.move_into(mark, body)
-    return results
-
-
 def _aliases(aliases: Mapping[int, int], *, results: int) -> ir.ArrayAttr:
     # A single result is no tuple.
     texts = (

@@ -27,8 +27,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.ir import marks
 from hloom.passes.ir.build import broadcast, compare, constant, converted, reduce, reshaped, typed
-from hloom.passes.ir.build_collectives import exchanged, gathered
-from hloom.passes.ir.marks import Groups
+from hloom.passes.ir.build_collectives import Groups, exchanged, gathered
 from hloom.passes.ir.values import element_of, shape_of
 
 from .kernel_calls import (
@@ -38,7 +37,6 @@ from .kernel_calls import (
     Rewrite,
     Site,
     kernel_attributes,
-    paste,
     rendezvous_of,
 )
 from .placement import Placement
@@ -108,12 +106,10 @@ def _gather_and_pick(
         return [output, token]
 
     def after_token(value: ir.Value) -> ir.Value:
-        [dependent] = paste(mark, marks.add_dependency_text([value.type]), [token, value])
-        return dependent
+        return marks.Order(token).before([value])[0]
 
     def token_after(value: ir.Value) -> ir.Value:
-        [after] = paste(mark, marks.after_all_text([value.type]), [token, value])
-        return after
+        return marks.Order(token).after([value])
 
     with ir.InsertionPoint(mark), mark.location:
         # XLA:CPU 0.10.2 gathers wrong values of types below a byte, or crashes.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..ir import marks, mesh, walk
+from ..ir.build_collectives import Groups
 from ..ir.collectives import (
     CollectiveError,
     Participants,
@@ -22,7 +23,6 @@ from ..ir.collectives import (
     synchronized,
 )
 from ..ir.custom_calls import aliased_operands
-from ..ir.marks import Groups
 from ..ir.ops import facts_of
 
 

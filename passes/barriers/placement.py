@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from ..ir import marks, walk
+from ..ir.build_collectives import Groups
 from ..ir.collectives import (
     CollectiveError,
     Participants,
@@ -32,7 +33,7 @@ from ..ir.collectives import (
 )
 from ..ir.custom_calls import target_of
 from ..ir.locations import source_line
-from ..ir.marks import BarrierKind, Groups, Rendezvous, can_carry_dependency, holds_nothing
+from ..ir.marks import BarrierKind, Rendezvous, can_carry_dependency, holds_nothing
 from .collect import (
     Nested,
     RaggedAllToAll,

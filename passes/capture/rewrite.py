@@ -20,10 +20,11 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.loops.counted import trip_count_of
 from ..ir import marks, moves, walk
-from ..ir.build import integer_like, zeros
+from ..ir.build import compare, converted, first_element, integer_like, typed, zeros
 from ..ir.ops import facts_of
 from ..ir.outline import outline
 from ..ir.types import element_bits
+from ..ir.values import element_of
 from .capturable import Rules
 from .plan import BlockCapture, ControlDependency
 from .schedule import Region
@@ -47,28 +48,19 @@ def _never(anchors: Sequence[ir.Value]) -> ir.Value:
     bits = [_bits_of_an_element(anchor) for anchor in anchors]
     some = functools.reduce(stablehlo.or_, bits)
     odd = stablehlo.or_(some, integer_like(some, 1))
-    equal = stablehlo.ComparisonDirectionAttr.get("EQ")
-    return stablehlo.compare(odd, integer_like(some, 0), equal)
+    return compare(odd, integer_like(some, 0), "EQ")
 
 
 def _bits_of_an_element(value: ir.Value) -> ir.Value:
     """Bits of the first element, as a ui32."""
-    type_ = ir.RankedTensorType(value.type)
-    rank = len(type_.shape)
-    corner = ir.RankedTensorType.get([1] * rank, type_.element_type)
-    first = value
-    if rank:
-        zeros, ones = [0] * rank, [1] * rank
-        first = stablehlo.slice(value, zeros, ones, ones)
-        first = stablehlo.reshape(ir.RankedTensorType.get([], corner.element_type), first)
-    if isinstance(type_.element_type, ir.ComplexType):
+    first = first_element(value)
+    if isinstance(element_of(first), ir.ComplexType):
         first = stablehlo.real(first)
-    element = ir.RankedTensorType(first.type).element_type
+    element = element_of(first)
     if not isinstance(element, ir.IntegerType):
         width = ir.IntegerType.get_unsigned(element_bits(element) or 8)
-        first = stablehlo.bitcast_convert(ir.RankedTensorType.get([], width), first)
-    word = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
-    return first if first.type == word else stablehlo.convert(word, first)
+        first = stablehlo.bitcast_convert(typed(first, element=width), first)
+    return converted(first, ir.IntegerType.get_unsigned(32))
 
 
 class Outliner:

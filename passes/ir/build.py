@@ -90,6 +90,13 @@ def reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     )
 
 
+def first_element(value: ir.Value) -> ir.Value:
+    """Returns the first element, a scalar."""
+    rank = len(shape_of(value))
+    corner = stablehlo.slice(value, [0] * rank, [1] * rank, [1] * rank) if rank else value
+    return reshaped(corner, [])
+
+
 def converted(value: ir.Value, element: ir.Type) -> ir.Value:
     """Returns the value with elements of another type."""
     if element_of(value) == element:

@@ -12,8 +12,16 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from .build import Combiner, typed
-from .marks import Groups, dense
 from .values import element_of, shape_of
+
+Groups = tuple[tuple[int, ...], ...]
+"""Replica groups: partition ids, a row for each group, padded with -1 to equal length."""
+
+
+def dense(groups: Groups) -> ir.Attribute:
+    """Returns the attribute with replica groups."""
+    rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
+    return ir.Attribute.parse(f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>")
 
 
 def across(
@@ -28,7 +36,7 @@ def across(
 
     Each device gets the whole value, or its part along the axis ``scattered``.
     """
-    replicas = ir.Attribute.parse(dense(groups))
+    replicas = dense(groups)
     made: ir.OpView
     if scattered is None:
         made = stablehlo.AllReduceOp(
@@ -63,7 +71,7 @@ def exchanged(value: ir.Value, groups: Groups, channel: int) -> ir.Value:
 
     Both the parts of a value and the result are in the order of the group.
     """
-    replicas = ir.Attribute.parse(dense(groups))
+    replicas = dense(groups)
     made = stablehlo.AllToAllOp(
         [value], 0, 0, len(groups[0]), replicas, channel_handle=_handle(channel)
     )
@@ -77,7 +85,7 @@ def gathered(value: ir.Value, groups: Groups, channel: int) -> ir.Value:
         [typed(value, [len(groups[0]) * length, *row])],
         [value],
         0,
-        ir.Attribute.parse(dense(groups)),
+        dense(groups),
         channel_handle=_handle(channel),
         use_global_device_ids=True,
     )
@@ -87,7 +95,7 @@ def gathered(value: ir.Value, groups: Groups, channel: int) -> ir.Value:
 def sent(value: ir.Value, pairs: Sequence[tuple[int, int]], channel: int) -> ir.Value:
     """Returns the value sent from the first to the second device of each pair; zeros on others."""
     return stablehlo.CollectivePermuteOp(
-        value, ir.Attribute.parse(dense(tuple(pairs))), channel_handle=_handle(channel)
+        value, dense(tuple(pairs)), channel_handle=_handle(channel)
     ).result
 
 

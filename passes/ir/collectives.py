@@ -26,9 +26,10 @@ from jax.extend.mlir.dialects import stablehlo
 
 from . import mesh, walk
 from .build import typed
+from .build_collectives import Groups
 from .custom_calls import target_of
 from .locations import source_of
-from .marks import Groups, can_carry_dependency
+from .marks import can_carry_dependency
 from .ops import facts_of
 from .values import shape_of
 

@@ -40,17 +40,18 @@ address each other's memory a decomposition is therefore no barrier; only the ke
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import func, stablehlo
 
 from . import walk
-
-Groups = tuple[tuple[int, ...], ...]
-"""Replica groups: partition ids, a row for each group, padded with -1 to equal length."""
+from .build import compare, constant, first_element
+from .build_collectives import Groups, across, dense
+from .custom_calls import CUSTOM_CALL, TYPED_FFI
+from .values import element_of
 
 PREFIX = "hloom."
 
@@ -156,12 +157,12 @@ class MarkBuilder:
     def __init__(self, module: ir.Module) -> None:
         self._module = module
         self._symbols = {walk.symbol(view.operation) for view in module.body.operations}
-        self._functions: dict[str, str] = {}
+        self._functions: dict[tuple[object, ...], str] = {}
 
     def token(self) -> ir.Value:
         """Returns the first token, which depends on nothing."""
         type_ = ir.Type.parse(TOKEN_TYPE)
-        [token] = self._composite(TOKEN, [], [type_], token_text())
+        [token] = self._composite(TOKEN, [], [type_], lambda: [constant(type_, 0)])
         return token
 
     def add_dependency(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
@@ -169,15 +170,17 @@ class MarkBuilder:
         if not values:
             return []
         types = [value.type for value in values]
-        text = add_dependency_text(types)
-        return self._composite(ADD_DEPENDENCY, [token, *values], types, text)
+        return self._composite(
+            ADD_DEPENDENCY, [token, *values], types, lambda token, *x: Order(token).before(x)
+        )
 
     def after_all(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
         """Returns the token, depending on the values."""
         if not values:
             return token
-        text = after_all_text([value.type for value in values])
-        [after] = self._composite(AFTER_ALL, [token, *values], [token.type], text)
+        [after] = self._composite(
+            AFTER_ALL, [token, *values], [token.type], lambda token, *y: [Order(token).after(y)]
+        )
         return after
 
     def barrier(
@@ -196,13 +199,21 @@ class MarkBuilder:
           kept: tensors whose buffers are not reused until all have arrived.
           kind: its purpose.
         """
+
+        def decomposed(token: ir.Value, *x: ir.Value) -> list[ir.Value]:
+            order = Order(token)
+            bits = _bits(x)
+            mine = stablehlo.partition_id()
+            mine = mine if bits is None else stablehlo.or_(bits, mine)
+            arrived = stablehlo.select(order.never, mine, token)
+            every = across(arrived, where.groups, where.channel, stablehlo.maximum)
+            return [every, *Order(every, order.zero).before(x[: len(passed)])]
+
         operands = [token, *passed, *kept]
         results = [value.type for value in (token, *passed)]
-        text = barrier_text(
-            [value.type for value in operands], len(results), where.channel, where.groups
+        token, *values = self._composite(
+            BARRIER, operands, results, decomposed, where, {"kind": ir.StringAttr.get(kind)}
         )
-        attributes = _rendezvous_attributes(where) | {"kind": ir.StringAttr.get(kind)}
-        token, *values = self._composite(BARRIER, operands, results, text, attributes)
         return token, values
 
     def ragged_all_to_all(
@@ -212,17 +223,33 @@ class MarkBuilder:
 
         The call, whose operands and groups are used, is not erased.
         """
-        operands = [token, *call.operands]
-        results = [call.results[0].type, token.type]
-        text = ragged_all_to_all_text(call, where.channel, where.groups)
+        result = call.results[0].type
+        i32, i64 = map(ir.IntegerType.get_signless, (32, 64))
+        channel = ir.IntegerAttr.get(i64, where.channel)
+        attributes = {
+            "call_target_name": ir.StringAttr.get("ragged_all_to_all"),
+            "api_version": ir.IntegerAttr.get(i32, TYPED_FFI),
+            "backend_config": ir.DictAttr.get(
+                {"channel_id": channel, "replica_groups": dense(where.groups)}
+            ),
+        }
+
+        def decomposed(token: ir.Value, *x: ir.Value) -> list[ir.Value]:
+            order = Order(token)
+            made = ir.Operation.create(CUSTOM_CALL, [result], order.before(x), attributes)
+            return [made.results[0], order.after(made.results)]
+
         output, token = self._composite(
-            RAGGED_ALL_TO_ALL, operands, results, text, _rendezvous_attributes(where)
+            RAGGED_ALL_TO_ALL, [token, *call.operands], [result, token.type], decomposed, where
         )
         return output, token
 
     def uninitialized(self, type_: ir.Type) -> ir.Value:
         """Returns an uninitialized ranked tensor of this type and static shape."""
-        [value] = self._composite(UNINITIALIZED, [], [type_], uninitialized_text(type_))
+        token = ir.Type.parse(TOKEN_TYPE)
+        [value] = self._composite(
+            UNINITIALIZED, [], [type_], lambda: [_zeros(constant(token, 0), type_)]
+        )
         return value
 
     def _composite(
@@ -230,27 +257,35 @@ class MarkBuilder:
         name: str,
         operands: Sequence[ir.Value],
         results: Sequence[ir.Type],
-        function: str,
+        decomposed: Callable[..., Sequence[ir.Value]],
+        where: Rendezvous | None = None,
         attributes: dict[str, ir.Attribute] | None = None,
     ) -> list[ir.Value]:
-        named = mark_attributes(name, self._function(name, function), attributes or {})
+        types = [value.type for value in operands]
+        key = (name, *types, *results, where and where.channel)
+        if key not in self._functions:
+            self._functions[key] = self._function(name, types, results, decomposed)
+        own = (attributes or {}) | ({} if where is None else _rendezvous_attributes(where))
+        named = mark_attributes(name, self._functions[key], own)
         mark = ir.Operation.create(COMPOSITE, results=results, operands=operands, attributes=named)
         return list(mark.results)
 
-    def _function(self, name: str, text: str) -> str:
-        """Returns the symbol of a function with this text, which is added where the module has
-        none."""
-        if text in self._functions:
-            return self._functions[text]
+    def _function(
+        self,
+        name: str,
+        types: Sequence[ir.Type],
+        results: Sequence[ir.Type],
+        decomposed: Callable[..., Sequence[ir.Value]],
+    ) -> str:
+        """Returns the symbol of a new function that ``decomposed`` writes."""
         number = 0
         while (symbol := f"{name}.{number}") in self._symbols:
             number += 1
         self._symbols.add(symbol)
-        self._functions[text] = symbol
-        parsed = ir.Module.parse(text, self._module.context)
-        [function] = (view.operation for view in parsed.body.operations)
-        function = function.clone(ip=ir.InsertionPoint(self._module.body))
-        function.attributes["sym_name"] = ir.StringAttr.get(symbol)
+        with ir.InsertionPoint(self._module.body), ir.Location.unknown(self._module.context):
+            function = func.FuncOp(symbol, (types, results), visibility="private")
+            with ir.InsertionPoint(function.add_entry_block()) as point:
+                func.ReturnOp(decomposed(*point.block.arguments))
         return symbol
 
 
@@ -282,7 +317,7 @@ def _rendezvous_attributes(where: Rendezvous) -> dict[str, ir.Attribute]:
     i64 = ir.IntegerType.get_signless(64)
     return {
         "channel": ir.IntegerAttr.get(i64, where.channel),
-        "replica_groups": ir.Attribute.parse(dense(where.groups)),
+        "replica_groups": dense(where.groups),
         "timeout_ms": ir.IntegerAttr.get(i64, where.timeout_ms),
         "site": ir.StringAttr.get(where.site),
     }
@@ -293,99 +328,49 @@ def _rendezvous_attributes(where: Rendezvous) -> dict[str, ir.Attribute]:
 
 TOKEN_TYPE = "tensor<ui32>"
 
-_ZERO = f"%zero = stablehlo.constant dense<0> : {TOKEN_TYPE}"
-_NEVER = (
-    f"%never = stablehlo.compare NE, %token, %zero : ({TOKEN_TYPE}, {TOKEN_TYPE}) -> tensor<i1>"
-)
+
+class Order:
+    """Orders operations by a token, at the insertion point."""
+
+    def __init__(self, token: ir.Value, zero: ir.Value | None = None) -> None:
+        self._token = token
+        self.zero = constant(token.type, 0) if zero is None else zero
+        self.never = compare(token, self.zero, "NE")
+
+    def before(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """Returns the values; those that can depend on the token."""
+        zeros: dict[ir.Type, ir.Value] = {}
+        found: list[ir.Value] = []
+        for value in values:
+            if can_carry_dependency(value.type):
+                if value.type not in zeros:
+                    zeros[value.type] = _zeros(self.zero, value.type)
+                value = stablehlo.select(self.never, zeros[value.type], value)
+            found.append(value)
+        return found
+
+    def after(self, values: Sequence[ir.Value]) -> ir.Value:
+        """Returns the token, depending on the values that can carry it."""
+        bits = _bits(values)
+        return self._token if bits is None else stablehlo.select(self.never, bits, self._token)
 
 
-def token_text() -> str:
-    """Returns the decomposition `() -> token`."""
-    return _function([], [_ZERO], ["%zero"], [TOKEN_TYPE])
+def _zeros(zero: ir.Value, type_: ir.Type) -> ir.Value:
+    """Returns zeros, converted from a token: not every element type has a 0 that a constant can
+    spell."""
+    scalar = ir.RankedTensorType.get([], element_of(type_))
+    return stablehlo.broadcast_in_dim(type_, stablehlo.convert(scalar, zero), [])
 
 
-def add_dependency_text(types: Sequence[ir.Type]) -> str:
-    """Returns the decomposition `(token, x...) -> (x...)`."""
-    names = _names("x", types)
-    lines, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
-    return _function(
-        _arguments(names, types),
-        [_ZERO, _NEVER, *lines],
-        dependent,
-        [str(type_) for type_ in types],
-    )
-
-
-def after_all_text(types: Sequence[ir.Type]) -> str:
-    """Returns the decomposition `(token, y...) -> token`."""
-    names = _names("y", types)
-    lines, bits = _bits(dict(zip(names, types, strict=True)))
-    lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
-    result = "%after" if bits else "%token"
-    return _function(_arguments(names, types), [_ZERO, _NEVER, *lines], [result], [TOKEN_TYPE])
-
-
-def barrier_text(types: Sequence[ir.Type], results: int, channel: int, groups: Groups) -> str:
-    """Returns `(token, x..., kept...) -> (token, x...)`; `types` and `results` count the token."""
-    names = _names("x", types[1:])
-    values = dict(zip(names, types[1:], strict=True))
-    lines, bits = _bits(values)
-    lines.append(f"%partition = stablehlo.partition_id : {TOKEN_TYPE}")
-    mine = "%partition"
-    if bits:
-        mine = "%mine"
-        lines.append(f"%mine = stablehlo.or {bits}, %partition : {TOKEN_TYPE}")
-    lines.append(_select("%arrived", mine, "%token", TOKEN_TYPE))
-    lines.append(_all_reduce("%arrived", "%all", channel, groups))
-    lines.append(_NEVER.replace("%never", "%never_all").replace("%token", "%all"))
-    passed = dict(list(values.items())[: results - 1])
-    lines_of_passed, dependent = _dependent("%all", passed, never="%never_all")
-    return _function(
-        _arguments(names, types[1:]),
-        [_ZERO, _NEVER, *lines, *lines_of_passed],
-        ["%all", *dependent],
-        [str(type_) for type_ in types[:results]],
-    )
-
-
-def ragged_all_to_all_text(call: ir.Operation, channel: int, groups: Groups) -> str:
-    """Returns `(token, operand, output, four of offsets and sizes) -> (output, token)`."""
-    types = [operand.type for operand in call.operands]
-    names = _names("x", types)
-    lines_of_passed, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
-    result = call.results[0].type
-    exchange = (
-        f"%result = stablehlo.custom_call @ragged_all_to_all({', '.join(dependent)}) "
-        "{api_version = 4 : i32, backend_config = {"
-        f"channel_id = {channel} : i64, replica_groups = {dense(groups)}}}}} "
-        f": ({', '.join(map(str, types))}) -> {result}"
-    )
-    lines, bits = _bits({"%result": result})
-    lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
-    return _function(
-        _arguments(names, types),
-        [_ZERO, _NEVER, *lines_of_passed, exchange, *lines],
-        ["%result", "%after" if bits else "%token"],
-        [str(result), TOKEN_TYPE],
-    )
-
-
-def uninitialized_text(type_: ir.Type) -> str:
-    """Returns the decomposition `() -> x`."""
-    scalar = f"tensor<{ir.RankedTensorType(type_).element_type}>"
-    lines = [
-        _ZERO,
-        # Converted: not every element type has a 0 that a constant can spell.
-        f"%element = stablehlo.convert %zero : ({TOKEN_TYPE}) -> {scalar}",
-        f"%x = stablehlo.broadcast_in_dim %element, dims = [] : ({scalar}) -> {type_}",
-    ]
-    return _function([], lines, ["%x"], [str(type_)])
-
-
-def dense(groups: Groups) -> str:
-    """Returns the text of the attribute with replica groups."""
-    rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
-    return f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
+def _bits(values: Sequence[ir.Value]) -> ir.Value | None:
+    """Returns an integer that combines an element of each value; None where no value has any."""
+    token = ir.Type.parse(TOKEN_TYPE)
+    bits: ir.Value | None = None
+    for value in values:
+        if can_carry_dependency(value.type):
+            own = stablehlo.convert(token, first_element(value))
+            bits = own if bits is None else stablehlo.or_(bits, own)
+    return bits
 
 
 def can_carry_dependency(type_: ir.Type) -> bool:
@@ -404,91 +389,3 @@ def holds_nothing(type_: ir.Type) -> bool:
     if not isinstance(type_, ir.ShapedType):
         return True
     return type_.has_rank and 0 in type_.shape
-
-
-def _dependent(
-    token: str, values: dict[str, ir.Type], never: str = "%never"
-) -> tuple[list[str], list[str]]:
-    """Returns the lines that make each value depend on the token, and the new values' names."""
-    lines: list[str] = []
-    zeros: dict[str, str] = {}
-    dependent: list[str] = []
-    for name, type_ in values.items():
-        if not can_carry_dependency(type_):
-            dependent.append(name)
-            continue
-        tensor, scalar = str(type_), f"tensor<{ir.RankedTensorType(type_).element_type}>"
-        if tensor not in zeros:
-            zeros[tensor] = each = f"%zeros{len(zeros)}"
-            # Converted: not every element type has a 0 that a constant can spell.
-            lines.append(f"{each}_0 = stablehlo.convert %zero : ({TOKEN_TYPE}) -> {scalar}")
-            lines.append(
-                f"{each} = stablehlo.broadcast_in_dim {each}_0, dims = [] : ({scalar}) -> {tensor}"
-            )
-        lines.append(_select(f"{name}_dependent", zeros[tensor], name, tensor, never))
-        dependent.append(f"{name}_dependent")
-    return lines, dependent
-
-
-def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
-    """Returns the lines that combine an element of each value into an integer, and its name, or
-    ""."""
-    lines: list[str] = []
-    bits = ""
-    for name, type_ in values.items():
-        if not can_carry_dependency(type_):
-            continue
-        shape = ir.RankedTensorType(type_).shape
-        element = ir.RankedTensorType(type_).element_type
-        ones = "x".join(["1"] * len(shape) + [str(element)])
-        first = ", ".join("0:1" for _ in shape)
-        scalar = name
-        if shape:
-            lines.append(
-                f"{name}_first = stablehlo.slice {name} [{first}] : ({type_}) -> tensor<{ones}>"
-            )
-            lines.append(
-                f"{name}_scalar = stablehlo.reshape {name}_first : (tensor<{ones}>) -> "
-                f"tensor<{element}>"
-            )
-            scalar = f"{name}_scalar"
-        lines.append(
-            f"{name}_bits = stablehlo.convert {scalar} : (tensor<{element}>) -> {TOKEN_TYPE}"
-        )
-        if bits:
-            lines.append(f"{name}_any = stablehlo.or {bits}, {name}_bits : {TOKEN_TYPE}")
-        bits = f"{name}_any" if bits else f"{name}_bits"
-    return lines, bits
-
-
-def _select(result: str, on_true: str, on_false: str, type_: str, never: str = "%never") -> str:
-    return f"{result} = stablehlo.select {never}, {on_true}, {on_false} : tensor<i1>, {type_}"
-
-
-def _all_reduce(operand: str, result: str, channel: int, groups: Groups) -> str:
-    handle = f"#stablehlo.channel_handle<handle = {channel}, type = 1>"
-    return f"""{result} = "stablehlo.all_reduce"({operand}) <{{channel_handle = {handle},
-      replica_groups = {dense(groups)}, use_global_device_ids}}> ({{
-    ^bb0(%left: {TOKEN_TYPE}, %right: {TOKEN_TYPE}):
-      %larger = stablehlo.maximum %left, %right : {TOKEN_TYPE}
-      stablehlo.return %larger : {TOKEN_TYPE}
-    }}) : ({TOKEN_TYPE}) -> {TOKEN_TYPE}"""
-
-
-def _names(prefix: str, types: Sequence[ir.Type]) -> list[str]:
-    return [f"%{prefix}{number}" for number in range(len(types))]
-
-
-def _arguments(names: Sequence[str], types: Sequence[ir.Type]) -> list[str]:
-    values = [f"{name}: {type_}" for name, type_ in zip(names, types, strict=True)]
-    return [f"%token: {TOKEN_TYPE}", *values]
-
-
-def _function(
-    arguments: Sequence[str], lines: Sequence[str], results: Sequence[str], types: Sequence[str]
-) -> str:
-    body = "\n    ".join(lines)
-    return (
-        f"func.func private @mark({', '.join(arguments)}) -> ({', '.join(types)}) {{\n    {body}\n"
-        f"    return {', '.join(results)} : {', '.join(types)}\n}}\n"
-    )

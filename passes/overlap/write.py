@@ -20,7 +20,7 @@ from ..analysis.axis_cuts import cut_operand
 from ..analysis.device_groups import DeviceGroups
 from ..analysis.purity import erase_unread, may_go
 from ..ir import moves, walk
-from ..ir.build import Box, broadcast, counted_while, counter, counter_type, reshaped
+from ..ir.build import Box, broadcast, counted_while, counter, counter_type, first_element
 from ..ir.collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
 from ..ir.values import defining_op, shape_of
@@ -208,9 +208,7 @@ def _filled(type_: ir.Type, part: ir.Value) -> ir.Value:
 
     XLA would fill buffers with a constant in one kernel for all rings, at the program's start.
     """
-    rank = len(shape_of(part))
-    corner = stablehlo.slice(part, [0] * rank, [1] * rank, [1] * rank)
-    return broadcast(reshaped(corner, ()), shape_of(type_), ())
+    return broadcast(first_element(part), shape_of(type_), ())
 
 
 class _Behind:

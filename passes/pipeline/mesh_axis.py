@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import sdy
 from ..framework.errors import NotPossibleError, did_you_mean, echo
 from ..ir import mesh
 from ..ir.build import typed
-from ..ir.marks import Groups
+from ..ir.build_collectives import Groups
 from ..ir.values import shape_of
 
 AxesByDimension = Mapping[int, Sequence[str]]

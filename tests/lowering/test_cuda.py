@@ -15,6 +15,7 @@ from hloom.lowering import choosers
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
+from hloom.passes.ir.build_collectives import Groups
 from hloom.runtime import cuda_peers, nvrtc
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -54,7 +55,7 @@ class Outcome:
 def lowered(
     placement: Placement,
     *,
-    groups: marks.Groups = ((0, 1, 2, 3),),
+    groups: Groups = ((0, 1, 2, 3),),
     element: str = "f32",
     index: str = "i32",
 ) -> Outcome:
