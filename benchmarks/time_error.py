@@ -2,10 +2,13 @@
 
     python -m benchmarks.time_error [PROGRAM ...]  (about an hour; needs the extra cuda13, no GPU)
     python -m benchmarks.time_error --fit          (a minute more; prints what kernels reach)
+    python -m benchmarks.time_error --fit --device gpu_nvidia_a100 --target a100_sxm_80
 
 Each configuration that `benchmarks.gpu` timed is compiled for that device without it, with the JAX
 that runs this. XLA's texts are kept in build/time_error, and compiled anew only where one is
-missing. "Left out" are the seconds by constants that were fitted to the other programs alone.
+missing. "Left out" are the seconds by constants that were fitted to the other programs alone. Of a
+device whose kernels hloom does not know, `--fit` alone is of use: it prints the entry for `REACHED`
+in hloom/xla/step_time.py.
 
 Writes benchmarks/results/time_error.json and time_error.md.
 """
@@ -35,12 +38,12 @@ from hloom.passes.framework.target import Target
 from hloom.targets import deviceless
 from hloom.xla.hlo import HloInstruction, HloModule, Runs
 from hloom.xla.kernels import HloKernel, KernelKind, kernels_of, loops_of
-from hloom.xla.step_time import Reached, kernel_seconds, step_time
+from hloom.xla.step_time import Reached, is_timed, kernel_seconds, step_time
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = ROOT / "build" / "time_error"
 DEVICES = {"gpu_nvidia_h200": "h200"}
-"""By the name of a device's results, the target."""
+"""By the name of a device's results, the target that is known for it."""
 
 SAME = 0.01
 """Temporary memory that differs by a larger share tells of another program: XLA's version, or
@@ -80,19 +83,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles with the JAX that runs this, and writes the files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.time_error")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
-    parser.add_argument("--device", choices=DEVICES, default="gpu_nvidia_h200", help="whose steps")
+    parser.add_argument("--device", default="gpu_nvidia_h200", help="the name of its results")
+    parser.add_argument("--target", help="what to compile for, where hloom does not know")
     parser.add_argument("--fit", action="store_true", help="print what kernels reach, fitted anew")
     chosen = parser.parse_args(arguments)
     deviceless.prepare()
     without_cache()
-    target = targets.load(DEVICES[chosen.device])
-    timed = list(_timed(chosen.device, chosen.programs))
+    name = chosen.target or DEVICES.get(chosen.device)
+    if name is None or not (RESULTS / f"{chosen.device}.json").exists():
+        parser.error(f"no results of {chosen.device}, or no --target for them")
+    target = targets.load(name)
+    timed = list(_timed(chosen.device, chosen.programs, name))
     if chosen.fit:
-        print(fitted([Steps.of(each) for each in timed], target))
+        print(target.compute_capability, fitted([Steps.of(each) for each in timed], target))
+    if not is_timed(target):
+        return
     print(BENCHMARK.write(device=target.name, rows=_measured(timed, target)))
 
 
-def _timed(device: str, programs: Sequence[str]) -> Iterator[Timed]:
+def _timed(device: str, programs: Sequence[str], target: str) -> Iterator[Timed]:
     """The configurations of a device's results that a compile without it can make."""
     results = json.loads((RESULTS / f"{device}.json").read_text("utf-8"))
     [items] = (entry["items"] for entry in results.values())
@@ -104,7 +113,7 @@ def _timed(device: str, programs: Sequence[str]) -> Iterator[Timed]:
             step = items[f"step/{program}/{label}"]["result"]
             # Graphs are not in XLA's text: such a configuration has that of another one.
             if "capture" not in step["spec"] and "options" not in step:
-                temp_bytes, hlo = _text(program, label, step, DEVICES[device])
+                temp_bytes, hlo = _text(program, label, step, target)
                 seconds = found["step_s"][1]
                 yield Timed(program, label, seconds, temp_bytes, step["temp_bytes"], hlo)
 

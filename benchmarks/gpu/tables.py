@@ -156,21 +156,24 @@ def _steps(items: Known, program: str) -> Iterator[str]:
                 _mebi(found.get("temp_bytes")),
                 _mebi(found.get("step_bytes")),
                 _peak(found),
-                *_times(items, program, label),
+                *_times(items, program, label, found.get("foreseen_s")),
                 _loss(found, off),
             ]
         )
     columns = ["configuration", "ended", "temp, MiB", "step, MiB", "allocator's peak, MiB"]
-    columns += ["step, ms (quartiles)", "of off (quartiles)", "results differ", "loss differs"]
+    columns += ["step, ms (quartiles)", "foreseen, ms", "error", "of off (quartiles)"]
+    columns += ["results differ", "loss differs"]
     yield from _table(columns, rows, names=2)
 
 
-def _times(items: Known, program: str, label: str) -> Iterator[str]:
+def _times(items: Known, program: str, label: str, foreseen_s: float | None) -> Iterator[str]:
     # What was timed before something went wrong counts, too.
     entry = items.get(f"{_TIME}{program}", {})
     found = entry.get("result") or entry.get("partial") or {}
     row = found.get("configurations", {}).get(label, {})
     yield _spread(row.get("step_s"), ".3g", 1e3)
+    yield "" if foreseen_s is None else f"{foreseen_s * 1e3:.3g}"
+    yield f"{foreseen_s / row['step_s'][1] - 1:+.1%}" if foreseen_s and "step_s" in row else ""
     yield _spread(row.get("ratio") if found.get("ratio_to") == "off" else None, ".3f")
     yield f"{row['difference']:.1e}" if "difference" in row else ""
 

@@ -19,7 +19,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.items import Item, Known, Settings
 from benchmarks.gpu.results import Store, file_name
 from benchmarks.gpu.running import Children, Runner, without_places
-from benchmarks.gpu.tables import results_section
+from benchmarks.gpu.tables import markdown, results_section
 
 TESTS = ROOT / "tests"
 MACHINE = {"device": "NVIDIA H200", "jax": "0.11.2", "python": "3.12.3", "hloom": "0.1.0"}
@@ -272,3 +272,13 @@ def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None
     assert lines[0] == "NVIDIA H200, driver 580.1, jax 0.11.2, commit c0ffee:"
     assert "| gpt | 11 | 8.8 (0.800) |  |  | 12; 9 (0.750) |  | 16; does not fit |" in lines
     assert lines[-2].endswith("`fit` takes less time at 1 of 2")
+
+
+def test_what_was_foreseen_stands_beside_what_a_step_took() -> None:
+    found = report()
+    off = found["0.11.2"]["items"]["step/gpt/off"]
+    off["result"] = STEP | {"foreseen_s": 0.0121}
+    rows = [line.split(" | ") for line in markdown(found) if line.startswith("| `")]
+    by_label = {row[0]: row for row in rows}
+    assert by_label["| `off`"][5:8] == ["11 (10 to 12)", "12.1", "+10.0%"]
+    assert by_label["| `capture`"][6:8] == ["", ""]

@@ -25,6 +25,9 @@ from benchmarks.gpu.parts.part2_steps import (
     PROGRAMS,
     Configuration,
 )
+from hloom._jax.devices import device_facts, platform_of
+from hloom.targets.devices import target_of
+from hloom.xla.step_time import NoStepTimeError, step_time
 
 WARM_UP = 3
 FEWEST_TURNS = 5
@@ -55,7 +58,7 @@ def measure(note: Note, program: str, tiny: bool, configuration: Configuration) 
     start_s = time.perf_counter()
     executable, lowered, record = compiled(program, configuration, tiny)
     found = configuration | {"compile_s": round(time.perf_counter() - start_s, 3)}
-    found |= _memory(executable) | _said(record)
+    found |= _memory(executable) | _said(record) | {"foreseen_s": _foreseen_s(executable)}
     note(found)
     after_compile = _peak()
     arguments = programs.made_up(lowered)
@@ -77,6 +80,16 @@ def _memory(executable: Any) -> dict[str, Any]:
         "temp_bytes": figures.temp_size_in_bytes,
         "step_bytes": given - figures.alias_size_in_bytes + figures.temp_size_in_bytes,
     }
+
+
+def _foreseen_s(executable: Any) -> float | None:
+    """The seconds of a step by XLA's text; None where hloom tells none."""
+    backend, devices = jax.devices()[0].client, np.array(jax.devices()[:1])
+    target = target_of(platform_of(backend), device_facts(backend, devices))
+    try:
+        return step_time(executable.as_text(), target).seconds
+    except NoStepTimeError:
+        return None
 
 
 def _said(record: hloom.CompileRecord | None) -> dict[str, Any]:
