@@ -43,14 +43,15 @@ def leanest(estimates: Iterable[Estimate], same_seconds: float) -> Estimate | No
     return min(alike, key=lambda one: (one.temp_bytes, cost(one)))
 
 
-def better(one: Estimate, other: Estimate) -> Estimate:
-    """Returns the cheaper of two estimates at grid prices.
+def better(one: Estimate, other: Estimate, moves_seconds: float) -> Estimate:
+    """Returns the cheaper of two estimates at grid prices, after moves that take ``moves_seconds``.
 
     With segments, whose lengths make little difference, the one that leaves more room for the
     steps.
     """
     first, second = sorted([one, other], key=cost)
-    if second.seconds <= first.seconds * INDISTINCT and is_segmented(first):
+    first_s, second_s = (one.seconds - moves_seconds for one in (first, second))
+    if second_s <= first_s * INDISTINCT and is_segmented(first):
         return min(first, second, key=lambda estimate: estimate.temp_bytes)
     return first
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -92,10 +92,23 @@ class Model:
     """A module, and estimates and plans of the candidates for it."""
 
     def __init__(
-        self, module: ir.Module, target: Target, min_bytes: int, like: Model | None = None
+        self,
+        module: ir.Module,
+        target: Target,
+        min_bytes: int,
+        like: Model | None = None,
+        moves: str = "",
+        moves_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
+        """``like`` is of a similar module: the prices are the same, and cuts are solved once.
+
+        The candidates have the ``moves`` that made the module, and their time is that of the whole
+        plan: the ``moves_seconds`` that these add count as well.
+        """
         self.module, self._keeps_barriers = module, target.keeps_barriers
+        self.moves, self.moves_seconds = moves, moves_seconds
+        self.nothing = Candidate.of_moves(moves) if moves else None
+        """The candidate that recomputes nothing."""
         self.operations = list(walk.operations(module.operation))
         self._leaves_stacks = leaves_stacks(module)
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
@@ -205,9 +218,11 @@ class Model:
     def columns(self) -> tuple[Candidate, ...]:
         """Returns the candidates to try, each at all prices."""
         lengths = self.lengths()
-        plain = tuple(Candidate(length, 0) for length in lengths)
+        plain = tuple(Candidate(length, 0, moves=self.moves) for length in lengths)
         segmented = tuple(
-            Candidate(length, 0, segmented=True) for length in lengths[:_SEGMENTED] if length
+            dataclasses.replace(one, segmented=True)
+            for one in plain[:_SEGMENTED]
+            if one.window_length
         )
         several = any(len(f.borders.positions) > 1 for f in self.block_plans.forwards.values())
         nested = (
@@ -222,7 +237,8 @@ class Model:
         outside of the loops, e.g. not the tables of positions that all layers read.
         """
         longest = self.block_plans.longest
-        return (Candidate(longest, 0, cheap_prefix=1),) if self.pairs and longest else ()
+        beside = Candidate(longest, 0, cheap_prefix=1, moves=self.moves)
+        return (beside,) if self.pairs and longest else ()
 
     @property
     def machine_bytes(self) -> int:
@@ -238,12 +254,12 @@ class Model:
 
     def evicted(self, parts: int) -> Candidate:
         """Returns the candidate by evictions to so many `PARTS` of the machine's peak, from 1."""
-        return Candidate(self.block_plans.longest, TOP, evicted_to=parts)
+        return Candidate(self.block_plans.longest, TOP, evicted_to=parts, moves=self.moves)
 
     def has(self, candidate: Candidate | None) -> bool:
         """Whether the candidate is one of this program: a dump may have others."""
         if candidate is None or not candidate.evicted_to:
-            return candidate is None or not candidate.moves
+            return self.moves == ("" if candidate is None else candidate.moves)
         is_part = self.machine_bytes > 0 and candidate.evicted_to <= PARTS
         return is_part and candidate == self.evicted(candidate.evicted_to)
 
@@ -259,13 +275,14 @@ class Model:
         return self._kept_bytes[candidate]
 
     def seconds(self, candidate: Candidate) -> float:
-        """Returns the added time of a candidate; quicker than an estimate."""
+        """Returns the added time of a candidate, its moves' included; quicker than an estimate."""
         return self._seconds(candidate, self.block_plans.schedules(candidate))
 
     def _seconds(self, candidate: Candidate, schedules: Mapping[ir.Block, CloneSchedule]) -> float:
-        return self.loops.seconds(candidate.price) + sum(
+        again_s = self.loops.seconds(candidate.price) + sum(
             schedule.seconds * runs_of(block) for block, schedule in schedules.items()
         )
+        return again_s + self.moves_seconds()
 
     @property
     def lines_as_loops(self) -> Candidate | None:
@@ -282,12 +299,12 @@ class Model:
         return self._simulated(one).peak is self._simulated(other).peak
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """Returns the estimate of a candidate; None is the unmodified module."""
+        """Returns the estimate of a candidate; `nothing` leaves the module as it is."""
         return self._simulated(candidate).estimate
 
     def unmodified(self) -> MemoryPrediction:
         """Returns the predicted memory of the unmodified module."""
-        peak = self._simulated(None).peak
+        peak = self._simulated(self.nothing).peak
         return prediction_of(self._graphs[self.main], self._base_trace(self.main), peak)
 
     def _simulated(self, candidate: Candidate | None) -> _Simulated:
@@ -296,13 +313,14 @@ class Model:
         return self._known[candidate]
 
     def _simulate(self, candidate: Candidate | None) -> _Simulated:
-        effects = {} if candidate is None else self.loops.at(candidate.price)
-        schedules = {} if candidate is None else self.block_plans.schedules(candidate)
+        again = candidate if candidate is not None and candidate.recomputes else None
+        effects = {} if again is None else self.loops.at(again.price)
+        schedules = {} if again is None else self.block_plans.schedules(again)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
             self._alike[key] = self._peak(effects, schedules)
         peak = self._alike[key]
-        seconds = 0.0 if candidate is None else self._seconds(candidate, schedules)
+        seconds = self.moves_seconds() if again is None else self._seconds(again, schedules)
         return _Simulated(Estimate(candidate, peak.bytes, seconds), peak)
 
     def _peak(
@@ -317,10 +335,12 @@ class Model:
             trace = clone_into_trace(trace, schedules[self.main])
         return simulate(trace)
 
-    def plan(self, candidate: Candidate) -> Plans:
+    def plan(self, candidate: Candidate | None) -> Plans:
         """Returns the candidate's plans for the module itself. Raises ValueError if it has none."""
         if not self.has(candidate):
             raise ValueError(f"a plan has the setting {candidate}, which this program has not")
+        if candidate is None or not candidate.recomputes:
+            return (), ()
         schedules = self.block_plans.schedules(candidate).values()
         return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 

@@ -282,7 +282,7 @@ class MemoryPlanner:
     ) -> Iterator[MoveEffect]:
         before = self._variants.base.model.estimate(None).temp_bytes
         if variant.moves:
-            after = variant.model.estimate(None).temp_bytes
+            after = variant.model.estimate(variant.model.nothing).temp_bytes
             runs = variant.of.runs
             for number, run in enumerate(runs):
                 last = number == len(runs) - 1

@@ -67,6 +67,11 @@ class PriceSearch:
             self.estimates[candidate] = self.model.estimate(candidate)
         return self.estimates[candidate]
 
+    @property
+    def whole(self) -> Estimate:
+        """Returns the estimate of the program with nothing recomputed."""
+        return self.estimate(self.model.nothing)
+
     def within(
         self,
         limit_bytes: float,
@@ -91,7 +96,7 @@ class PriceSearch:
         The abstract machine has other figures than the model. So each plan is estimated by the
         model, and the machine's next target is corrected by how far that misses the limit.
         """
-        whole, machine_bytes = self.estimate(None), self.model.machine_bytes
+        whole, machine_bytes = self.whole, self.model.machine_bytes
         if not machine_bytes or not whole.temp_bytes or fits(whole):
             return
         factor = corrected_bytes(whole, tried) / max(whole.temp_bytes, 1)
@@ -136,7 +141,7 @@ class PriceSearch:
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
         """
         columns = self.model.columns()
-        if fits(self.estimate(None)) or not columns:
+        if fits(self.whole) or not columns:
             return ()
         guess = self._guess(columns[0], limit_bytes)
         best: dict[tuple[bool, bool, int], Estimate] = {}
@@ -152,7 +157,7 @@ class PriceSearch:
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
-            best[family] = better(best.get(family, found), found)
+            best[family] = better(best.get(family, found), found, self.model.moves_seconds())
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
         return tuple(found.candidate for found in best.values() if found.candidate is not None)
@@ -199,9 +204,11 @@ class PriceSearch:
 
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
+        seconds = self.model.seconds(candidate)
         if candidate.segmented:
-            return self.model.seconds(candidate) > best.seconds * INDISTINCT
-        return cost(Estimate(candidate, 0, self.model.seconds(candidate))) > cost(best)
+            moves_s = self.model.moves_seconds()
+            return seconds - moves_s > (best.seconds - moves_s) * INDISTINCT
+        return cost(Estimate(candidate, 0, seconds)) > cost(best)
 
     def _guess(self, column: Candidate, limit_bytes: float) -> int:
         """Returns about the highest price index that fits, by the bytes of saved values alone."""
@@ -228,12 +235,12 @@ class PriceSearch:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         if self.model.machine_bytes:
             grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
-        return [self.estimate(None), *grid]
+        return [self.whole, *grid]
 
     def _evict_to_the_least(self) -> list[Estimate]:
         """Returns the plan of least memory by evictions, and plans that may take slightly more in
         much less time: the last bytes are the most expensive ones."""
-        whole, least = self.estimate(None), self.estimate(self.model.evicted(1))
+        whole, least = self.whole, self.estimate(self.model.evicted(1))
         rung = _rung_below(math.ceil(PARTS * least.temp_bytes / max(whole.temp_bytes, 1)))
         above = range(max(rung - _LOWEST_RUNGS, 0), rung)
         return [least, *(self.estimate(self.model.evicted(_parts_at(each))) for each in above)]

@@ -28,7 +28,7 @@ from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
 from .price_search import PriceSearch
 from .record import Estimate, Measurement
 from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
-from .variants import Variant, Variants, moves_of, of_remat
+from .variants import Variant, Variants, moves_of
 
 _NEXT_TO_NOTHING = 0.002
 """A share of a step's time that is not worth more planning."""
@@ -75,7 +75,7 @@ class Search:
         """Returns the estimate of a candidate, cached; None is the unmodified program."""
         if candidate not in self.estimates:
             variant = self._variants.made_by(candidate)
-            self._add(variant, self._search(variant).estimate(of_remat(candidate)))
+            self._add(self._search(variant).estimate(candidate))
         return self.estimates[candidate]
 
     def within(
@@ -147,10 +147,10 @@ class Search:
         """Whether another variant takes no more time and memory, unmodified and with the known
         plans, so that it most likely has to recompute less. The best plan at the grid prices is
         refined all the same: between two of them this need not hold."""
-        whole_bytes = self._search(one).estimate(None).temp_bytes
+        whole_bytes = self._search(one).whole.temp_bytes
         return (
             by.added_seconds <= one.added_seconds
-            and self._search(by).estimate(None).temp_bytes < whole_bytes
+            and self._search(by).whole.temp_bytes < whole_bytes
             and self._least_seconds(by.moves, fits) < self._least_seconds(one.moves, fits)
         )
 
@@ -194,18 +194,17 @@ class Search:
             return
         model = whole.model
         group = max(groups, key=lambda group: stacked_bytes(model, group))
-        as_it_is = _lifted(whole, model.estimate(None))
+        as_it_is = model.estimate(model.nothing)
         factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
         most_s = math.inf
         if best is not None:
-            worth_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
-            most_s = worth_s - whole.added_seconds
+            most_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
         columns = LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
         plans = uniform_plans(model, group, columns, most_s)
         choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None or choice.seconds > most_s:
             return
-        promised_s = choice.seconds + whole.added_seconds + NO_TIME * self.step_seconds
+        promised_s = choice.seconds + NO_TIME * self.step_seconds
         later = choice.at + math.ceil(choice.trip_count * _LATER)
         for at in dict.fromkeys((choice.at, min(later, choice.trip_count - LEAST_TRIPS))):
             split = self._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
@@ -260,9 +259,9 @@ class Search:
     ) -> Sequence[Candidate]:
         search = self._search(variant)
         if RECOMPUTE not in self._moves:
-            self._add(variant, search.estimate(None))
+            self._add(search.whole)
             return ()
-        found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
+        found = search.at_grid_prices(limit_bytes, fits)
         self._add_all(variant, search)
         if not found:
             self._speed_up(variant)
@@ -270,13 +269,15 @@ class Search:
 
     def _speed_up(self, variant: Variant) -> float:
         """Tries moves that make a variant's loops faster, where worth it; returns the seconds."""
-        fastest = variant.model.loops.fastest if RECOMPUTE in self._moves else None
+        loops = variant.model.loops
+        fastest = loops.fastest if RECOMPUTE in self._moves else None
         if fastest is None:
             return 0.0
-        saved_s = -variant.model.loops.seconds(fastest.price)
+        saved_s = -loops.seconds(fastest.price)
         if saved_s <= _NEXT_TO_NOTHING * self.step_seconds:
             return 0.0
-        self._add(variant, self._search(variant).estimate(fastest))
+        faster = dataclasses.replace(fastest, moves=variant.moves)
+        self._add(self._search(variant).estimate(faster))
         return saved_s
 
     def _evict(
@@ -289,7 +290,7 @@ class Search:
         if RECOMPUTE in self._moves:
             own = _own(variant, tried)
             search = self._search(variant)
-            search.evict(limit_bytes, lambda one: fits(_lifted(variant, one)), own)
+            search.evict(limit_bytes, fits, own)
             self._add_all(variant, search)
 
     def _refine(
@@ -306,11 +307,11 @@ class Search:
         # Up to the last step of the program without moves: no plan is to be slower than that one.
         precision_s = _PRECISION * self.step_seconds if variant.moves else 0.0
         best = self._best(fits)
-        worth_s = math.inf if best is None else best.seconds - variant.added_seconds
+        worth_s = math.inf if best is None else best.seconds
         search.refine(
             bases,
             limit_bytes,
-            lambda one: fits(_lifted(variant, one)),
+            fits,
             _own(variant, tried),
             worth_s,
             precision_s,
@@ -320,30 +321,24 @@ class Search:
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
-        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
-        found = [_lifted(variant, each) for each in lowest]
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.whole]
         self._add_all(variant, search)
-        return found
+        return lowest
 
     def _search(self, variant: Variant) -> PriceSearch:
         if variant.moves not in self._searches:
-            known = [
-                _lowered(variant, each)
-                for each in self.estimates.values()
-                if moves_of(each) == variant.moves
-            ]
+            known = (one for one in self.estimates.values() if moves_of(one) == variant.moves)
             self._searches[variant.moves] = PriceSearch(variant.model, known)
         return self._searches[variant.moves]
 
     def _add_all(self, variant: Variant, search: PriceSearch) -> None:
         added = self._added.get(variant.moves, 0)
         for each in itertools.islice(search.estimates.values(), added, None):
-            self._add(variant, each)
+            self._add(each)
         self._added[variant.moves] = len(search.estimates)
 
-    def _add(self, variant: Variant, found: Estimate) -> None:
-        lifted = _lifted(variant, found)
-        self.estimates.setdefault(lifted.candidate, lifted)
+    def _add(self, found: Estimate) -> None:
+        self.estimates.setdefault(found.candidate, found)
 
 
 @dataclass(frozen=True)
@@ -362,7 +357,7 @@ class _Trials:
         variant = self._variant(moves)
         if variant is None:
             return self.peak_bytes
-        return self.search._search(variant).estimate(None).temp_bytes
+        return self.search._search(variant).whole.temp_bytes
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
         variant = self._variant(moves)
@@ -388,35 +383,6 @@ def _joined(*moves: str) -> str:
     return ",".join(filter(None, moves))
 
 
-def _lifted(variant: Variant, found: Estimate) -> Estimate:
-    """Returns an estimate of the variant's own program as one of the whole plan."""
-    if not variant.moves:
-        return found
-    candidate = (
-        Candidate.of_moves(variant.moves)
-        if found.candidate is None
-        else dataclasses.replace(found.candidate, moves=variant.moves)
-    )
-    return dataclasses.replace(
-        found, candidate=candidate, seconds=found.seconds + variant.added_seconds
-    )
-
-
-def _lowered(variant: Variant, found: Estimate) -> Estimate:
-    """Returns an estimate of the whole plan as one of the variant's own program."""
-    if not variant.moves or found.candidate is None:
-        return found
-    return dataclasses.replace(
-        found,
-        candidate=of_remat(found.candidate),
-        seconds=found.seconds - variant.added_seconds,
-    )
-
-
 def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
-    """Returns the measurements of a variant, as measurements of its own program."""
-    return [
-        dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
-        for each in tried
-        if moves_of(each.estimate) == variant.moves
-    ]
+    """Returns the measurements of a variant."""
+    return [each for each in tried if moves_of(each.estimate) == variant.moves]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from jax.extend.mlir import ir
@@ -40,7 +40,9 @@ class Variant:
     def model(self) -> Model:
         """Returns the model of its candidates' memory and time."""
         like = None if self.base is None else self.base.model
-        return Model(self.of.module, self.target, self.settings.min_bytes, like)
+        min_bytes = self.settings.min_bytes
+        module, moves_seconds = self.of.module, lambda: self.added_seconds
+        return Model(module, self.target, min_bytes, like, self.moves, moves_seconds)
 
     @cached_property
     def step_seconds(self) -> float:
@@ -65,8 +67,7 @@ class Variant:
 
     def plan(self, estimate: Estimate) -> Plans:
         """Returns the plans of an estimate for the variant's module."""
-        own = of_remat(estimate.candidate)
-        return ((), ()) if own is None else self.model.plan(own)
+        return self.model.plan(estimate.candidate)
 
     @cached_property
     def added_flops(self) -> float:
@@ -138,8 +139,9 @@ class Variants:
 
     def have(self, candidate: Candidate | None) -> bool:
         """Whether a candidate is of this program: a dump may have others."""
-        variant, own = self.of("" if candidate is None else candidate.moves), of_remat(candidate)
-        return variant is not None and (own is None or variant.model.has(own))
+        variant = self.of("" if candidate is None else candidate.moves)
+        again = candidate is not None and candidate.recomputes
+        return variant is not None and (not again or variant.model.has(candidate))
 
     @property
     def simulated_operations(self) -> int:
@@ -149,13 +151,6 @@ class Variants:
             for each in self._known.values()
             if each is not None and "model" in vars(each)
         )
-
-
-def of_remat(candidate: Candidate | None) -> Candidate | None:
-    """Returns the candidate on a variant's own program; None where nothing is recomputed there."""
-    if candidate is None or not candidate.recomputes:
-        return None
-    return replace(candidate, moves="")
 
 
 def moves_of(estimate: Estimate) -> str:

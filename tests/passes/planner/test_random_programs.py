@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -58,7 +59,7 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
     with origin.context, ir.Location.unknown():
         variants = Variants(origin, target, PlannerSettings())
         variant = variants.of(spec) or variants.base
-        plans = variant.plan(Estimate(candidate, 0, 0.0))
+        plans = variant.plan(Estimate(replace(candidate, moves=variant.moves), 0, 0.0))
         MADE.update(run.step.name for run in variant.of.runs)
         MADE["remat"] += bool(plans[0] or plans[1])
         changed = clone_module(origin)

@@ -141,6 +141,7 @@ class Steps:
     pairs = ()
     operations = ()
     machine_bytes = PARTS
+    nothing = None
 
     def __init__(self, columns: Sequence[Candidate], bytes_of: Callable[[Candidate], int]) -> None:
         self._columns, self._bytes_of = columns, bytes_of
@@ -154,6 +155,9 @@ class Steps:
 
     def evicted(self, parts: int) -> Candidate:
         return Candidate(0, TOP, evicted_to=parts)
+
+    def moves_seconds(self) -> float:
+        return 0.0
 
     def kept_bytes(self, candidate: Candidate) -> int:
         return 60 * candidate.price_index
@@ -325,7 +329,7 @@ def test_steps_are_tried_wherever_they_promise_less_time() -> None:
             best = min(one.seconds for one in search.estimates.values() if one.temp_bytes <= limit)
             # Without windows the price alone decides, and what it adds grows as it falls.
             for variant, price in last_at_grid(search, variants, limit):
-                above = variant.model.seconds(Candidate(0, price + STEPS)) + variant.added_seconds
+                above = variant.model.seconds(Candidate(0, price + STEPS, moves=variant.moves))
                 if above < best - 0.001 * search.step_seconds:
                     steps = (one for one in search.estimates if of_column(one, variant.moves))
                     assert any(price < one.price < price + STEPS for one in steps)
