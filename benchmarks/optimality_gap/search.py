@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.target import Target
+from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.comparison import cheapest
 from hloom.passes.planner.loop import least
 from hloom.passes.planner.machine.plan import EvictedPlans
 from hloom.passes.planner.machine.windowed import WindowedMachine, WindowedPlan, WindowedRun
@@ -56,11 +56,7 @@ class MachineModel(Model):
 
     def within(self, limit_bytes: int) -> WindowedRun | None:
         """What the search comes to within a bound on memory; None where nothing fits."""
-        search = PriceSearch(self)
-
-        def fits(estimate: Estimate) -> bool:
-            return estimate.temp_bytes <= limit_bytes
-
-        search.within(limit_bytes, fits)
-        found = cheapest(filter(fits, (*search.estimates.values(), *search.lowest())))
+        search, aim = PriceSearch(self), Aim(limit_bytes)
+        search.within(aim)
+        found = aim.best((*search.estimates.values(), *search.lowest()))
         return None if found is None else self.run(found.candidate)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..budgeted import INDISTINCT
 from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
-from .candidates import Candidate, PlannerSettings
+from .aim import Aim
+from .candidates import PlannerSettings
 from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, same_moves
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
@@ -61,9 +62,6 @@ the same: one plan that takes far more than expected corrects all others too."""
 
 _FAR_OFF = 2
 """Where XLA takes more than so many times the model's memory, other moves are tried next."""
-
-_ALIKE = 0.01
-"""Plans whose memory differs by at most this share are taken to have the same peak."""
 
 _AGREES = 1.05
 """XLA's memory of the unmodified program agrees with the model up to this factor."""
@@ -116,9 +114,9 @@ def decide(
             return Choice(beside, int(corrected_bytes(beside, tried)), known)
     chosen, no_s = None, NO_TIME * search.step_seconds
     if held is not None or len(attempts) < aimed(compiles):
-        for fits in _aims(limit_bytes, attempts, compiles):
-            search.within(fits.aim_bytes, fits, tried)
-            chosen = _cheapest(search.estimates.values(), fits, tried, no_s)
+        for aim in _aims(limit_bytes, attempts, compiles):
+            search.within(aim)
+            chosen = _cheapest(search.estimates.values(), aim, no_s)
             if chosen is not None:
                 break
     if chosen is None and held is None and _lowers_nothing(search, limit_bytes, tried):
@@ -311,7 +309,7 @@ def _on_the_road_of_min(
     return None
 
 
-def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:
+def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[Aim]:
     """Returns the targets of the next plan; the second if none is expected to hold the first.
 
     After a corrected plan that was predicted to hold and misses, the target is lower by the miss.
@@ -319,36 +317,15 @@ def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: 
     budget.
     """
     tried = measured(attempts)
-    plain = _Fits(limit_bytes, tried)
+    usual = _cautious_share(tried, limit_bytes)
+    plain = Aim(limit_bytes, tried, usual)
     held = [one.real_bytes for one in tried if one.real_bytes <= limit_bytes]
     if held and len(tried) >= aimed(compiles):
-        return [_Fits(limit_bytes, tried, (max(held) / limit_bytes + 1) / 2)]
+        return [Aim(limit_bytes, tried, usual * (max(held) / limit_bytes + 1) / 2)]
     predicted = attempts[-1].record.prediction if len(attempts) > 1 else None
     if predicted is not None and predicted.temp_bytes <= limit_bytes < attempts[-1].temp_bytes:
-        return [_Fits(limit_bytes, tried, limit_bytes / attempts[-1].temp_bytes), plain]
+        return [replace(plain, share=usual * limit_bytes / attempts[-1].temp_bytes), plain]
     return [plain]
-
-
-class _Fits:
-    """Whether an estimate is expected to hold a share of a bound, with some caution."""
-
-    def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
-        self.limit_bytes, self.tried = limit_bytes, tried
-        self.aim_bytes = limit_bytes * share * _cautious_share(tried, limit_bytes)
-        self._known: dict[tuple[Candidate | None, int], bool] = {}
-
-    def __call__(self, estimate: Estimate) -> bool:
-        key = estimate.candidate, estimate.temp_bytes
-        if key not in self._known:
-            self._known[key] = self._fits(estimate)
-        return self._known[key]
-
-    def _fits(self, estimate: Estimate) -> bool:
-        # The unmodified program needs no second plan where it turns out too large.
-        bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
-        if corrected_bytes(estimate, self.tried) > bound:
-            return False
-        return not any(_misses_like(one, estimate, self.limit_bytes) for one in self.tried)
 
 
 def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
@@ -361,24 +338,19 @@ def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
     return 1 - _LEFT_FREE * error if error < _EXACT else usual
 
 
-def _cheapest(
-    known: Iterable[Estimate],
-    fits: _Fits,
-    tried: Sequence[Measurement],
-    same_seconds: float = 0.0,
-) -> Estimate | None:
+def _cheapest(known: Iterable[Estimate], aim: Aim, same_seconds: float = 0.0) -> Estimate | None:
     """Returns the cheapest untried estimate that fits; of those that take at most ``same_seconds``
     longer, the one of least memory.
 
     As long as only plans with moves were compiled, the plan of `remat` alone is corrected by the
     ratio of the best plan with moves: a plan with moves must not be slower.
     """
-    untried = _untried(known, tried)
-    best = leanest(filter(fits, untried), same_seconds)
-    if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
+    untried = _untried(known, aim.tried)
+    best = leanest(filter(aim.fits, untried), same_seconds)
+    if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in aim.tried):
         return best
-    ratio = corrected_bytes(best, tried) / max(best.temp_bytes, 1)
-    alike = (e for e in untried if _is_plain(e) and e.temp_bytes * ratio <= fits.aim_bytes)
+    ratio = aim.expected_bytes(best) / max(best.temp_bytes, 1)
+    alike = (e for e in untried if _is_plain(e) and e.temp_bytes * ratio <= aim.aim_bytes)
     return cheapest([best, *alike])
 
 
@@ -409,7 +381,8 @@ def is_worthwhile(
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
         return True
     tried = measured(attempts)
-    better = _cheapest(attempts[-1].record.considered, _Fits(limit_bytes, tried), tried)
+    aim = Aim(limit_bytes, tried, _cautious_share(tried, limit_bytes))
+    better = _cheapest(attempts[-1].record.considered, aim)
     return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 
@@ -536,19 +509,6 @@ def _kind(estimate: Estimate) -> tuple[bool, ...]:
     if candidate is None:
         return ()
     return candidate.evicted_to > 0, candidate.segmented, candidate.nested
-
-
-def _misses_like(one: Measurement, estimate: Estimate, limit_bytes: int) -> bool:
-    """Whether an estimate takes as much as a plan that exceeds the limit in XLA.
-
-    The two most likely have the same peak, whatever else is recomputed, and the same ratio to XLA's
-    figure.
-    """
-    missed_bytes = one.estimate.temp_bytes
-    if one.real_bytes <= limit_bytes or not missed_bytes:
-        return False
-    is_alike = math.isclose(missed_bytes, estimate.temp_bytes, rel_tol=_ALIKE)
-    return is_alike and estimate.temp_bytes * one.real_bytes / missed_bytes > limit_bytes
 
 
 def _looks(estimate: Estimate) -> tuple[int, float]:

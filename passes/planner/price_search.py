@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from .aim import Aim
 from .candidates import EXPENSIVE_PRICES, PARTS, PRICES, STEPS, Candidate
-from .comparison import INDISTINCT, better, cheapest, corrected_bytes, cost
+from .comparison import INDISTINCT, better, cost
 from .model import Model
-from .record import Estimate, Measurement
+from .record import Estimate
 
 _LONGEST_CHEAP_PREFIX = 4
 
@@ -72,36 +73,23 @@ class PriceSearch:
         """Returns the estimate of the program with nothing recomputed."""
         return self.estimate(self.model.nothing)
 
-    def within(
-        self,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-    ) -> None:
-        """Tries candidates around those that just fit in about ``limit_bytes``.
+    def within(self, aim: Aim) -> None:
+        """Tries candidates around those that just hold."""
+        self.evict(aim)
+        self.refine(self.at_grid_prices(aim), aim)
 
-        ``tried`` corrects the model's memory.
-        """
-        self.evict(limit_bytes, fits, tried)
-        self.refine(self.at_grid_prices(limit_bytes, fits), limit_bytes, fits, tried)
-
-    def evict(
-        self,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-    ) -> None:
-        """Tries evictions to about ``limit_bytes``, where there is one block without loops to plan.
+    def evict(self, aim: Aim) -> None:
+        """Tries evictions to about the aim, where there is one block without loops to plan.
 
         The abstract machine has other figures than the model. So each plan is estimated by the
-        model, and the machine's next target is corrected by how far that misses the limit.
+        model, and the machine's next target is corrected by how far that misses the aim.
         """
         whole, machine_bytes = self.whole, self.model.machine_bytes
-        if not machine_bytes or not whole.temp_bytes or fits(whole):
+        if not machine_bytes or not whole.temp_bytes or aim.fits(whole):
             return
-        factor = corrected_bytes(whole, tried) / max(whole.temp_bytes, 1)
+        factor = aim.alike_bytes(whole) / max(whole.temp_bytes, 1)
         part_bytes = machine_bytes / PARTS * factor
-        missing = limit_bytes - whole.temp_bytes * factor
+        missing = aim.aim_bytes - whole.temp_bytes * factor
         parts, low, high = PARTS, 0, PARTS
         for _ in range(_EVICTIONS):
             parts += math.floor(missing / part_bytes)
@@ -109,18 +97,18 @@ class PriceSearch:
                 # A target next to a known plan's mostly gives the same plan.
                 parts = (low + high) // 2 if low else 1
             found = self.estimate(self.model.evicted(parts))
-            missing = limit_bytes - corrected_bytes(found, tried)
-            if fits(found):
+            missing = aim.aim_bytes - aim.alike_bytes(found)
+            if aim.fits(found):
                 low = parts
             else:
                 high = parts
-            if high - low <= 1 or (low == parts and missing < _NEAR * limit_bytes):
+            if high - low <= 1 or (low == parts and missing < _NEAR * aim.aim_bytes):
                 break
         if not low:
             # Where a buffer is a large share of the total, neighbouring targets give one plan.
             rung = _rung_below(high - 1)
             for each in (rung, rung + 1):
-                if fits(self.estimate(self.model.evicted(_parts_at(each)))):
+                if aim.fits(self.estimate(self.model.evicted(_parts_at(each)))):
                     break
         self._evict_by_shares()
 
@@ -133,24 +121,19 @@ class PriceSearch:
         shares = range(1, _SHARES) if self.model.is_short else ()
         return [self.estimate(self.model.evicted(PARTS * n // _SHARES)) for n in shares]
 
-    def at_grid_prices(
-        self, limit_bytes: float, fits: Callable[[Estimate], bool]
-    ) -> tuple[Candidate, ...]:
-        """Returns the best candidates that fit, one of each kind of windows, at prices of the grid.
-
-        ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
-        """
+    def at_grid_prices(self, aim: Aim) -> tuple[Candidate, ...]:
+        """Returns the best candidates that hold at grid prices, one of each kind of windows."""
         columns = self.model.columns()
-        if fits(self.whole) or not columns:
+        if aim.fits(self.whole) or not columns:
             return ()
-        guess = self._guess(columns[0], limit_bytes)
+        guess = self._guess(columns[0], aim.aim_bytes)
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
             known, wanted = best.get(family), 0
             if known is not None and self._is_dearer(_at(column, guess), known):
                 wanted = guess + 1  # at lower prices it would add more time than the best
-            price_index = self._highest(column, fits, max(guess, wanted), wanted, known)
+            price_index = self._highest(column, aim, max(guess, wanted), wanted, known)
             if price_index is None:
                 if known is None:
                     guess = 0  # the price that saves least bytes holds first, if any does
@@ -165,9 +148,7 @@ class PriceSearch:
     def refine(
         self,
         bases: Sequence[Candidate],
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
+        aim: Aim,
         worth_seconds: float = math.inf,
         precision_seconds: float = 0.0,
         same_seconds: float = 0.0,
@@ -181,11 +162,11 @@ class PriceSearch:
         """
         for base in self._undominated(bases):
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
-                last = self._between(base, fits, limit_bytes, tried, precision_seconds)
+                last = self._between(base, aim, precision_seconds)
                 if same_seconds and self.left > 0:
                     self._keep_less(base, last, same_seconds)
         if bases:
-            self._try_cheap_prefix(fits)
+            self._try_cheap_prefix(aim)
 
     def _undominated(self, bases: Sequence[Candidate]) -> list[Candidate]:
         """Returns the bases without those that take no less memory and time than one before them,
@@ -274,9 +255,9 @@ class PriceSearch:
             return True
         return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
 
-    def _try_cheap_prefix(self, fits: Callable[[Estimate], bool]) -> None:
+    def _try_cheap_prefix(self, aim: Aim) -> None:
         """Tries whether the first windows may recompute cheap work only."""
-        best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
+        best = aim.best(self.estimates.values())
         if best is None or best.candidate is None or not best.candidate.window_length:
             return
         cheap_prefix = 1
@@ -285,14 +266,15 @@ class PriceSearch:
             and cheap_prefix <= _LONGEST_CHEAP_PREFIX
         ):
             candidate = dataclasses.replace(best.candidate, cheap_prefix=cheap_prefix)
-            if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
+            is_faster = self.model.seconds(candidate) < best.seconds
+            if is_faster and not aim.fits(self.estimate(candidate)):
                 break
             cheap_prefix *= 2
 
     def _highest(
         self,
         column: Candidate,
-        fits: Callable[[Estimate], bool],
+        aim: Aim,
         guess: int,
         wanted: int,
         best: Estimate | None,
@@ -301,7 +283,7 @@ class PriceSearch:
         None where none fits, or all that fit are slower than the best plan of other columns."""
 
         def holds(price_index: int) -> bool:
-            return fits(self.estimate(_at(column, price_index)))
+            return aim.fits(self.estimate(_at(column, price_index)))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
@@ -328,21 +310,13 @@ class PriceSearch:
                 high = middle
         return low if low >= wanted else None
 
-    def _between(
-        self,
-        base: Candidate,
-        fits: Callable[[Estimate], bool],
-        limit_bytes: float,
-        tried: Sequence[Measurement],
-        precision_seconds: float,
-    ) -> int:
+    def _between(self, base: Candidate, aim: Aim, precision_seconds: float) -> int:
         """Tries steps from a grid price to the next, by linear interpolation, then by bisection,
         and returns the last one that fits."""
         price_index = base.price_index
 
         def missing(step: int) -> float:
-            estimate = self.estimate(_at(base, price_index, step))
-            return limit_bytes - corrected_bytes(estimate, tried)
+            return aim.aim_bytes - aim.alike_bytes(self.estimate(_at(base, price_index, step)))
 
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, price_index, step))
@@ -359,7 +333,7 @@ class PriceSearch:
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self.estimate(_at(base, price_index, middle))):
+            if aim.fits(self.estimate(_at(base, price_index, middle))):
                 low = middle
             else:
                 high = middle

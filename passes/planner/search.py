@@ -15,18 +15,19 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..framework.options import Cuts
 from ..split_loop import SplitLoop
 from ..split_loop.groups import LEAST_TRIPS, splittable
 from ..split_loop.plan import choose_split
+from .aim import Aim
 from .candidates import Candidate
-from .comparison import NO_TIME, cheapest, corrected_bytes
+from .comparison import NO_TIME
 from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
 from .price_search import PriceSearch
-from .record import Estimate, Measurement
+from .record import Estimate
 from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of
 
@@ -78,16 +79,11 @@ class Search:
             self._add(self._search(variant).estimate(candidate))
         return self.estimates[candidate]
 
-    def within(
-        self,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-    ) -> None:
-        """Tries candidates around those that just fit in about ``limit_bytes``."""
+    def within(self, aim: Aim) -> None:
+        """Tries candidates around those that just hold."""
         undone = self._undone
         faster_s = self._speed_up(self._variants.base)
-        if undone is None and fits(self.estimate(None)):
+        if undone is None and aim.fits(self.estimate(None)):
             return
         least_s = -faster_s
         if undone is not None:
@@ -96,41 +92,41 @@ class Search:
         best: Estimate | None = None
         bases: list[tuple[Variant, Sequence[Candidate]]] = []
         waiting: Variant | None = None
-        for variant in self._tried(fits):
+        for variant in self._tried(aim):
             if self._is_dear(variant, best):
                 continue
-            self._evict(variant, limit_bytes, fits, tried)
-            if waiting is not None and not self._is_beaten(waiting, fits, by=variant):
-                bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
+            self._evict(variant, aim)
+            if waiting is not None and not self._is_beaten(waiting, aim, by=variant):
+                bases.append((waiting, self._at_grid_prices(waiting, aim)))
             waiting = None
-            best = self._best(fits)
+            best = self._best(aim)
             if best is None or best.seconds > enough_s:
                 if best is not None and not variant.moves and undone is None:
                     waiting = variant  # evictions hold: the next one may do so in less time
                     continue
-                bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
-                best = self._best(fits)
+                bases.append((variant, self._at_grid_prices(variant, aim)))
+                best = self._best(aim)
             if best is not None and best.seconds <= enough_s:
                 break
         if waiting is not None:
-            bases.append((waiting, self._at_grid_prices(waiting, limit_bytes, fits)))
+            bases.append((waiting, self._at_grid_prices(waiting, aim)))
         # The best variant at the grid prices is refined first: fewer estimates are left for the
         # others.
-        bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
+        bases.sort(key=lambda each: self._least_seconds(each[0].moves, aim))
         for variant, found in bases:
-            self._refine(variant, found, limit_bytes, fits, tried)
-        best = self._best(fits)
+            self._refine(variant, found, aim)
+        best = self._best(aim)
         if best is not None and best.seconds <= enough_s:
             return
         if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
             return  # the parts of a loop differ only by the values recomputed in them
         # The best plan with whole loops mostly is the best to split, or the next best is.
-        whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
+        whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, aim))
         for variant in whole[:_MOST_SPLIT]:
-            self._split(variant, limit_bytes, fits, tried)
+            self._split(variant, aim)
 
-    def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
-        return cheapest(filter(fits, self.estimates.values()))
+    def _best(self, aim: Aim) -> Estimate | None:
+        return aim.best(self.estimates.values())
 
     def _is_dear(self, variant: Variant, best: Estimate | None) -> bool:
         """Whether the moves alone take as long as the best plan. Loops gain the same time with and
@@ -139,11 +135,11 @@ class Search:
             return False
         return variant.added_seconds - self._speed_up(self._variants.base) >= best.seconds
 
-    def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
+    def _least_seconds(self, moves: str, aim: Aim) -> float:
         found = (one for one in self.estimates.values() if moves_of(one) == moves)
-        return min((one.seconds for one in found if fits(one)), default=math.inf)
+        return min((one.seconds for one in found if aim.fits(one)), default=math.inf)
 
-    def _is_beaten(self, one: Variant, fits: Callable[[Estimate], bool], by: Variant) -> bool:
+    def _is_beaten(self, one: Variant, aim: Aim, by: Variant) -> bool:
         """Whether another variant takes no more time and memory, unmodified and with the known
         plans, so that it most likely has to recompute less. The best plan at the grid prices is
         refined all the same: between two of them this need not hold."""
@@ -151,7 +147,7 @@ class Search:
         return (
             by.added_seconds <= one.added_seconds
             and self._search(by).whole.temp_bytes < whole_bytes
-            and self._least_seconds(by.moves, fits) < self._least_seconds(one.moves, fits)
+            and self._least_seconds(by.moves, aim) < self._least_seconds(one.moves, aim)
         )
 
     @functools.cached_property
@@ -163,7 +159,7 @@ class Search:
         worth_s = _NEXT_TO_NOTHING * self.step_seconds
         return undone if undone.added_seconds < -worth_s else None
 
-    def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
+    def _starts(self, aim: Aim) -> list[str]:
         """Returns the moves that others are made after: none, and undone checkpoints.
 
         The better one by the estimates so far is the first.
@@ -173,35 +169,29 @@ class Search:
 
         def cost(moves: str) -> tuple[float, float]:
             found = [one for one in self.estimates.values() if moves_of(one) == moves]
-            return self._least_seconds(moves, fits), min(
+            return self._least_seconds(moves, aim), min(
                 (one.temp_bytes for one in found), default=math.inf
             )
 
         return sorted(["", UNDO], key=cost)
 
-    def _split(
-        self,
-        whole: Variant,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement],
-    ) -> None:
+    def _split(self, whole: Variant, aim: Aim) -> None:
         """Splits a variant's loops where that promises less time than the best plan; once more, and
         later, where no plan of the split loops keeps the promise."""
-        best = self._best(fits)
+        best = self._best(aim)
         groups, _ = splittable(whole.of.module.operation)
         if not groups:
             return
         model = whole.model
         group = max(groups, key=lambda group: stacked_bytes(model, group))
         as_it_is = model.estimate(model.nothing)
-        factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
+        factor = aim.expected_bytes(as_it_is) / max(as_it_is.temp_bytes, 1)
         most_s = math.inf
         if best is not None:
             most_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
         columns = LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
         plans = uniform_plans(model, group, columns, most_s)
-        choice = choose_split(limit_bytes / max(factor, 1e-9), plans, group.trip_count)
+        choice = choose_split(aim.aim_bytes / max(factor, 1e-9), plans, group.trip_count)
         if choice is None or choice.seconds > most_s:
             return
         promised_s = choice.seconds + NO_TIME * self.step_seconds
@@ -210,10 +200,10 @@ class Search:
             split = self._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
             if split is None:
                 return
-            self._evict(split, limit_bytes, fits, tried)
-            found = self._at_grid_prices(split, limit_bytes, fits)
-            self._refine(split, found, limit_bytes, fits, tried)
-            if self._least_seconds(split.moves, fits) <= promised_s:
+            self._evict(split, aim)
+            found = self._at_grid_prices(split, aim)
+            self._refine(split, found, aim)
+            if self._least_seconds(split.moves, aim) <= promised_s:
                 return
 
     def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
@@ -229,7 +219,7 @@ class Search:
     def lowest(self) -> list[Estimate]:
         """Returns estimates with little memory, of all variants; the unmodified program first."""
         found: list[Estimate] = [self.estimate(None)]
-        for variant in self._tried(lambda _: False):
+        for variant in self._tried(Aim(-1)):
             found += self._lowest_of(variant)
         return found
 
@@ -237,31 +227,29 @@ class Search:
         """Tries candidates of little memory after the moves of a candidate alone."""
         self._lowest_of(self._variants.made_by(candidate))
 
-    def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
+    def _tried(self, aim: Aim) -> Iterator[Variant]:
         """Yields the variants to search, the simplest first, by the estimates so far."""
-        for moves in self._specs(fits):
+        for moves in self._specs(aim):
             variant = self._variants.of(moves)
             if variant is not None:
                 yield variant
 
-    def _specs(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _specs(self, aim: Aim) -> Iterator[str]:
         yield ""
         if self._undone is not None:
             yield UNDO
-        for start in self._starts(fits):
-            trials = _Trials(self, start, fits)
+        for start in self._starts(aim):
+            trials = _Trials(self, start, aim)
             for name, move in MOVES.items():
                 if name in self._moves and move.trials is not None:
                     yield from (_joined(start, each) for each in move.trials(trials))
 
-    def _at_grid_prices(
-        self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
-    ) -> Sequence[Candidate]:
+    def _at_grid_prices(self, variant: Variant, aim: Aim) -> Sequence[Candidate]:
         search = self._search(variant)
         if RECOMPUTE not in self._moves:
             self._add(search.whole)
             return ()
-        found = search.at_grid_prices(limit_bytes, fits)
+        found = search.at_grid_prices(aim)
         self._add_all(variant, search)
         if not found:
             self._speed_up(variant)
@@ -280,43 +268,21 @@ class Search:
         self._add(self._search(variant).estimate(faster))
         return saved_s
 
-    def _evict(
-        self,
-        variant: Variant,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement],
-    ) -> None:
+    def _evict(self, variant: Variant, aim: Aim) -> None:
         if RECOMPUTE in self._moves:
-            own = _own(variant, tried)
             search = self._search(variant)
-            search.evict(limit_bytes, fits, own)
+            search.evict(aim)
             self._add_all(variant, search)
 
-    def _refine(
-        self,
-        variant: Variant,
-        bases: Sequence[Candidate],
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement],
-    ) -> None:
+    def _refine(self, variant: Variant, bases: Sequence[Candidate], aim: Aim) -> None:
         if not bases:
             return
         search = self._search(variant)
         # Up to the last step of the program without moves: no plan is to be slower than that one.
         precision_s = _PRECISION * self.step_seconds if variant.moves else 0.0
-        best = self._best(fits)
+        best = self._best(aim)
         worth_s = math.inf if best is None else best.seconds
-        search.refine(
-            bases,
-            limit_bytes,
-            fits,
-            _own(variant, tried),
-            worth_s,
-            precision_s,
-            NO_TIME * self.step_seconds,
-        )
+        search.refine(bases, aim, worth_s, precision_s, NO_TIME * self.step_seconds)
         self._add_all(variant, search)
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
@@ -347,7 +313,7 @@ class _Trials:
 
     search: Search
     start: str
-    fits: Callable[[Estimate], bool]
+    aim: Aim
 
     @property
     def peak_bytes(self) -> int:
@@ -370,19 +336,16 @@ class _Trials:
 
     def are_dear(self, moves: str) -> bool:
         variant = self._variant(moves)
-        return variant is not None and self.search._is_dear(variant, self.search._best(self.fits))
+        return variant is not None and self.search._is_dear(
+            variant, self.aim.best(self.search.estimates.values())
+        )
 
     def _variant(self, moves: str) -> Variant | None:
         return self.search._variants.of(_joined(self.start, moves))
 
     def least_seconds(self, moves: str) -> float:
-        return self.search._least_seconds(_joined(self.start, moves), self.fits)
+        return self.search._least_seconds(_joined(self.start, moves), self.aim)
 
 
 def _joined(*moves: str) -> str:
     return ",".join(filter(None, moves))
-
-
-def _own(variant: Variant, tried: Sequence[Measurement]) -> list[Measurement]:
-    """Returns the measurements of a variant."""
-    return [each for each in tried if moves_of(each.estimate) == variant.moves]

@@ -24,6 +24,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.comparison import cheapest
 from hloom.passes.planner.model import Model
@@ -85,7 +86,7 @@ def test_more_memory_is_never_slower() -> None:
         times = []
         for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
             limit = off.temp_bytes * share
-            search.within(limit, lambda estimate, limit=limit: estimate.temp_bytes <= limit)
+            search.within(Aim(limit))
             best = cheapest(o for o in search.estimates.values() if o.temp_bytes <= limit)
             assert best is not None
             times.append(best.seconds)

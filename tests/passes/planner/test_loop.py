@@ -9,6 +9,7 @@ import pytest
 
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
+from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile, least
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
@@ -31,12 +32,7 @@ class Search:
             each.candidate: each for each in estimates
         }
 
-    def within(
-        self,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-    ) -> None:
+    def within(self, aim: Aim) -> None:
         pass
 
     def estimate(self, candidate: Candidate | None) -> Estimate:

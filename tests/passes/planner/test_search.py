@@ -20,6 +20,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner import search as search_module
+from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import (
     EXPENSIVE_PRICES,
     PARTS,
@@ -92,7 +93,7 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     limit = search.estimate(None).temp_bytes * share
 
     fits = at_most(limit)
-    search.within(limit, fits)
+    search.within(Aim(limit))
     best = cheapest(filter(fits, search.estimates.values()))
     assert best is not None
     assert best.candidate is not None
@@ -128,7 +129,7 @@ def test_evictions_are_tried_in_a_block_without_loops() -> None:
         assert least < whole
         for limit in (least, (least + whole) // 2):
             search = PriceSearch(model)
-            search.evict(limit, lambda one, limit=limit: one.temp_bytes <= limit)
+            search.evict(Aim(limit))
             found = [one for one in search.estimates.values() if one.temp_bytes <= limit]
             assert found
             assert all(model.has(one.candidate) for one in found)
@@ -179,7 +180,7 @@ def searched(model: Steps) -> PriceSearch:
 def test_evictions_halve_what_is_between_two_known_plans() -> None:
     """What is next to a known plan mostly is the same one."""
     model = Steps((), lambda candidate: 1400 if candidate.evicted_to <= 1927 else 2100)
-    searched(model).evict(2000, at_most(2000))
+    searched(model).evict(Aim(2000))
     parts = [candidate.evicted_to for candidate in model.estimated]
     assert parts == [2000, 1900, 1950, 1925]
 
@@ -190,7 +191,7 @@ def test_a_column_ends_where_lower_prices_are_dearer_than_a_known_plan() -> None
         (Candidate(9, 0, segmented=True), Candidate(5, 0, segmented=True)),
         lambda one: 100 * one.price_index if one.window_length == 9 else 2 * limit,
     )
-    (found,) = searched(model).at_grid_prices(limit, at_most(limit))
+    (found,) = searched(model).at_grid_prices(Aim(limit))
     assert found.price_index == 10
     of_second = [one.price_index for one in model.estimated if one.window_length == 5]
     assert of_second == [10], "all below add more time than the first column's plan"
@@ -208,9 +209,9 @@ def test_of_two_starting_points_that_are_alike_one_is_refined(
         lambda candidate: 4 * candidate.price + more_bytes * candidate.segmented,
     )
     search, limit = searched(model), 1000
-    bases = search.at_grid_prices(limit, at_most(limit))
+    bases = search.at_grid_prices(Aim(limit))
     assert len(bases) == 2
-    search.refine(bases, limit, at_most(limit))
+    search.refine(bases, Aim(limit))
     assert {one.segmented for one in model.estimated if one.step} == refined
 
 
@@ -277,7 +278,7 @@ def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() ->
         search, limit = PriceSearch(model), (beside.temp_bytes + loops.temp_bytes) // 2
 
         fits = at_most(limit)
-        search.within(limit, fits)
+        search.within(Aim(limit))
         best = cheapest(filter(fits, search.estimates.values()))
     assert best is not None
     assert best.candidate is not None
@@ -325,7 +326,7 @@ def test_steps_are_tried_wherever_they_promise_less_time() -> None:
         for sixteenths in range(5, 12):
             limit = whole_bytes * sixteenths / 16
             search = Search(variants, DEFAULT_MOVES)
-            search.within(limit, at_most(limit))
+            search.within(Aim(limit))
             best = min(one.seconds for one in search.estimates.values() if one.temp_bytes <= limit)
             # Without windows the price alone decides, and what it adds grows as it falls.
             for variant, price in last_at_grid(search, variants, limit):
@@ -350,7 +351,7 @@ def test_a_loop_is_split_later_where_a_split_breaks_its_promise(
         variants = Variants(module, Target(), PlannerSettings(moves=DEFAULT_MOVES, min_bytes=0))
         limit = variants.base.model.estimate(None).temp_bytes * 0.5
         search = Search(variants, (SPLIT_LOOP, RECOMPUTE))
-        search.within(limit, at_most(limit))
+        search.within(Aim(limit))
     moves = {moves_of(one) for one in search.estimates.values()}
     assert moves - {""} == {str(SplitLoop(at=Cuts((each,)))) for each in tried}
 
@@ -394,8 +395,8 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
 
         def found(same_seconds: float) -> Estimate | None:
             search = PriceSearch(model)
-            bases = search.at_grid_prices(limit, fits)
-            search.refine(bases, limit, fits, same_seconds=same_seconds)
+            bases = search.at_grid_prices(Aim(limit))
+            search.refine(bases, Aim(limit), same_seconds=same_seconds)
             return leanest(filter(fits, search.estimates.values()), same_seconds)
 
         best, wide = found(0.0), found(1.0)

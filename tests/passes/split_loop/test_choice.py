@@ -18,6 +18,7 @@ from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
@@ -105,9 +106,9 @@ def best_seconds(module: ir.Module, limit_bytes: float) -> float:
     """The added time of the best plan of `remat` within the limit, by its model."""
     with module.context, ir.Location.unknown():
         search = PriceSearch(Model(module, targets.load("h100_sxm"), 0))
-        fits = lambda one: one.temp_bytes <= limit_bytes  # noqa: E731
-        search.within(limit_bytes, fits)
-        return min(one.seconds for one in filter(fits, search.estimates.values()))
+        aim = Aim(limit_bytes)
+        search.within(aim)
+        return min(one.seconds for one in filter(aim.fits, search.estimates.values()))
 
 
 def test_remat_plans_the_parts_otherwise_and_better() -> None:
