@@ -9,13 +9,15 @@ In the order in which a module passes through it:
   rewritten loops change around them;
 - ``model``: a candidate's memory and added time; ``variants``: those of the modules after moves;
 - ``comparison``: which of two estimates is better, and how XLA's figures of one correct another;
+  ``aim``: which are expected to hold a bound;
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
-  those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, for
-  which ``uniform`` has the plans that loops are split by;
+  those of ``machine/``, plans by evictions, among them; ``search``: those of all variants, by
+  strategies in their order; ``uniform`` has the plans that loops are split by;
 - ``leave_stacks``: writes a plan; its loops leave stacks unfilled as those before did;
 - ``other_means``: moves that are off unless named, and a lower ``min_bytes``, which would help
   where a budget was missed;
-- ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
+- ``loop``: the candidate to compile next, given XLA's figures of earlier attempts; ``strategy``:
+  the rows of both tables of strategies, and what they found, in lines;
 - ``plan``: the plan of the chosen candidate; ``record``: what an attempt remembers;
 - ``frontier``: the predicted results of other budgets.
 

@@ -11,7 +11,7 @@ from .comparison import cheapest, corrected_bytes
 from .record import Estimate, Measurement
 from .variants import moves_of
 
-_ALIKE = 0.01
+ALIKE = 0.01
 """Plans whose memory differs by at most this share are taken to have the same peak."""
 
 
@@ -73,5 +73,5 @@ class Aim:
         missed_bytes = one.estimate.temp_bytes
         if one.real_bytes <= self.limit_bytes or not missed_bytes:
             return False
-        is_alike = math.isclose(missed_bytes, estimate.temp_bytes, rel_tol=_ALIKE)
+        is_alike = math.isclose(missed_bytes, estimate.temp_bytes, rel_tol=ALIKE)
         return is_alike and estimate.temp_bytes * one.real_bytes / missed_bytes > self.limit_bytes

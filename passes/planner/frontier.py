@@ -274,7 +274,7 @@ class FrontierAnalysis:
         """Returns the program after the plan of an estimate, its moves included."""
         variant = self.variants.made_by(estimate.candidate)
         module = clone_module(variant.of.module)
-        plans = variant.model.on(module, variant.plan(estimate))
+        plans = variant.model.on(module, variant.model.plan(estimate.candidate))
         waits = memory_rules(self.target).makes_zeros_early
         write_plan(module, RematPlan(*plans, zeros_wait=waits))
         return module
@@ -292,7 +292,7 @@ class FrontierAnalysis:
     ) -> FrontierPoint:
         temp_bytes = self._expected_bytes(estimate)
         variant = self.variants.made_by(estimate.candidate)
-        flops, _ = added_work(*variant.plan(estimate), variant.model.pricing)
+        flops, _ = added_work(*variant.model.plan(estimate.candidate), variant.model.pricing)
         flops += variant.added_flops
         return FrontierPoint(
             budget=budget,

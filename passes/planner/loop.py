@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..budgeted import INDISTINCT
 from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
-from .aim import Aim
+from .aim import ALIKE, Aim
 from .candidates import PlannerSettings
 from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, same_moves
+from .price_search import LOWERING
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
+from .strategy import Choice, Strategy
 
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
@@ -74,16 +77,6 @@ _WORTH_A_COMPILE = 0.95
 is negative, as much less."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The candidate to compile, None for the unmodified program; and all estimates known by now."""
-
-    estimate: Estimate
-    expected_bytes: int
-    """The candidate's temporary memory by the model, corrected by the attempts so far."""
-    known: tuple[Estimate, ...]
-
-
 def aimed(compiles: int) -> int:
     """Returns how many of ``compiles`` attempts aim at the budget, the last at the least memory."""
     return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
@@ -95,7 +88,8 @@ def decide(
     attempts: Sequence[Attempt[RematRecord]],
     settings: PlannerSettings,
 ) -> Choice:
-    """Returns the next candidate to compile for at most ``limit_bytes`` of temporary memory.
+    """Returns the next candidate to compile for at most ``limit_bytes`` of temporary memory: that
+    of the first of the `CHOICES` which has one.
 
     The last attempts aim at the least memory, where none before holds: so a budget near the floor
     is held even where the model is wrong about it. Where two attempts missed such a budget, or the
@@ -104,56 +98,128 @@ def decide(
     nothing, and the seconds of a step by XLA's text are known, the plan that repeats cheap work in
     straight lines too is compiled as well: which of both is faster, the roofline does not show.
     """
-    compiles = settings.compiles
-    tried = measured(attempts)
-    held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
-    if (timed := _timed(attempts, limit_bytes, compiles)) is not None:
-        beside = search.with_lines_as_loops(timed.record.candidate)
-        if beside is not None and _Fits(limit_bytes, tried)(beside):
-            known = tuple(search.estimates.values())
-            return Choice(beside, int(corrected_bytes(beside, tried)), known)
-    chosen, no_s = None, NO_TIME * search.step_seconds
-    if held is not None or len(attempts) < aimed(compiles):
-        for aim in _aims(limit_bytes, attempts, compiles):
-            search.within(aim)
-            chosen = _cheapest(search.estimates.values(), aim, no_s)
+    now = Decision(search, limit_bytes, attempts, settings)
+    found = ((each.name, each.run(now)) for each in CHOICES)
+    name, chosen = next((name, one) for name, one in found if one is not None)
+    known = tuple(search.estimates.values())
+    expected_bytes = int(now.aim.expected_bytes(chosen))
+    return Choice(chosen, expected_bytes, known, search.found_by, now.aim, name)
+
+
+@dataclass
+class Decision:
+    """What the next plan is chosen by, for the arguments of `decide`; computed where needed."""
+
+    search: Search
+    limit_bytes: int
+    attempts: Sequence[Attempt[RematRecord]]
+    settings: PlannerSettings
+
+    def __post_init__(self) -> None:
+        self.tried = measured(self.attempts)
+        self.aim = Aim(self.limit_bytes, self.tried)
+        """What the plans that were searched last have to hold."""
+        self.is_last = len(self.attempts) == self.settings.compiles - 1
+        self.same_s = NO_TIME * self.search.step_seconds
+
+    @property
+    def whole(self) -> Estimate:
+        """Returns the estimate of the unmodified program."""
+        return self.search.estimate(None)
+
+    @cached_property
+    def held(self) -> Estimate | None:
+        """Returns the fastest plan that was compiled and holds."""
+        return cheapest(one.estimate for one in self.tried if one.real_bytes <= self.limit_bytes)
+
+    @cached_property
+    def holding(self) -> Estimate | None:
+        """Returns the fastest untried plan that is expected to hold; None where none is, or the
+        attempts for that are spent."""
+        compiles = self.settings.compiles
+        if self.held is None and len(self.attempts) >= aimed(compiles):
+            return None
+        for aim in _aims(self.limit_bytes, self.attempts, compiles):
+            self.aim = aim
+            self.search.within(aim)
+            chosen = _cheapest(self.search.estimates.values(), aim, self.same_s)
             if chosen is not None:
+                return chosen
+        return None
+
+    @cached_property
+    def ahead(self) -> Estimate | None:
+        """Returns the next of the plans that `min` compiles, where a plan that holds adds a whole
+        step, or plans near the floor missed.
+
+        It is chosen by measurements of these plans alone, so that every budget that `min` holds is
+        held, as far as there are attempts. None where `min` ends, or is expected to end far above
+        the budget.
+        """
+        if self.held is not None or self.settings.budget.least:
+            return None
+        step_s, tried = self.search.step_seconds, self.tried
+        is_dear = self.holding is not None and self.holding.seconds > step_s
+        may_wait = is_dear and bool(tried) and not self.is_last
+        if not may_wait and not self._is_at_the_floor():
+            return None
+        measurements = {_looks(one.estimate): one for one in tried}
+        whole = Measurement(self.whole, self.whole.temp_bytes)
+        passed = [measurements.get(_looks(self.whole), whole)]
+        lowest = self.search.lowest()
+        while not _is_stalled(passed):
+            worth = affordable(lowest, step_s, passed)
+            least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
+            if least_bytes > _NEAR_THE_FLOOR * self.limit_bytes:
                 break
-    if chosen is None and held is None and _lowers_nothing(search, limit_bytes, tried):
-        # Chosen once more after its compile: the attempts end.
-        whole = search.estimate(None)
-        return Choice(whole, int(corrected_bytes(whole, tried)), tuple(search.estimates.values()))
-    ahead = None
-    aims = held is None and not settings.budget.least
-    is_last = len(attempts) == compiles - 1
-    is_dear = chosen is not None and chosen.seconds > search.step_seconds
-    may_wait = is_dear and bool(tried) and not is_last
-    if aims and (may_wait or _is_at_the_floor(search, chosen, limit_bytes, attempts)):
-        ahead = _on_the_road_of_min(search, limit_bytes, tried)
-    least_s = -math.inf if held is None else held.seconds - no_s
-    if held is not None and (chosen is None or chosen.seconds >= least_s):
-        chosen = held  # once more: the attempts end
-    elif ahead is not None or chosen is None:
-        chosen, ends = (ahead, False) if ahead else _lowest(search, limit_bytes, tried, settings)
-        whole = search.estimate(None)
-        is_last = is_last or ends
-        is_compared = bool(tried) or compiles == 1  # the only attempt may be of no use as well
-        if is_compared and is_last and not settings.budget.least and _untried([whole], tried):
-            best_bytes = _reached_bytes(tried)
-            if len(attempts) <= aimed(compiles):  # none was for the least memory yet
-                best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
-            # Where XLA undoes the recomputation, its figure says nothing of the unmodified program.
-            whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
-            reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
-            reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
-            is_far = search.step_seconds > 0 and best_bytes > limit_bytes * _NEARLY
-            is_dear = is_far and all(
-                _missed(size, seconds / search.step_seconds, whole_bytes, limit_bytes) >= 1
-                for size, seconds in reached
-            )
-            if is_dear or not saves_enough(best_bytes, whole_bytes, limit_bytes):
-                chosen = whole
-    return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+            promising = _promising(worth, passed)
+            if not promising:
+                break
+            chosen = least(promising, passed)
+            known = measurements.get(_looks(chosen))
+            if known is None:
+                return chosen
+            passed.append(known)
+        return None
+
+    def _is_at_the_floor(self) -> bool:
+        """Whether plans missed that were expected to hold, and the next one is of least memory."""
+        expected = ((each.record.prediction, each.temp_bytes) for each in self.attempts)
+        missed = [
+            real_bytes
+            for prediction, real_bytes in expected
+            if prediction is not None and prediction.temp_bytes <= self.limit_bytes < real_bytes
+        ]
+        is_far_off = bool(missed) and missed[0] > self.limit_bytes * _NEARLY
+        if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
+            return False
+        near, chosen = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST, self.holding
+        if chosen is None:
+            return True
+        if corrected_bytes(chosen, self.tried) * near < self.limit_bytes:
+            return False  # far above a known plan
+        # After other moves there may be less, but to search that takes as long as a plan.
+        self.search.try_lowest_behind(chosen.candidate)
+        least_bytes = min(estimate.temp_bytes for estimate in self.search.estimates.values())
+        return chosen.temp_bytes <= least_bytes * near
+
+    @cached_property
+    def lowest(self) -> tuple[Estimate, bool]:
+        """Returns the plan to compile for the least memory, and whether the attempts end: where
+        none promises less than was reached, the best attempt is chosen once more."""
+        if self.ahead is not None:
+            return self.ahead, False
+        tried, is_least = self.tried, self.settings.budget.least
+        little = _LITTLE if is_least else 1.0
+        lowest = affordable(self.search.lowest(), self.search.step_seconds, tried, little)
+        real_bytes = _reached_bytes(tried)
+        promising = _promising(lowest, tried)
+        reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+        if is_least and _is_stalled(tried):
+            promising = []
+        if not promising and real_bytes <= self.limit_bytes * _NEARLY:
+            reached = _untried(lowest, tried) or reached
+        return least(promising or reached or lowest, tried), not promising
 
 
 def _timed(
@@ -178,46 +244,92 @@ def _timed(
     return min(timed, key=lambda each: each.record.cost, default=None)
 
 
-def _lowers_nothing(search: Search, limit_bytes: int, tried: Sequence[Measurement]) -> bool:
-    """Whether no plan takes less than the unmodified program by the model, while the only compiled
-    plan, if any, is that program and takes as much, and the budget is far below."""
-    whole = search.estimate(None)
-    if any(one.estimate.candidate is not None for one in tried):
-        return False
+def _lines_as_loops(now: Decision) -> Estimate | None:
+    """Returns the plan that repeats cheap work in straight lines as loops do, where a plan that
+    holds is to be compared with it by the seconds of XLA's text."""
+    timed = _timed(now.attempts, now.limit_bytes, now.settings.compiles)
+    beside = None if timed is None else now.search.with_lines_as_loops(timed.record.candidate)
+    return beside if beside is not None and now.aim.fits(beside) else None
+
+
+def _nothing_less(now: Decision) -> Estimate | None:
+    """Returns the program as it is, once more after its compile, where no plan takes less by the
+    model, while the only compiled plan, if any, is that program and takes as much, and the budget
+    is far below."""
+    if now.holding or now.held or any(one.estimate.candidate is not None for one in now.tried):
+        return None
+    whole, tried = now.whole, now.tried
     real_bytes = min((one.real_bytes for one in tried), default=whole.temp_bytes)
     high, low = max(real_bytes, whole.temp_bytes), min(real_bytes, whole.temp_bytes)
-    if high > low * _AGREES or low < limit_bytes * _NEARLY:
-        return False
-    search.lowest()
-    return all(one.temp_bytes * INDISTINCT > low for one in search.estimates.values())
+    if high > low * _AGREES or low < now.limit_bytes * _NEARLY:
+        return None
+    now.search.lowest()
+    lowers = any(one.temp_bytes * INDISTINCT <= low for one in now.search.estimates.values())
+    return None if lowers else whole
 
 
-def _lowest(
-    search: Search, limit_bytes: int, tried: Sequence[Measurement], settings: PlannerSettings
-) -> tuple[Estimate, bool]:
-    """Returns the estimate to compile for the least memory, and whether the attempts end: where
-    none promises less than was reached, the best attempt is chosen once more."""
-    little = _LITTLE if settings.budget.least else 1.0
-    lowest = affordable(search.lowest(), search.step_seconds, tried, little)
-    real_bytes = _reached_bytes(tried)
-    promising = _promising(lowest, tried)
-    reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-    if settings.budget.least and _is_stalled(tried):
-        promising = []
-    if not promising and real_bytes <= limit_bytes * _NEARLY:
-        reached = _untried(lowest, tried) or reached
-    return least(promising or reached or lowest, tried), not promising
+def _held_again(now: Decision) -> Estimate | None:
+    """Returns the plan that holds, where no other takes less time: the attempts end."""
+    if now.held is None or now.holding is None:
+        return now.held
+    return now.held if now.holding.seconds >= now.held.seconds - now.same_s else None
+
+
+def _not_worth_it(now: Decision) -> Estimate | None:
+    """Returns the program as it is for the last attempt, where the others save too little for their
+    time."""
+    (chosen, ends), tried, limit_bytes = now.lowest, now.tried, now.limit_bytes
+    whole, step_s = now.whole, now.search.step_seconds
+    is_compared = bool(tried) or now.settings.compiles == 1  # the only one may be of no use as well
+    is_last = is_compared and (now.is_last or ends)
+    if not is_last or now.settings.budget.least or not _untried([whole], tried):
+        return None
+    best_bytes = _reached_bytes(tried)
+    if len(now.attempts) <= aimed(now.settings.compiles):  # none was for the least memory yet
+        best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
+    # Where XLA undoes the recomputation, its figure says nothing of the unmodified program.
+    whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
+    reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
+    reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
+    is_far = step_s > 0 and best_bytes > limit_bytes * _NEARLY
+    is_dear = is_far and all(
+        _missed(size, seconds / step_s, whole_bytes, limit_bytes) >= 1 for size, seconds in reached
+    )
+    return whole if is_dear or not saves_enough(best_bytes, whole_bytes, limit_bytes) else None
+
+
+_HOLD = {"caution": _CAUTION[0], "exact": _EXACT, "left free": _LEFT_FREE, "alike": ALIKE}
+_WORTH = {"far": _NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
+_MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEAR_THE_LEAST, "floor": _NEAR_THE_FLOOR}
+_LEAST = {"attempts": _FOR_THE_LEAST, "little": _LITTLE, "stalled": _STALLED, **LOWERING}
+
+CHOICES: tuple[Strategy[[Decision], Estimate | None], ...] = (
+    Strategy("to be timed beside what holds", {}, _lines_as_loops),
+    Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
+    Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
+    Strategy("to hold the budget", _HOLD, lambda now: None if now.ahead else now.holding),
+    Strategy("since no other is worth it", _WORTH, _not_worth_it),
+    Strategy("as min would", _MIN, lambda now: now.ahead),
+    Strategy("for the least memory", _LEAST, lambda now: now.lowest[0]),
+)
+"""How the next plan is chosen: by the first that has one; the others return None."""
 
 
 def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
     """Returns the untried estimates that may take less than was reached.
 
-    Where the model is far off about the last plan, estimates with untried moves come first: XLA may
-    split the program after other moves over the devices in another way.
+    Where the model is far off about the last plan, estimates of less memory with untried moves come
+    first: XLA may split the program after other moves over the devices in another way.
     """
     real_bytes, untried = _reached_bytes(tried), _untried(lowest, tried)
     if tried and tried[-1].real_bytes > tried[-1].estimate.temp_bytes * _FAR_OFF:
-        others = _with_other_moves(untried, tried)
+        done = [one.estimate for one in tried if one.estimate.candidate is not None]
+        others = [
+            estimate
+            for estimate in untried
+            if estimate.temp_bytes < real_bytes
+            and not any(same_moves(estimate, other) for other in done)
+        ]
         if others:
             return others
     promising = [
@@ -236,77 +348,9 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
     ]
 
 
-def _with_other_moves(untried: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the estimates whose moves were not tried, and whose uncorrected memory is less than
-    was reached."""
-    done = [one.estimate for one in tried if one.estimate.candidate is not None]
-    return [
-        estimate
-        for estimate in untried
-        if estimate.temp_bytes < _reached_bytes(tried)
-        and not any(same_moves(estimate, other) for other in done)
-    ]
-
-
 def _reached_bytes(tried: Sequence[Measurement]) -> float:
     """Returns the least measured memory; infinite without a measurement."""
     return min((one.real_bytes for one in tried), default=math.inf)
-
-
-def _is_at_the_floor(
-    search: Search,
-    chosen: Estimate | None,
-    limit_bytes: int,
-    attempts: Sequence[Attempt[RematRecord]],
-) -> bool:
-    """Whether plans missed that were expected to hold, and the next one is of least memory."""
-    expected = ((each.record.prediction, each.temp_bytes) for each in attempts)
-    missed = [
-        real_bytes
-        for prediction, real_bytes in expected
-        if prediction is not None and prediction.temp_bytes <= limit_bytes < real_bytes
-    ]
-    is_far_off = bool(missed) and missed[0] > limit_bytes * _NEARLY
-    if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
-        return False
-    near = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST
-    if chosen is None:
-        return True
-    if corrected_bytes(chosen, measured(attempts)) * near < limit_bytes:
-        return False  # far above a known plan
-    # After other moves there may be less, but to search that takes as long as a plan.
-    search.try_lowest_behind(chosen.candidate)
-    least_bytes = min(estimate.temp_bytes for estimate in search.estimates.values())
-    return chosen.temp_bytes <= least_bytes * near
-
-
-def _on_the_road_of_min(
-    search: Search, limit_bytes: int, tried: Sequence[Measurement]
-) -> Estimate | None:
-    """Returns the next of the plans that `min` compiles, one by one, if these are compiled first.
-
-    It is chosen by measurements of these plans alone, so that every budget that `min` holds is
-    held, as far as there are attempts. None where `min` ends, or is expected to end far above the
-    budget.
-    """
-    whole = search.estimate(None)
-    measurements = {_looks(one.estimate): one for one in tried}
-    passed = [measurements.get(_looks(whole), Measurement(whole, whole.temp_bytes))]
-    lowest = search.lowest()
-    while not _is_stalled(passed):
-        worth = affordable(lowest, search.step_seconds, passed)
-        least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
-        if least_bytes > _NEAR_THE_FLOOR * limit_bytes:
-            break
-        promising = _promising(worth, passed)
-        if not promising:
-            break
-        chosen = least(promising, passed)
-        known = measurements.get(_looks(chosen))
-        if known is None:
-            return chosen
-        passed.append(known)
-    return None
 
 
 def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[Aim]:

@@ -291,8 +291,9 @@ class Model:
         price, longest = self.loops.dearest, self.block_plans.longest
         if price == TOP or not longest:
             return None
-        found = Candidate(longest, price)
-        return None if self.are_alike(found, Candidate(0, price)) else found
+        found = Candidate(longest, price, moves=self.moves)
+        loops = Candidate(0, price, moves=self.moves)
+        return None if self.are_alike(found, loops) else found
 
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
         """Whether two candidates make the same decisions."""

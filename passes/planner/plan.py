@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,13 +20,15 @@ from ..ir import walk
 from ..ir.clone import IRMapping, replace_body
 from ..ir.ops import facts_of
 from ..recompute.plan import RematPlan
+from .aim import Aim
 from .candidates import PlannerSettings
 from .leave_stacks import write_plan
-from .loop import Choice, decide
+from .loop import decide
 from .model import Model, added_work
 from .moves import UNDO, Moved, moved
 from .record import Estimate, RematObstacle, RematRecord, reason_of
 from .search import Search
+from .strategy import Choice
 from .variants import Variant, Variants, moves_of
 
 _RECOMPUTED = "remat/"
@@ -213,7 +216,7 @@ class MemoryPlanner:
                 module, record=RematRecord(unplanned=f"no budget can be held: {error}")
             )
         variant = self._variants.made_by(choice.estimate.candidate)
-        plans = variant.plan(choice.estimate)
+        plans = variant.model.plan(choice.estimate.candidate)
         again_flops, again_s = added_work(*plans, variant.model.pricing)
         blocks, scans = plans if variant.moves else variant.model.on(module, plans)
         remat = RematPlan(blocks, scans, variant.model.device.rules.makes_zeros_early)
@@ -227,7 +230,7 @@ class MemoryPlanner:
             considered=choice.known,
             added_seconds=again_s + variant.added_seconds,
             obstacle=None if variant.moves else self._obstacle(variant.model),
-            unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
+            unmodified_bytes=self._variants.base.whole.temp_bytes,
             step_seconds=self._variants.base.step_seconds,
         )
         return MemoryPlan(
@@ -263,8 +266,10 @@ class MemoryPlanner:
         if limit is not None:
             return decide(search, limit, attempts, self._settings), around_bytes, limit
         # A share of the unmodified program's memory, which is compiled first to measure it.
-        unmodified = search.estimate(None)
-        return Choice(unmodified, unmodified.temp_bytes, (unmodified,)), around_bytes, None
+        whole, why = search.estimate(None), "to measure what the budget is a share of"
+        aim = Aim(math.inf)
+        choice = Choice(whole, whole.temp_bytes, (whole,), search.found_by, aim, why)
+        return choice, around_bytes, None
 
     def _obstacle(self, model: Model) -> RematObstacle | None:
         """Returns why nothing of the program is recomputed, for any budget; None where something
@@ -282,7 +287,7 @@ class MemoryPlanner:
     ) -> Iterator[MoveEffect]:
         before = self._variants.base.model.estimate(None).temp_bytes
         if variant.moves:
-            after = variant.model.estimate(variant.model.nothing).temp_bytes
+            after = variant.whole.temp_bytes
             runs = variant.of.runs
             for number, run in enumerate(runs):
                 last = number == len(runs) - 1

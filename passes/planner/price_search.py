@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .aim import Aim
 from .candidates import EXPENSIVE_PRICES, PARTS, PRICES, STEPS, Candidate
@@ -48,12 +48,24 @@ number of candidates that are always allowed. They bound the planning time of lo
 seconds: one operation takes 6 to 8 microseconds on one core of a server, so 500,000 take 4 seconds,
 and a search estimates a few more candidates to end with one that fits."""
 
+EVICTING = {"plans": _EVICTIONS, "left free": _NEAR, "rungs": _RUNGS, "shares": _SHARES}
+PRICING = {"kept": _KEPT_SHARE, "left for steps": _LEFT_FOR_STEPS, "operations": _MOST_WORK}
+STEPPING = {"even steps": _EVEN_STEPS, "longest prefix": _LONGEST_CHEAP_PREFIX}
+LOWERING = {"far": _FAR, "rungs": _LOWEST_RUNGS}
+"""The constants of the strategies that search prices, for the tables of strategies."""
+
 
 class PriceSearch:
     """Searches the candidates of one program, and keeps every estimate in order."""
 
-    def __init__(self, model: Model, known: Iterable[Estimate] = ()) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        known: Iterable[Estimate] = (),
+        found: Callable[[Estimate], None] = lambda _: None,
+    ) -> None:
+        """``found`` gets each new estimate."""
+        self.model, self._found = model, found
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
@@ -66,6 +78,7 @@ class PriceSearch:
         if candidate not in self.estimates:
             self.left -= 1
             self.estimates[candidate] = self.model.estimate(candidate)
+            self._found(self.estimates[candidate])
         return self.estimates[candidate]
 
     @property

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ..framework.options import Cuts
 from ..split_loop import SplitLoop
@@ -26,8 +25,9 @@ from .aim import Aim
 from .candidates import Candidate
 from .comparison import NO_TIME
 from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
-from .price_search import PriceSearch
+from .price_search import EVICTING, PRICING, STEPPING, PriceSearch
 from .record import Estimate
+from .strategy import Strategy
 from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of
 
@@ -54,6 +54,7 @@ class Search:
 
     Attributes:
       estimates: the estimates by candidate; added times include those of the moves.
+      found_by: by candidate, the name of the strategy that estimated it first.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Search:
         self.estimates: dict[Candidate | None, Estimate] = {
             each.candidate: each for each in known if variants.have(each.candidate)
         }
+        self.found_by = dict.fromkeys(self.estimates, "earlier attempts")
+        self._strategy = "least memory"
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
-        self._added: dict[str, int] = {}
-        """By moves, how many estimates of their search are in ``estimates``."""
 
     @property
     def step_seconds(self) -> float:
@@ -76,79 +77,18 @@ class Search:
         """Returns the estimate of a candidate, cached; None is the unmodified program."""
         if candidate not in self.estimates:
             variant = self._variants.made_by(candidate)
-            self._add(self._search(variant).estimate(candidate))
+            self._search(variant).estimate(candidate)
         return self.estimates[candidate]
 
     def within(self, aim: Aim) -> None:
-        """Tries candidates around those that just hold."""
-        undone = self._undone
-        faster_s = self._speed_up(self._variants.base)
-        if undone is None and aim.fits(self.estimate(None)):
-            return
-        least_s = -faster_s
-        if undone is not None:
-            least_s = min(least_s, undone.added_seconds - self._speed_up(undone))
-        enough_s = least_s + _NEXT_TO_NOTHING * self.step_seconds
-        best: Estimate | None = None
-        bases: list[tuple[Variant, Sequence[Candidate]]] = []
-        waiting: Variant | None = None
-        for variant in self._tried(aim):
-            if self._is_dear(variant, best):
-                continue
-            self._evict(variant, aim)
-            if waiting is not None and not self._is_beaten(waiting, aim, by=variant):
-                bases.append((waiting, self._at_grid_prices(waiting, aim)))
-            waiting = None
-            best = self._best(aim)
-            if best is None or best.seconds > enough_s:
-                if best is not None and not variant.moves and undone is None:
-                    waiting = variant  # evictions hold: the next one may do so in less time
-                    continue
-                bases.append((variant, self._at_grid_prices(variant, aim)))
-                best = self._best(aim)
-            if best is not None and best.seconds <= enough_s:
-                break
-        if waiting is not None:
-            bases.append((waiting, self._at_grid_prices(waiting, aim)))
-        # The best variant at the grid prices is refined first: fewer estimates are left for the
-        # others.
-        bases.sort(key=lambda each: self._least_seconds(each[0].moves, aim))
-        for variant, found in bases:
-            self._refine(variant, found, aim)
-        best = self._best(aim)
-        if best is not None and best.seconds <= enough_s:
-            return
-        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
-            return  # the parts of a loop differ only by the values recomputed in them
-        # The best plan with whole loops mostly is the best to split, or the next best is.
-        whole = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, aim))
-        for variant in whole[:_MOST_SPLIT]:
-            self._split(variant, aim)
-
-    def _best(self, aim: Aim) -> Estimate | None:
-        return aim.best(self.estimates.values())
-
-    def _is_dear(self, variant: Variant, best: Estimate | None) -> bool:
-        """Whether the moves alone take as long as the best plan. Loops gain the same time with and
-        without the moves."""
-        if best is None:
-            return False
-        return variant.added_seconds - self._speed_up(self._variants.base) >= best.seconds
-
-    def _least_seconds(self, moves: str, aim: Aim) -> float:
-        found = (one for one in self.estimates.values() if moves_of(one) == moves)
-        return min((one.seconds for one in found if aim.fits(one)), default=math.inf)
-
-    def _is_beaten(self, one: Variant, aim: Aim, by: Variant) -> bool:
-        """Whether another variant takes no more time and memory, unmodified and with the known
-        plans, so that it most likely has to recompute less. The best plan at the grid prices is
-        refined all the same: between two of them this need not hold."""
-        whole_bytes = self._search(one).whole.temp_bytes
-        return (
-            by.added_seconds <= one.added_seconds
-            and self._search(by).whole.temp_bytes < whole_bytes
-            and self._least_seconds(by.moves, aim) < self._least_seconds(one.moves, aim)
-        )
+        """Tries candidates around those that just hold, by the `STRATEGIES` in their order."""
+        hunt = Hunt(self, aim)
+        for variants, turn in STRATEGIES:
+            for variant in variants(hunt):
+                for strategy in turn:
+                    self._strategy = strategy.name
+                    strategy.run(hunt, variant)
+        self._strategy = "least memory"
 
     @functools.cached_property
     def _undone(self) -> Variant | None:
@@ -159,53 +99,6 @@ class Search:
         worth_s = _NEXT_TO_NOTHING * self.step_seconds
         return undone if undone.added_seconds < -worth_s else None
 
-    def _starts(self, aim: Aim) -> list[str]:
-        """Returns the moves that others are made after: none, and undone checkpoints.
-
-        The better one by the estimates so far is the first.
-        """
-        if self._undone is None:
-            return [""]
-
-        def cost(moves: str) -> tuple[float, float]:
-            found = [one for one in self.estimates.values() if moves_of(one) == moves]
-            return self._least_seconds(moves, aim), min(
-                (one.temp_bytes for one in found), default=math.inf
-            )
-
-        return sorted(["", UNDO], key=cost)
-
-    def _split(self, whole: Variant, aim: Aim) -> None:
-        """Splits a variant's loops where that promises less time than the best plan; once more, and
-        later, where no plan of the split loops keeps the promise."""
-        best = self._best(aim)
-        groups, _ = splittable(whole.of.module.operation)
-        if not groups:
-            return
-        model = whole.model
-        group = max(groups, key=lambda group: stacked_bytes(model, group))
-        as_it_is = model.estimate(model.nothing)
-        factor = aim.expected_bytes(as_it_is) / max(as_it_is.temp_bytes, 1)
-        most_s = math.inf
-        if best is not None:
-            most_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
-        columns = LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
-        plans = uniform_plans(model, group, columns, most_s)
-        choice = choose_split(aim.aim_bytes / max(factor, 1e-9), plans, group.trip_count)
-        if choice is None or choice.seconds > most_s:
-            return
-        promised_s = choice.seconds + NO_TIME * self.step_seconds
-        later = choice.at + math.ceil(choice.trip_count * _LATER)
-        for at in dict.fromkeys((choice.at, min(later, choice.trip_count - LEAST_TRIPS))):
-            split = self._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
-            if split is None:
-                return
-            self._evict(split, aim)
-            found = self._at_grid_prices(split, aim)
-            self._refine(split, found, aim)
-            if self._least_seconds(split.moves, aim) <= promised_s:
-                return
-
     def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
         """Returns the estimate after the same moves whose straight-line blocks repeat cheap work at
         the price of the fastest loops; None where that is no other plan."""
@@ -213,13 +106,15 @@ class Search:
         found = variant.model.lines_as_loops if RECOMPUTE in self._moves else None
         if found is None:
             return None
-        self._add(variant, self._search(variant).estimate(found))
-        return self.estimates[dataclasses.replace(found, moves=variant.moves)]
+        self._strategy = "lines as loops"
+        estimate = self._search(variant).estimate(found)
+        self._strategy = "least memory"
+        return estimate
 
     def lowest(self) -> list[Estimate]:
         """Returns estimates with little memory, of all variants; the unmodified program first."""
         found: list[Estimate] = [self.estimate(None)]
-        for variant in self._tried(Aim(-1)):
+        for variant in Hunt(self, Aim(-1)).tried():
             found += self._lowest_of(variant)
         return found
 
@@ -227,36 +122,8 @@ class Search:
         """Tries candidates of little memory after the moves of a candidate alone."""
         self._lowest_of(self._variants.made_by(candidate))
 
-    def _tried(self, aim: Aim) -> Iterator[Variant]:
-        """Yields the variants to search, the simplest first, by the estimates so far."""
-        for moves in self._specs(aim):
-            variant = self._variants.of(moves)
-            if variant is not None:
-                yield variant
-
-    def _specs(self, aim: Aim) -> Iterator[str]:
-        yield ""
-        if self._undone is not None:
-            yield UNDO
-        for start in self._starts(aim):
-            trials = _Trials(self, start, aim)
-            for name, move in MOVES.items():
-                if name in self._moves and move.trials is not None:
-                    yield from (_joined(start, each) for each in move.trials(trials))
-
-    def _at_grid_prices(self, variant: Variant, aim: Aim) -> Sequence[Candidate]:
-        search = self._search(variant)
-        if RECOMPUTE not in self._moves:
-            self._add(search.whole)
-            return ()
-        found = search.at_grid_prices(aim)
-        self._add_all(variant, search)
-        if not found:
-            self._speed_up(variant)
-        return found
-
-    def _speed_up(self, variant: Variant) -> float:
-        """Tries moves that make a variant's loops faster, where worth it; returns the seconds."""
+    def speed_up(self, variant: Variant) -> float:
+        """Estimates a variant with its fastest loops, if worth it; returns the seconds saved."""
         loops = variant.model.loops
         fastest = loops.fastest if RECOMPUTE in self._moves else None
         if fastest is None:
@@ -265,65 +132,256 @@ class Search:
         if saved_s <= _NEXT_TO_NOTHING * self.step_seconds:
             return 0.0
         faster = dataclasses.replace(fastest, moves=variant.moves)
-        self._add(self._search(variant).estimate(faster))
+        self._search(variant).estimate(faster)
         return saved_s
-
-    def _evict(self, variant: Variant, aim: Aim) -> None:
-        if RECOMPUTE in self._moves:
-            search = self._search(variant)
-            search.evict(aim)
-            self._add_all(variant, search)
-
-    def _refine(self, variant: Variant, bases: Sequence[Candidate], aim: Aim) -> None:
-        if not bases:
-            return
-        search = self._search(variant)
-        # Up to the last step of the program without moves: no plan is to be slower than that one.
-        precision_s = _PRECISION * self.step_seconds if variant.moves else 0.0
-        best = self._best(aim)
-        worth_s = math.inf if best is None else best.seconds
-        search.refine(bases, aim, worth_s, precision_s, NO_TIME * self.step_seconds)
-        self._add_all(variant, search)
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
-        lowest = search.lowest() if RECOMPUTE in self._moves else [search.whole]
-        self._add_all(variant, search)
-        return lowest
+        return search.lowest() if RECOMPUTE in self._moves else [search.whole]
 
     def _search(self, variant: Variant) -> PriceSearch:
         if variant.moves not in self._searches:
             known = (one for one in self.estimates.values() if moves_of(one) == variant.moves)
-            self._searches[variant.moves] = PriceSearch(variant.model, known)
+            self._searches[variant.moves] = PriceSearch(variant.model, known, self._add)
         return self._searches[variant.moves]
 
-    def _add_all(self, variant: Variant, search: PriceSearch) -> None:
-        added = self._added.get(variant.moves, 0)
-        for each in itertools.islice(search.estimates.values(), added, None):
-            self._add(each)
-        self._added[variant.moves] = len(search.estimates)
-
     def _add(self, found: Estimate) -> None:
-        self.estimates.setdefault(found.candidate, found)
+        if found.candidate not in self.estimates:
+            again = found.candidate is not None and found.candidate.recomputes
+            self.estimates[found.candidate] = found
+            self.found_by[found.candidate] = self._strategy if again else "as it is"
+
+
+@dataclass
+class Hunt:
+    """A search for plans that hold an aim, and what its strategies leave for later ones.
+
+    Attributes:
+      search: the search, which keeps the estimates.
+      aim: what the plans have to hold.
+      enough_s: a plan that holds and adds at most this time ends the search for faster ones.
+      bases: by moves, the best candidates at grid prices.
+      waiting: the unmodified program, where evictions hold: those after the next moves may do so in
+        less time, and leave less to recompute.
+    """
+
+    search: Search
+    aim: Aim
+    enough_s: float = math.inf
+    bases: dict[str, Sequence[Candidate]] = field(default_factory=dict)
+    waiting: Variant | None = None
+
+    @property
+    def best(self) -> Estimate | None:
+        """Returns the fastest plan that is expected to hold, by the estimates until now."""
+        return self.aim.best(self.search.estimates.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the best plan adds next to nothing."""
+        best = self.best
+        return best is not None and best.seconds <= self.enough_s
+
+    def unmoved(self) -> Iterator[Variant]:
+        """Yields the unmodified program, and that without the user's checkpoints."""
+        yield self.search._variants.base
+        if self.search._undone is not None:
+            yield self.search._undone
+
+    def speed_up(self, variant: Variant) -> None:
+        """Estimates the fastest loops; the best time without a bound tells what is enough."""
+        least_s = variant.added_seconds - self.search.speed_up(variant)
+        enough_s = least_s + _NEXT_TO_NOTHING * self.search.step_seconds
+        self.enough_s = min(self.enough_s, enough_s)
+
+    def in_turn(self) -> Iterator[Variant]:
+        """Yields the variants, the simplest first, until a plan adds next to nothing; without those
+        whose moves alone take as long as the best plan."""
+        if self.search._undone is None and self.aim.fits(self.search.estimate(None)):
+            return
+        best: Estimate | None = None
+        for variant in self.tried():
+            if not self.is_dear(variant, best):
+                yield variant
+                best = self.best
+                if self.is_over:
+                    return
+
+    def evict(self, variant: Variant) -> None:
+        """Tries plans by evictions, where one block without loops can be planned."""
+        if RECOMPUTE in self.search._moves:
+            self.search._search(variant).evict(self.aim)
+
+    def price(self, variant: Variant) -> None:
+        """Tries grid prices, where no plan adds next to nothing; waits where evictions hold."""
+        waited, self.waiting = self.waiting, None
+        if waited is not None and not self._is_beaten(waited, by=variant):
+            self._price(waited)
+        if self.is_over:
+            return
+        if self.best is not None and not variant.moves and self.search._undone is None:
+            self.waiting = variant
+        else:
+            self._price(variant)
+
+    def priced(self) -> list[Variant]:
+        """Returns the variants with bases, that of the fastest plan first: fewer estimates are left
+        for the others."""
+        if self.waiting is not None:
+            self._price(self.waiting)
+            self.waiting = None
+        in_order = sorted(self.bases, key=self.least_seconds)
+        self.bases = {moves: self.bases[moves] for moves in in_order}
+        return [*filter(None, map(self.search._variants.of, in_order))]
+
+    def step(self, variant: Variant) -> None:
+        """Tries prices between those of the grid, around the variant's best candidates."""
+        if not self.bases[variant.moves]:
+            return
+        step_s, best = self.search.step_seconds, self.best
+        # Up to the last step of the program without moves: no plan is to be slower than that one.
+        precision_s = _PRECISION * step_s if variant.moves else 0.0
+        worth_s = math.inf if best is None else best.seconds
+        search, bases = self.search._search(variant), self.bases[variant.moves]
+        search.refine(bases, self.aim, worth_s, precision_s, NO_TIME * step_s)
+
+    def to_split(self) -> list[Variant]:
+        """Returns the variants to split, where the best plan adds time: the best plan with whole
+        loops mostly is the best to split, or the next best is."""
+        if self.is_over or not {SPLIT_LOOP, RECOMPUTE} <= self.search._moves:
+            return []  # the parts of a loop differ only by the values recomputed in them
+        return self.priced()[:_MOST_SPLIT]
+
+    def is_dear(self, variant: Variant, best: Estimate | None) -> bool:
+        """Whether the moves alone take as long as the best plan. Loops gain the same time with and
+        without the moves."""
+        if best is None:
+            return False
+        faster_s = self.search.speed_up(self.search._variants.base)
+        return variant.added_seconds - faster_s >= best.seconds
+
+    def least_seconds(self, moves: str) -> float:
+        found = (one for one in self.search.estimates.values() if moves_of(one) == moves)
+        return min((one.seconds for one in found if self.aim.fits(one)), default=math.inf)
+
+    def _is_beaten(self, one: Variant, by: Variant) -> bool:
+        """Whether another variant takes no more time and memory, unmodified and with the known
+        plans, so that it most likely has to recompute less. The best plan at the grid prices is
+        refined all the same: between two of them this need not hold."""
+        return (
+            by.added_seconds <= one.added_seconds
+            and by.whole.temp_bytes < one.whole.temp_bytes
+            and self.least_seconds(by.moves) < self.least_seconds(one.moves)
+        )
+
+    def _starts(self) -> list[str]:
+        """Returns the moves that others are made after: none, and undone checkpoints.
+
+        The better one by the estimates so far is the first.
+        """
+        if self.search._undone is None:
+            return [""]
+
+        def cost(moves: str) -> tuple[float, float]:
+            found = [one for one in self.search.estimates.values() if moves_of(one) == moves]
+            least_bytes = min((one.temp_bytes for one in found), default=math.inf)
+            return self.least_seconds(moves), least_bytes
+
+        return sorted(["", UNDO], key=cost)
+
+    def split(self, whole: Variant) -> None:
+        """Splits a variant's loops where that promises less time than the best plan; once more, and
+        later, where no plan of the split loops keeps the promise."""
+        best = self.best
+        groups, _ = splittable(whole.of.module.operation)
+        if not groups:
+            return
+        model = whole.model
+        group = max(groups, key=lambda group: stacked_bytes(model, group))
+        factor = self.aim.expected_bytes(whole.whole) / max(whole.whole.temp_bytes, 1)
+        most_s = math.inf
+        if best is not None:
+            most_s = best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds)
+        columns = LOOPS_ALONE, *(each for each in model.columns() if each.cheap_prefix)
+        plans = uniform_plans(model, group, columns, most_s)
+        choice = choose_split(self.aim.aim_bytes / max(factor, 1e-9), plans, group.trip_count)
+        if choice is None or choice.seconds > most_s:
+            return
+        promised_s = choice.seconds + NO_TIME * self.search.step_seconds
+        later = choice.at + math.ceil(choice.trip_count * _LATER)
+        for at in dict.fromkeys((choice.at, min(later, choice.trip_count - LEAST_TRIPS))):
+            split = self.search._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
+            if split is None:
+                return
+            self.evict(split)
+            self._price(split)
+            self.step(split)
+            if self.least_seconds(split.moves) <= promised_s:
+                return
+
+    def tried(self) -> Iterator[Variant]:
+        """Yields the variants to search, the simplest first, by the estimates so far."""
+        for moves in self._specs():
+            variant = self.search._variants.of(moves)
+            if variant is not None:
+                yield variant
+
+    def _specs(self) -> Iterator[str]:
+        yield ""
+        if self.search._undone is not None:
+            yield UNDO
+        for start in self._starts():
+            trials = _Trials(self, start)
+            for name, move in MOVES.items():
+                if name in self.search._moves and move.trials is not None:
+                    yield from (_joined(start, each) for each in move.trials(trials))
+
+    def _price(self, variant: Variant) -> None:
+        search = self.search._search(variant)
+        found: Sequence[Candidate] = ()
+        if RECOMPUTE not in self.search._moves:
+            search.estimate(variant.whole.candidate)
+        elif not (found := search.at_grid_prices(self.aim)):
+            self.search.speed_up(variant)
+        self.bases[variant.moves] = found
+
+
+_Turn = tuple[Callable[[Hunt], Iterable[Variant]], tuple[Strategy[[Hunt, Variant], None], ...]]
+
+_LOOPS = {"next to nothing": _NEXT_TO_NOTHING}
+_STEPS = {"precision": _PRECISION, "no time": NO_TIME, **STEPPING}
+_SPLIT = {"worth": _WORTH_A_SPLIT, "variants": _MOST_SPLIT, "later by": _LATER}
+
+STRATEGIES: tuple[_Turn, ...] = (
+    (Hunt.unmoved, (Strategy("faster loops", _LOOPS, Hunt.speed_up),)),
+    (
+        Hunt.in_turn,
+        (
+            Strategy("evictions", EVICTING, Hunt.evict),
+            Strategy("grid prices", PRICING, Hunt.price),
+        ),
+    ),
+    (Hunt.priced, (Strategy("steps between prices", _STEPS, Hunt.step),)),
+    (Hunt.to_split, (Strategy("split loops", _SPLIT, Hunt.split),)),
+)
+"""How plans that hold are found, in order: the variants on which it is worth it, and what is tried
+on each of them."""
 
 
 @dataclass(frozen=True)
 class _Trials:
     """A move's view of the search, for moves after others."""
 
-    search: Search
+    hunt: Hunt
     start: str
-    aim: Aim
 
     @property
     def peak_bytes(self) -> int:
-        return self.search.estimate(None).temp_bytes
+        return self.hunt.search.estimate(None).temp_bytes
 
     def left_bytes(self, moves: str) -> int:
         variant = self._variant(moves)
-        if variant is None:
-            return self.peak_bytes
-        return self.search._search(variant).whole.temp_bytes
+        return self.peak_bytes if variant is None else variant.whole.temp_bytes
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
         variant = self._variant(moves)
@@ -331,20 +389,18 @@ class _Trials:
 
     def may_recompute(self, moves: str) -> bool:
         variant = self._variant(moves)
-        is_move = RECOMPUTE in self.search._moves
+        is_move = RECOMPUTE in self.hunt.search._moves
         return is_move and variant is not None and bool(variant.model.columns())
 
     def are_dear(self, moves: str) -> bool:
         variant = self._variant(moves)
-        return variant is not None and self.search._is_dear(
-            variant, self.aim.best(self.search.estimates.values())
-        )
+        return variant is not None and self.hunt.is_dear(variant, self.hunt.best)
 
     def _variant(self, moves: str) -> Variant | None:
-        return self.search._variants.of(_joined(self.start, moves))
+        return self.hunt.search._variants.of(_joined(self.start, moves))
 
     def least_seconds(self, moves: str) -> float:
-        return self.search._least_seconds(_joined(self.start, moves), self.aim)
+        return self.hunt.least_seconds(_joined(self.start, moves))
 
 
 def _joined(*moves: str) -> str:

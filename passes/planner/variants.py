@@ -14,7 +14,7 @@ from ..framework.errors import echo
 from ..framework.target import Target
 from ..ir.ops import facts_of
 from .candidates import Candidate, PlannerSettings
-from .model import Model, Plans
+from .model import Model
 from .moves import UNDO, Moved, moved
 from .record import Estimate
 
@@ -65,9 +65,10 @@ class Variant:
         found = moved(self.of.module, self.settings.behind, self.target)
         return Variant("", found, self.target, self.settings) if found.count else None
 
-    def plan(self, estimate: Estimate) -> Plans:
-        """Returns the plans of an estimate for the variant's module."""
-        return self.model.plan(estimate.candidate)
+    @property
+    def whole(self) -> Estimate:
+        """Returns the estimate of the program after the moves, with nothing recomputed."""
+        return self.model.estimate(self.model.nothing)
 
     @cached_property
     def added_flops(self) -> float:

@@ -159,6 +159,7 @@ def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
 
     class Search:
         step_seconds = 1000.0
+        found_by: ClassVar[Mapping[Candidate | None, str]] = {}
         estimates: ClassVar[Mapping[Candidate | None, Estimate]] = {e.candidate: e for e in known}
 
         def within(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -39,6 +40,7 @@ class Search:
         return self.estimates[candidate]
 
     step_seconds = 1000.0
+    found_by: ClassVar[Mapping[Candidate | None, str]] = {}
 
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]

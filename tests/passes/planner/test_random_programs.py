@@ -19,7 +19,6 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate, PlannerSettings
 from hloom.passes.planner.plan import MemoryPlan
-from hloom.passes.planner.record import Estimate
 from hloom.passes.planner.variants import Variants
 from hloom.passes.recompute.plan import RematPlan
 
@@ -59,7 +58,7 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
     with origin.context, ir.Location.unknown():
         variants = Variants(origin, target, PlannerSettings())
         variant = variants.of(spec) or variants.base
-        plans = variant.plan(Estimate(replace(candidate, moves=variant.moves), 0, 0.0))
+        plans = variant.model.plan(replace(candidate, moves=variant.moves))
         MADE.update(run.step.name for run in variant.of.runs)
         MADE["remat"] += bool(plans[0] or plans[1])
         changed = clone_module(origin)
