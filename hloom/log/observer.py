@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from hloom.compiling.observer import CompileObserver
 from hloom.log.lines import LOGGER, Outlet, emit, emit_written, outlet, prefixed
 from hloom.log.notebook import CellOutput
-from hloom.log.settings import has_weight, min_bytes
+from hloom.log.settings import LogLevel, has_weight, log_level, min_bytes
 from hloom.log.terminal import board, is_interactive
 from hloom.policy import first_time
 from hloom.show.units import refused as shown_refusal
@@ -97,6 +97,9 @@ class ProgramLog(CompileObserver):
         self._attempt = f"{self._name}: attempt {number} of {most}"
         predicted = size(record.prediction.temp_bytes)
         line = f"{self._attempt}, predicted {predicted}, compiling"
+        if log_level() is LogLevel.PLANS:
+            for found in record.found:
+                emit(f"{self._name}: plan {number}: {found}")
         if not self._show(f"{line}{before}"):
             emit(f"{line}, {self._elapsed} so far{before}" if number > 1 else line)
 

@@ -28,6 +28,8 @@ class LogLevel(enum.Enum):
     """Lines, by the program's own configuration of `logging` if it has one."""
     ON = "on"
     """Lines, also where that configuration drops the level INFO."""
+    PLANS = "plans"
+    """Lines, and how each plan for a budget was found."""
     SUMMARY = "summary"
     """Lines, and a table at the end of the program."""
 
@@ -49,8 +51,8 @@ def level_problem() -> str:
         return ""
     return (
         f"{LOG}={echo(os.environ[LOG], 60)}: wanted off for no lines, on for lines whatever the "
-        "level of `logging` is, summary for a table at the end as well. It counts as not set: "
-        "lines are shown."
+        "level of `logging` is, plans for how plans were found as well, summary for a table at the "
+        "end as well. It counts as not set: lines are shown."
     )
 
 

@@ -44,10 +44,12 @@ class PlanRecord:
     Attributes:
       prediction: memory and work with the plan; None where it predicts nothing.
       unplanned: why nothing could be planned, a sentence; None where something was.
+      found: how the plan was found, in lines.
     """
 
     prediction: Prediction | None = None
     unplanned: str | None = None
+    found: tuple[str, ...] = ()
 
     @property
     def is_final(self) -> bool:

@@ -226,6 +226,7 @@ class MemoryPlanner:
                 temp_bytes=choice.expected_bytes,
                 added_flops=again_flops + variant.added_flops,
             ),
+            found=choice.lines,
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=again_s + variant.added_seconds,

@@ -59,6 +59,7 @@ def test_off_keeps_lines_out_of_the_programs_own_log(
         ("True", LogLevel.ON),
         ("summary", LogLevel.SUMMARY),
         ("SUMMARY", LogLevel.SUMMARY),
+        ("plans", LogLevel.PLANS),
     ],
 )
 def test_values(monkeypatch: pytest.MonkeyPatch, value: str, level: LogLevel) -> None:
@@ -75,8 +76,8 @@ def test_an_unknown_value_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> Non
     [warning] = caught
     assert str(warning.message) == (
         "hloom: HLOOM_LOG='sumary': wanted off for no lines, on for lines whatever the level of "
-        "`logging` is, summary for a table at the end as well. It counts as not set: lines are "
-        "shown."
+        "`logging` is, plans for how plans were found as well, summary for a table at the end as "
+        "well. It counts as not set: lines are shown."
     )
 
 

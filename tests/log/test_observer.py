@@ -6,6 +6,7 @@ import io
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,20 @@ def test_a_batch_log_has_a_line_for_each_attempt_and_one_on_the_whole(
     [record] = hloom.records()[-1:]
     assert lines[-1] == without_times(f"hloom: {record.headline}")
     assert len(lines) == record.compiles + 1 == 3
+
+
+@pytest.mark.parametrize("log", ["", "plans"])
+def test_how_a_plan_was_found_is_logged_on_request(
+    monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    monkeypatch.setenv("HLOOM_LOG", log)
+    text = shown_on(io.StringIO(), monkeypatch)
+    record = replace(PREDICTED, found=("grid prices: 3 plans", "chosen to hold the budget: it"))
+    ProgramLog("jit_step").attempt(1, 4, record)
+    *found, line = text.getvalue().splitlines()
+    assert line == "hloom: jit_step: attempt 1 of 4, predicted 17.0 MiB, compiling"
+    told = [f"hloom: jit_step: plan 1: {each}" for each in record.found]
+    assert found == (told if log else [])
 
 
 def test_off_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
