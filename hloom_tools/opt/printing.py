@@ -87,19 +87,16 @@ def timing_table(parse_s: float, result: PipelineResult, print_s: float) -> str:
       result: the run of the passes.
       print_s: seconds to write the module.
     """
-    runs = [(run.name, run.seconds, run.plan_s, run.apply_s, run.verify_s) for run in result.runs]
-    steps: list[tuple[str, *tuple[float, ...]]] = [
-        ("(parse)", parse_s),
-        *runs,
-        ("(print)", print_s),
-    ]
-    total_s = sum(step[1] for step in steps)
+    runs = [(run.name, [run.seconds, run.plan_s, run.apply_s, run.verify_s]) for run in result.runs]
+    steps = [("(parse)", [parse_s]), *runs, ("(print)", [print_s])]
+    total_s = sum(seconds[0] for _, seconds in steps)
     headings = ("ms", "%", "plan", "apply", "verify")
     rows = []
-    for name, *seconds in [*steps, ("total", total_s)]:
+    for name, seconds in [*steps, ("total", [total_s])]:
         ms = [f"{each * 1e3:.3f}" for each in seconds]
         share = f"{100 * seconds[0] / total_s if total_s else 0:.1f}"
-        rows.append((name, ms[0], share, *(ms[1:] or [None] * 3)))
+        parts: list[str | None] = [*ms[1:]] or [None] * 3
+        rows.append((name, ms[0], share, *parts))
     columns = [("pass", Kind.CODE), *((heading, Kind.COUNT) for heading in headings)]
     table = one_table("// hloom-opt timing, wall milliseconds", columns, rows)
     return as_text(table, 80) + "\n"

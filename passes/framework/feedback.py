@@ -151,7 +151,7 @@ def temp_limit(
     return min(left, default=None)
 
 
-_AS_FAST = 1.03
+AS_FAST = 1.03
 """Steps that differ by less are as fast as each other: of pairs that differed by more, 141 of 142
 were foreseen in the right order (benchmarks/results/time_error.md)."""
 
@@ -181,7 +181,7 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
 
     def fastest(among: Sequence[int]) -> int:
         if are_known:
-            most_s = min(seconds[n] or 0.0 for n in among) * _AS_FAST
+            most_s = min(seconds[n] or 0.0 for n in among) * AS_FAST
             among = [n for n in among if (seconds[n] or 0.0) <= most_s]
         return min(among, key=lambda n: (attempts[n].record.cost, n))
 

@@ -42,6 +42,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -283,7 +284,8 @@ class MarkBuilder:
             number += 1
         self._symbols.add(symbol)
         with ir.InsertionPoint(self._module.body), ir.Location.unknown(self._module.context):
-            function = func.FuncOp(symbol, (types, results), visibility="private")
+            create: Any = func.FuncOp  # type checkers see its generated base
+            function = create(symbol, (types, results), visibility="private")
             with ir.InsertionPoint(function.add_entry_block()) as point:
                 func.ReturnOp(decomposed(*point.block.arguments))
         return symbol

@@ -17,7 +17,7 @@ ALIKE = 0.01
 
 @dataclass(frozen=True)
 class Aim:
-    """What a plan has to hold, and which estimates are expected to hold it.
+    """A bound that a plan has to hold, and which estimates are expected to hold it.
 
     Attributes:
       limit_bytes: the temporary memory that the budget leaves.

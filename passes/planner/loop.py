@@ -108,7 +108,7 @@ def decide(
 
 @dataclass
 class Decision:
-    """What the next plan is chosen by, for the arguments of `decide`; computed where needed."""
+    """Holds the data for the choice of the next plan, for `decide`; computed where needed."""
 
     search: Search
     limit_bytes: int
@@ -118,7 +118,7 @@ class Decision:
     def __post_init__(self) -> None:
         self.tried = measured(self.attempts)
         self.aim = Aim(self.limit_bytes, self.tried)
-        """What the plans that were searched last have to hold."""
+        """The bound on the plans that were searched last."""
         self.is_last = len(self.attempts) == self.settings.compiles - 1
         self.same_s = NO_TIME * self.search.step_seconds
 
@@ -304,7 +304,7 @@ _MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEAR_THE_LEAST, "floor": _NEAR_THE
 _LEAST = {"attempts": _FOR_THE_LEAST, "little": _LITTLE, "stalled": _STALLED, **LOWERING}
 
 CHOICES: tuple[Strategy[[Decision], Estimate | None], ...] = (
-    Strategy("to be timed beside what holds", {}, _lines_as_loops),
+    Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _lines_as_loops),
     Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
     Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
     Strategy("to hold the budget", _HOLD, lambda now: None if now.ahead else now.holding),

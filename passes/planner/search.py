@@ -189,7 +189,7 @@ class Hunt:
             yield self.search._undone
 
     def speed_up(self, variant: Variant) -> None:
-        """Estimates the fastest loops; the best time without a bound tells what is enough."""
+        """Estimates the fastest loops; the best time without a bound says what is enough."""
         least_s = variant.added_seconds - self.search.speed_up(variant)
         enough_s = least_s + _NEXT_TO_NOTHING * self.search.step_seconds
         self.enough_s = min(self.enough_s, enough_s)
