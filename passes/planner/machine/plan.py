@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Hashable
 from functools import cached_property
 from itertools import pairwise
 
@@ -19,10 +20,6 @@ time."""
 _SHORT = 200
 """In longer problems operations are sunk only where no other plan holds."""
 
-_Pairs = frozenset[tuple[int, int]]
-_Key = tuple[bool, tuple[int, ...], _Pairs, _Pairs]
-"""A plan, and whether operations are sunk."""
-
 
 class EvictedPlans:
     """The clones of plans by evictions in one block, cached; pure.
@@ -35,11 +32,13 @@ class EvictedPlans:
     def __init__(self, forward: ForwardValues) -> None:
         self.machine = BlockMachine(forward)
         self._in_place = Evictions(self.machine.problem)
-        self._sunk = Evictions(self.machine.sunk_problem)
+        sunk = self.machine.sunk_problem
+        is_alike = sunk == self.machine.problem
+        self._sunk = self._in_place if is_alike else Evictions(sunk)
         self._is_short = len(self.machine.positions) <= _SHORT
         self._found: dict[int, CloneSchedule | None] = {}
-        self._alike: dict[_Key, CloneSchedule] = {}
-        """By plan: several peaks may have the same."""
+        self._alike: dict[Hashable, CloneSchedule] = {}
+        """By whether operations are sunk, and by plan: several peaks may have the same."""
 
     @cached_property
     def peak_bytes(self) -> int:
@@ -62,7 +61,7 @@ class EvictedPlans:
         plan = self._in_place.within(limit_bytes)
         ran = self._in_place.machine.run(plan or WindowedPlan([]))
         if ran.peak_bytes > limit_bytes or self._is_short:
-            sunk = self._sunk.within(limit_bytes)
+            sunk = plan if self._sunk is self._in_place else self._sunk.within(limit_bytes)
             if sunk is not None and self._pays(self._sunk.machine.run(sunk), ran, limit_bytes):
                 return self._written(sunk, sinks=True)
         return None if plan is None else self._written(plan, sinks=False)
@@ -74,7 +73,7 @@ class EvictedPlans:
         return fits and sunk.seconds <= other.seconds * _WORTH_SINKING
 
     def _written(self, plan: WindowedPlan, *, sinks: bool) -> CloneSchedule:
-        key = sinks, tuple(plan.begins), frozenset(plan.until.items()), frozenset(plan.carried)
+        key = sinks, plan.key
         if key not in self._alike:
             self._alike[key] = schedule_of(self.machine, plan, sinks=sinks)
         return self._alike[key]

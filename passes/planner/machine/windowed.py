@@ -8,8 +8,9 @@ its result in the window before is carried into this one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .problem import SchedulingProblem
 
@@ -32,6 +33,11 @@ class WindowedPlan:
     begins: list[int]
     until: dict[int, int] = field(default_factory=dict)
     carried: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def key(self) -> Hashable:
+        """Returns what makes the plan equal to another one."""
+        return tuple(self.begins), frozenset(self.until.items()), frozenset(self.carried)
 
     def copy(self) -> WindowedPlan:
         return WindowedPlan(list(self.begins), dict(self.until), set(self.carried))
@@ -78,7 +84,7 @@ class WindowedRun:
     memory: list[int]
     seconds: float
 
-    @property
+    @cached_property
     def peak_bytes(self) -> int:
         return max(self.memory, default=0)
 
@@ -88,10 +94,14 @@ class WindowedRun:
 
 
 class WindowedMachine:
-    """Runs plans by windows in one problem; all steps from its first stage on are stages."""
+    """Runs plans by windows in one problem; all steps from its first stage on are stages.
+
+    Runs are cached: searches for neighbouring bounds run mostly the same plans.
+    """
 
     def __init__(self, problem: SchedulingProblem) -> None:
         nodes = problem.nodes
+        self._known: dict[Hashable, WindowedRun] = {}
         self._bytes = [node.bytes for node in nodes]
         self._inner = [node.inner_bytes for node in nodes]
         self._seconds = [node.seconds for node in nodes]
@@ -121,6 +131,12 @@ class WindowedMachine:
 
     def run(self, plan: WindowedPlan) -> WindowedRun:
         """Runs a plan in the machine."""
+        key = plan.key
+        if key not in self._known:
+            self._known[key] = self._run(plan)
+        return self._known[key]
+
+    def _run(self, plan: WindowedPlan) -> WindowedRun:
         operands, may = self._operands, self._may_run_again
         start = len(self._before)
         sequence, steps = list(range(start)), list(range(start))
