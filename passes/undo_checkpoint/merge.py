@@ -135,32 +135,30 @@ def _partners(
     types = {result.type for result in whole.results}
     if any(part.results[number].type not in types for number in read):
         return None
-    classes = _equal_carries((part, whole), numbers)
-    found: dict[int, int] = {}
-    for number in read:
-        if classes[0][number] not in classes[1]:
-            return None
-        found[number] = classes[1].index(classes[0][number])
-    return found
+    return _equal_carries(part, whole, read, numbers)
 
 
 def _equal_carries(
-    loops: Sequence[ir.Operation], numbers: ValueNumbers
-) -> tuple[list[int], list[int]]:
-    """Returns a class for each carry of two loops: those of one class are equal in every iteration.
+    part: ir.Operation, whole: ir.Operation, read: Iterable[int], numbers: ValueNumbers
+) -> dict[int, int] | None:
+    """Returns, by carry of a loop that is ``read``, one of another loop that equals it in every
+    iteration; None where one has none.
 
     An invariant one equals its initial value. Other carries that start equal are assumed to stay
     so, until one iteration separates some of them.
     """
+    loops, count = (part, whole), len(part.operands)
     classes = [numbers.of(operand) for loop in loops for operand in loop.operands]
+    around: ValueNumbers | None = None
     bodies = [loop.regions[1].blocks[0] for loop in loops]
     arguments = [argument for body in bodies for argument in body.arguments]
     returned = [value for body in bodies for value in walk.terminator(body).operands]
-    around = numbers.copy()
-    for loop, body in zip(loops, bodies, strict=True):
-        for number in invariant_carries(loop):
-            around.equate(body.arguments[number], loop.operands[number])
-    while True:
+    while {classes[number] for number in read} <= {*classes[count:]}:
+        if around is None:
+            around = numbers.copy()
+            for loop, body in zip(loops, bodies, strict=True):
+                for number in invariant_carries(loop):
+                    around.equate(body.arguments[number], loop.operands[number])
         inside = around.copy()
         first: dict[int, ir.Value] = {}
         for argument, same in zip(arguments, classes, strict=True):
@@ -171,9 +169,9 @@ def _equal_carries(
             for same, value in zip(classes, returned, strict=True)
         ]
         if len(finer) == len(set(classes)):
-            count = len(loops[0].operands)
-            return classes[:count], classes[count:]
+            return {number: classes.index(classes[number], count) - count for number in read}
         classes = split
+    return None
 
 
 def _clone_before(
