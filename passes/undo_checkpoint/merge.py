@@ -9,7 +9,7 @@ replaces the first one, and values in its own place equal its results.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from jax.extend.mlir import ir
 
