@@ -148,11 +148,13 @@ class Move:
       trials: their specs, in the order in which they are tried; None where the search itself
         decides when the move is made.
       is_default: it is made unless others are named.
+      is_nested: where the last trial finds nothing to do, those before it find nothing either.
     """
 
     passes: tuple[str, ...] = ()
     trials: Callable[[Trials], Iterator[str]] | None = None
     is_default: bool = True
+    is_nested: bool = False
 
 
 MOVES = {
@@ -162,8 +164,8 @@ MOVES = {
     "uninitialized-stacks": Move(("uninitialized-stacks",), _unfilled),
     SPLIT_LOOP: Move((SPLIT_LOOP,)),
     "accumulate": Move(("accumulate",), _accumulated, is_default=False),
-    "offload": Move(("offload",), _offloaded, is_default=False),
-    "ragged": Move(("ragged",), _looped, is_default=False),
+    "offload": Move(("offload",), _offloaded, is_default=False, is_nested=True),
+    "ragged": Move(("ragged",), _looped, is_default=False, is_nested=True),
 }
 """The moves by their names, in the order in which they are tried."""
 

@@ -79,11 +79,11 @@ def describe_others(
         return left_bytes(spec) <= limit_bytes
 
     def holding(name: str) -> str | None:
-        trials = MOVES[name].trials
-        assert trials is not None
-        specs = [*trials(_Alone(model_bytes))]
+        move = MOVES[name]
+        assert move.trials is not None
+        specs = [*move.trials(_Alone(model_bytes))]
         while specs and left_bytes(specs[-1]) == math.inf:
-            del specs[-1]  # it finds nothing to do
+            del specs[0 if move.is_nested else -1 :]  # it finds nothing to do
         # Each trial leaves less memory than the one before it: where the last does not hold, none
         # does.
         if not specs or not holds(specs[-1]):
