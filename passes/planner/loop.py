@@ -70,7 +70,8 @@ _AGREES = 1.05
 """XLA's memory of the unmodified program agrees with the model up to this factor."""
 
 _STALLED = 2
-"""The attempts for the least memory end where so many in a row reach no less than those before."""
+"""The attempts for the least memory end where so many in a row reach no less than those before; for
+a budget far below it, where these reach no less than the unmodified program."""
 
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; if that time
@@ -215,7 +216,11 @@ class Decision:
         real_bytes = _reached_bytes(tried)
         promising = _promising(lowest, tried)
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-        if is_least and _is_stalled(tried):
+        saves_nothing = real_bytes > self.limit_bytes * _NEARLY and any(
+            one.estimate.candidate is None and one.real_bytes <= real_bytes * INDISTINCT
+            for one in tried
+        )
+        if _is_stalled(tried) and (is_least or saves_nothing):
             promising = []
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = _untried(lowest, tried) or reached

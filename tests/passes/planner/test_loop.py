@@ -320,6 +320,23 @@ def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
     assert len(made) == compiles
 
 
+@pytest.mark.parametrize(("real_bytes", "compiles"), [(2000, 3), (1500, 6)])
+def test_two_attempts_that_reach_no_less_than_the_program_end_the_search_for_a_budget(
+    real_bytes: int, compiles: int
+) -> None:
+    """To XLA all plans take as much as the program, or less than it, and none holds the budget."""
+    search = Search(tuple(range(700, 710)))
+    search.lowest = lambda: list(search.estimates.values())
+    whole = search.estimate(None)
+    made = [Attempt(RematRecord(estimate=whole), 2000, 2000)]
+    while len(made) < 6:
+        estimate = decide(search, 100, made, PlannerSettings(Budget(percent=5.0), 6)).estimate
+        if any(estimate == each.record.estimate for each in made):
+            break  # once more: the attempts end
+        made.append(Attempt(RematRecord(estimate=estimate), real_bytes, real_bytes))
+    assert len(made) == compiles
+
+
 KINDS = [Estimate(None, 2 * LIMIT, 0.0)] + [
     Estimate(Candidate(9, price, segmented=segmented, nested=nested), size, seconds)
     for price, size, seconds, segmented, nested in (
