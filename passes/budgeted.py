@@ -84,6 +84,7 @@ class BudgetedPass(MeasuredPass[Record]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         budget = self.bound
         if budget is None:

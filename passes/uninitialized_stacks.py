@@ -233,6 +233,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         return None
 

@@ -98,7 +98,9 @@ class Attempts:
             return None
         best, readable = _candidate_of(self._best), compilation.readable
         number = compilation.best_attempt
-        return driver.complaint(progress.attempts, number, target, lambda: readable(best))
+        return driver.complaint(
+            progress.attempts, number, target, lambda: readable(best), compilation.as_it_is
+        )
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the next plan; None where it was compiled already or cannot be measured."""

@@ -202,7 +202,7 @@ class Compilation:
     def readable(self, candidate: ModuleCandidate) -> ir.Module:
         """Returns a candidate's module with its calls inlined, as the memory model reads it."""
         is_original = candidate.module is self.request.module and self.driver is not None
-        return self._as_it_is() if is_original else candidate.module
+        return self.as_it_is() if is_original else candidate.module
 
     def _finish(self, module: ir.Module, attempts: Sequence[Attempt[Any]]) -> ModuleCandidate:
         request, results = self.request, [*self._preparation]
@@ -252,7 +252,7 @@ class Compilation:
             with module.context, ir.Location.unknown():
                 if self._before is None:
                     was = was if self._is_given() else None
-                    self._before = ModelledProgram.of(self._as_it_is(), target, was)
+                    self._before = ModelledProgram.of(self.as_it_is(), target, was)
                 if self._before is None:
                     return None
                 after = ModelledProgram.of(module, target, is_)
@@ -265,7 +265,7 @@ class Compilation:
         made = zip(self.request.pipeline.steps(), _runs(self._preparation), strict=False)
         return all(run.empty or step.preparation for step, run in made)
 
-    def _as_it_is(self) -> ir.Module:
+    def as_it_is(self) -> ir.Module:
         """Returns the original program with its calls inlined, as the memory model reads it."""
         if self._is_given():
             return self._prepared

@@ -236,5 +236,5 @@ def _go_through(driver: MeasuredPass[Any], module: ir.Module, target: Target) ->
             driver.apply(plan)
         return rewritten
 
-    complaint = driver.complaint(last.attempts, last.best, target, module_of_best)
+    complaint = driver.complaint(last.attempts, last.best, target, module_of_best, lambda: module)
     return DryRun(earlier, complaint.text if complaint else None)

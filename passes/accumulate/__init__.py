@@ -207,10 +207,11 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         if attempts and not attempts[best].record.possible:
             return None  # the plan says why the step is not accumulated
-        return super().complaint(attempts, best, target, module_of_best)
+        return super().complaint(attempts, best, target, module_of_best, unmodified)
 
     def remarks(
         self,

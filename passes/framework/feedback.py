@@ -279,10 +279,12 @@ class MeasuredPass(Pass, Generic[Record]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         """Returns the bound that the best attempt fails to hold; None where it holds.
 
-        `module_of_best` returns the module with that attempt's plan applied, not to be edited.
+        `module_of_best` returns the module with that attempt's plan applied, `unmodified` the one
+        without a plan. Neither may be edited.
         """
 
 

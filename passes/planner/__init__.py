@@ -29,6 +29,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -98,24 +99,29 @@ class PlannedPass(BudgetedPass[RematRecord]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         if attempts and attempts[0].record.obstacle is RematObstacle.HELPER:
             return None
-        found = super().complaint(attempts, best, target, module_of_best)
+        found = super().complaint(attempts, best, target, module_of_best, unmodified)
         limit_bytes = self.limit_bytes(attempts, target) if attempts else None
         if found is None or found.topic or limit_bytes is None or self.settings is None:
             return found
         attempt, is_share = attempts[best], self.settings.budget.percent is not None
         if attempt.temp_bytes <= limit_bytes:
             return found
-        others = describe_others(
-            module_of_best(),
-            target,
-            self.settings.moves,
-            real_bytes=attempt.temp_bytes,
+        describe = partial(
+            describe_others,
+            target=target,
+            moves=self.settings.moves,
             limit_bytes=limit_bytes,
             around_bytes=0 if is_share else attempt.step_bytes - attempt.temp_bytes,
         )
+        others = describe(module_of_best(), real_bytes=attempt.temp_bytes)
+        if not others and not attempt.record.is_unmodified:
+            # The plan's own loops may stand in the way of a move.
+            before = (each.temp_bytes for each in attempts if each.record.is_unmodified)
+            others = describe(unmodified(), real_bytes=next(before, None))
         return replace(found, text="\n  ".join(filter(None, (found.text, others))))
 
     def remarks(

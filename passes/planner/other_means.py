@@ -46,18 +46,18 @@ def describe_others(
     target: Target,
     moves: Sequence[str],
     *,
-    real_bytes: int,
+    real_bytes: int | None,
     limit_bytes: int,
     around_bytes: int,
 ) -> str:
-    """Describes the moves that are off unless named, and would hold the budget after the best plan.
+    """Describes the moves that are off unless named, and would hold the budget in a module.
 
     Args:
-      module: the program with that plan; it is not edited.
+      module: the program with the best plan, or without any; it is not edited.
       target: what it will run on.
       moves: those that were tried already.
-      real_bytes: the temporary memory that XLA reports for it. The ratio to the model's figure
-        corrects the model's figures for the others.
+      real_bytes: the temporary memory that XLA reports for it; None where it was not compiled. The
+        ratio to the model's figure corrects the model's figures for the others.
       limit_bytes: the temporary memory that the budget leaves.
       around_bytes: the bytes of a step besides temporary memory, which are reported with it.
     """
@@ -66,7 +66,7 @@ def describe_others(
         model_bytes = predict(module, rules=rules).temp_bytes
     except walk.NoEntryError:
         return ""
-    ratio = real_bytes / max(model_bytes, 1)
+    ratio = 1.0 if real_bytes is None else real_bytes / max(model_bytes, 1)
 
     @functools.cache
     def left_bytes(spec: str) -> float:

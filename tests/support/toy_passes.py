@@ -251,6 +251,7 @@ class DropProducts(MeasuredPass[PlanRecord]):
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
+        unmodified: Callable[[], ir.Module],
     ) -> Complaint | None:
         if attempts and (over_bytes := self._too_much(attempts, target)) > 0:
             return Complaint(f"{pluralize(over_bytes, 'byte')} over the budget.")

@@ -15,6 +15,7 @@ from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.fit import Fit
 from hloom.passes.framework.base import Pass
+from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
@@ -219,6 +220,24 @@ def test_a_missed_budget_names_the_fewest_microbatches(whole_mib: int) -> None:
         around_bytes=0,
     )
     assert f"accumulate{{microbatches={fewest}}}" in told, left
+
+
+def test_a_missed_budget_names_what_would_hold_it_in_place_of_the_plan() -> None:
+    """`accumulate` found no batch behind the chunks that a plan had written, and was not named."""
+    unmodified = lowered(per_example, spec(128, 128), spec(256, 128))
+    best = lowered(lambda w: w @ w, spec(128, 128))  # stands for the plan: it has no batch
+    other = lowered(jax.grad(blocks), P, X)
+    with other.context, ir.Location.unknown():
+        record = Fit(budget=Budget(size_bytes=2 * STACK)).planner(other, GPU)(other, ()).record
+    assert not record.is_unmodified
+    attempt = Attempt(record, step_bytes=8 * 2**20, temp_bytes=8 * 2**20)
+    step = Fit(budget=Budget(size_bytes=5 * 2**20), moves=Words(("recompute",)))
+    given = [attempt], 0, GPU, lambda: best
+    named, unnamed = (step.complaint(*given, lambda m=module: m) for module in (unmodified, best))
+    assert named is not None
+    assert unnamed is not None
+    assert " accumulate{microbatches=" in named.text.splitlines()[-1]
+    assert "accumulate" not in unnamed.text
 
 
 def test_a_missed_budget_names_nothing_that_would_not_hold_it() -> None:
