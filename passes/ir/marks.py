@@ -42,7 +42,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -52,6 +51,7 @@ from . import walk
 from .build import compare, constant, first_element
 from .build_collectives import Groups, across, dense
 from .custom_calls import CUSTOM_CALL, TYPED_FFI
+from .outline import private_function
 from .values import element_of
 
 PREFIX = "hloom."
@@ -283,11 +283,10 @@ class MarkBuilder:
         while (symbol := f"{name}.{number}") in self._symbols:
             number += 1
         self._symbols.add(symbol)
-        with ir.InsertionPoint(self._module.body), ir.Location.unknown(self._module.context):
-            create: Any = func.FuncOp  # type checkers see its generated base
-            function = create(symbol, (types, results), visibility="private")
-            with ir.InsertionPoint(function.add_entry_block()) as point:
-                func.ReturnOp(decomposed(*point.block.arguments))
+        with ir.Location.unknown(self._module.context):
+            block = private_function(self._module.body, symbol, types, results)
+            with ir.InsertionPoint(block):
+                func.ReturnOp(decomposed(*block.arguments))
         return symbol
 
 
