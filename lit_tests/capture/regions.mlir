@@ -1,7 +1,7 @@
 // What capture makes one region of.
-// RUN: hloom-opt %s -p capture --target h100_sxm -o %t && filecheck %s < %t
+// RUN: hloom-opt %s -p "capture{loops=on}" --target h100_sxm -o %t && filecheck %s < %t
 // Twice is once.
-// RUN: hloom-opt %t -p capture --target h100_sxm | diff %t -
+// RUN: hloom-opt %t -p "capture{loops=on}" --target h100_sxm | diff %t -
 
 // A run of work; constants cost nothing and stay outside.
 // CHECK-LABEL: func.func public @a_run

@@ -99,7 +99,7 @@ def decide(
     nothing, and the seconds of a step by XLA's text are known, the plan that repeats cheap work in
     straight lines too is compiled as well: which of both is faster, the roofline does not show.
     """
-    now = Decision(search, limit_bytes, attempts, settings)
+    now = AttemptState(search, limit_bytes, attempts, settings)
     found = ((each.name, each.run(now)) for each in CHOICES)
     name, chosen = next((name, one) for name, one in found if one is not None)
     known = tuple(search.estimates.values())
@@ -108,7 +108,7 @@ def decide(
 
 
 @dataclass
-class Decision:
+class AttemptState:
     """Holds the data for the choice of the next plan, for `decide`; computed where needed."""
 
     search: Search
@@ -249,7 +249,7 @@ def _timed(
     return min(timed, key=lambda each: each.record.cost, default=None)
 
 
-def _lines_as_loops(now: Decision) -> Estimate | None:
+def _lines_as_loops(now: AttemptState) -> Estimate | None:
     """Returns the plan that repeats cheap work in straight lines as loops do, where a plan that
     holds is to be compared with it by the seconds of XLA's text."""
     timed = _timed(now.attempts, now.limit_bytes, now.settings.compiles)
@@ -257,7 +257,7 @@ def _lines_as_loops(now: Decision) -> Estimate | None:
     return beside if beside is not None and now.aim.fits(beside) else None
 
 
-def _nothing_less(now: Decision) -> Estimate | None:
+def _nothing_less(now: AttemptState) -> Estimate | None:
     """Returns the program as it is, once more after its compile, where no plan takes less by the
     model, while the only compiled plan, if any, is that program and takes as much, and the budget
     is far below."""
@@ -273,14 +273,14 @@ def _nothing_less(now: Decision) -> Estimate | None:
     return None if lowers else whole
 
 
-def _held_again(now: Decision) -> Estimate | None:
+def _held_again(now: AttemptState) -> Estimate | None:
     """Returns the plan that holds, where no other takes less time: the attempts end."""
     if now.held is None or now.holding is None:
         return now.held
     return now.held if now.holding.seconds >= now.held.seconds - now.same_s else None
 
 
-def _not_worth_it(now: Decision) -> Estimate | None:
+def _not_worth_it(now: AttemptState) -> Estimate | None:
     """Returns the program as it is for the last attempt, where the others save too little for their
     time."""
     (chosen, ends), tried, limit_bytes = now.lowest, now.tried, now.limit_bytes
@@ -308,7 +308,7 @@ _WORTH = {"far": _NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved
 _MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEAR_THE_LEAST, "floor": _NEAR_THE_FLOOR}
 _LEAST = {"attempts": _FOR_THE_LEAST, "little": _LITTLE, "stalled": _STALLED, **LOWERING}
 
-CHOICES: tuple[Strategy[[Decision], Estimate | None], ...] = (
+CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
     Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _lines_as_loops),
     Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
     Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
