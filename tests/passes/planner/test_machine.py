@@ -28,6 +28,7 @@ from hloom.passes.planner.machine.problem import (
     run,
     unmodified,
 )
+from hloom.passes.planner.machine.windowed import WindowedPlan
 from hloom.passes.recompute.block.schedule import CloneSchedule
 from hloom.passes.recompute.block.values import Window
 
@@ -234,6 +235,16 @@ def test_the_machine_runs_what_is_evicted(problem: SchedulingProblem, limit_byte
         same = run(problem, found.sequence)
         assert (same.peak_bytes, same.seconds) == (found.peak_bytes, pytest.approx(found.seconds))
         assert found.peak_bytes <= max(limit_bytes, unmodified(problem).peak_bytes)
+
+
+def test_the_machine_runs_a_plan_once(block_of: BlockOf) -> None:
+    machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
+    runs = Evictions(machine.problem).machine
+    plan = WindowedPlan([])
+    ran = runs.run(plan)
+    assert runs.run(plan.copy()) is ran
+    plan.until[0] = 0
+    assert runs.run(plan) is not ran
 
 
 def test_of_a_chain_evictions_are_the_optimum(block_of: BlockOf) -> None:
