@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import re
+from typing import Any
 
 import jax
 import pytest
@@ -24,6 +25,7 @@ from hloom.passes.planner.candidates import PlannerSettings
 from hloom.passes.planner.loop import CHOICES
 from hloom.passes.planner.moves import DEFAULT_MOVES
 from hloom.passes.planner.search import STRATEGIES, Search
+from hloom.passes.planner.strategy import Strategy
 from hloom.passes.planner.variants import Variants
 
 PAGE = (ROOT / "docs" / "fit.md").read_text(encoding="utf-8")
@@ -33,15 +35,15 @@ PAGE = (ROOT / "docs" / "fit.md").read_text(encoding="utf-8")
 def test_the_page_has_all_strategies_in_order_with_their_constants() -> None:
     rows = [line.split(" | ") for line in PAGE.splitlines() if re.search(r" [\d.e+]+ \|$", line)]
     told = [(row[0].removeprefix("| "), row[-1].removesuffix(" |")) for row in rows]
-    strategies = [each for _, turn in STRATEGIES for each in turn]
+    strategies: list[Strategy[..., Any]] = [each for _, turn in STRATEGIES for each in turn]
     assert told == [
         (each.name, ", ".join(f"{what} {value:.4g}" for what, value in each.constants.items()))
-        for each in (*strategies, *CHOICES)
+        for each in [*strategies, *CHOICES]
     ]
 
 
-def prepared(module: ir.Module, target: Target) -> ir.Module:
-    changed = clone_module(module)
+def prepared(lowered: Any, target: Target) -> ir.Module:
+    changed = clone_module(lowered.compiler_ir())
     Pipeline.parse("inline,drop-constraints,cse,free-constants").run(changed, target=target)
     return changed
 
@@ -52,7 +54,7 @@ def test_the_page_shows_how_a_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     example, target = importlib.import_module("gpt_train"), targets.load("h100_sxm")
     step = example.TrainStep(example.ModelSizes(), seed=0)
-    module = prepared(step.lower().compiler_ir(), target)
+    module = prepared(step.lower(), target)
     with module.context, ir.Location.unknown():
         plan = Fit(budget=Budget(size_bytes=120 * 2**20)).plan_after(module, target, ())
     [shown] = re.findall(r"^```text\n(hloom: jit_step: plan 1: .*?)^```$", PAGE, re.M | re.S)
@@ -68,7 +70,7 @@ def loss(w: jax.Array, x: jax.Array) -> jax.Array:
 @functools.cache
 def lowered() -> ir.Module:
     shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 64), (512, 64))]
-    return prepared(jax.jit(jax.grad(loss)).lower(*shapes).compiler_ir(), Target())
+    return prepared(jax.jit(jax.grad(loss)).lower(*shapes), Target())
 
 
 def test_each_estimate_is_of_the_whole_plan_and_has_a_strategy() -> None:
