@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -83,10 +83,15 @@ class KeepNetwork(Generic[_Value]):
         network.prices = prices
         return network
 
-    def weighed(self, weights: list[int]) -> KeepNetwork[_Value]:
-        """Returns the complete network with these weights."""
+    def weighed(self, added: Mapping[int, int], never: int) -> KeepNetwork[_Value]:
+        """Returns the complete network with more weight on vertices that can be kept, and with
+        ``never`` more on the others."""
         network = copy.copy(self)
-        network.weights = weights
+        network.never = self.never + never
+        network.weights = [
+            network.never if weight >= self.never else weight + added.get(vertex, 0)
+            for vertex, weight in enumerate(self.weights)
+        ]
         network.__dict__.pop("_structure", None)
         return network
 

@@ -93,17 +93,22 @@ class CutProblem:
         network = self._priced(pricing)
         if pricing is not None and pricing.speed.stack_s:
             kernel = pricing.of_work(True, pricing.speed.kernel_s * CHEAP_SHARE * CHEAP_SHARE)
-            network = network.weighed(self._kernels(kernel))
+            added = self._kernels(kernel)
+            stored = (
+                self.network.vertices[body, body.graph.index[residual.stored]]
+                for body in self.bodies
+                for residual in body.residuals.values()
+            )
+            network = network.weighed(added, sum(added.get(vertex, 0) for vertex in stored))
         return network.lightest(solved)
 
-    def _kernels(self, price: int) -> list[int]:
-        """Returns the weight of each vertex, with the price of a kernel in each iteration where it
-        is a stack's."""
-        runs = {vertex: body.runs for (body, _), vertex in self.network.vertices.items()}
-        return [
-            weight + price * runs[vertex] if 0 < weight < self.network.never else weight
-            for vertex, weight in enumerate(self.network.weights)
-        ]
+    def _kernels(self, price: int) -> dict[int, int]:
+        """Returns, by the vertex of each stack, the price of a kernel in each iteration."""
+        return {
+            vertex: price * body.runs
+            for (body, _), vertex in self.network.vertices.items()
+            if 0 < self.network.weights[vertex] < self.network.never
+        }
 
     def cut_within(
         self, pricing: Pricing | None, cap_bytes: int, solved: Solved

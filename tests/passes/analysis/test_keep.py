@@ -88,3 +88,17 @@ def test_no_cut_costs_less_than_the_least() -> None:
     network = _pair(weight=3, price=4)
     assert network.least({}) == 4
     assert _pair(weight=3, price=2**60).least({}) == 6
+
+
+def test_more_weight_leaves_what_cannot_be_kept_as_it_was() -> None:
+    network = KeepNetwork[str](never=100)
+    network.add("input", 100)
+    network.add("made", 4)
+    network.make(["made"], ["input"], 200)
+    network.want(["made"])
+    assert network.values_at(network.lightest()) == {"made"}
+    heavy = network.weighed({1: 1000}, 1000)
+    assert heavy.weights == [1100, 1004]
+    assert heavy.values_at(heavy.lightest()) == {"made"}
+    assert network.weights == [100, 4]
+    assert network.key != heavy.key
