@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from jax.extend.mlir import ir
@@ -49,7 +49,7 @@ class PlanRecord:
 
     prediction: Prediction | None = None
     unplanned: str | None = None
-    found: tuple[str, ...] = ()
+    found: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def is_final(self) -> bool:
