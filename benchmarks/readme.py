@@ -82,8 +82,8 @@ def _figures() -> Iterator[str]:
         f"| | {within} of {tried} |"
     )
     yield (
-        f"| thunks (kernels, copies) in CUDA graphs, {scanned['title']}: `capture` "
-        f"| {cell(scanned['alone'])} | {cell(scanned['captured'])} |"
+        f"| thunks (kernels, copies) in CUDA graphs, {scanned['title']}: "
+        f"`capture{{loops=on}}` | {cell(scanned['alone'])} | {cell(scanned['captured'])} |"
     )
     yield from _figures_of_loops()
 
@@ -242,7 +242,7 @@ def _capture() -> Iterator[str]:
     columns = [f"thunks in graphs, H100, jax {version}"]
     for devices in DEVICES:
         place = "1 device" if devices == 1 else f"{devices} devices"
-        columns += [f"{place}, XLA alone", f"{place}, `capture`"]
+        columns += [f"{place}, XLA alone", f"{place}, `capture{{loops=on}}`"]
     yield from table(columns, ([title, *_captured(rows)] for title, rows in by_name.items()))
 
 

@@ -92,7 +92,7 @@ def _for_h100(experts: int) -> dict[str, Any]:
             "temp_bytes": memory.temp_size_in_bytes,
             "result_bytes": memory.output_size_in_bytes,
         }
-    graphs = measure_captured(lowered, f"{SPEC},capture").to_json()
+    graphs = measure_captured(lowered, f"{SPEC},capture{{loops=on}}").to_json()
     found["graphs"] = {name: graphs[name] for name in ("captured", "thunks", "graphs")}
     found |= _work(lowered, targets.load(TARGET))
     print("H100", experts, found, flush=True)

@@ -233,7 +233,7 @@ def _timed(
     """Returns the attempt that holds, adds no time and recomputes nothing, where its seconds by
     XLA's text are known and nothing with clones was compiled; None without one.
 
-    Loops that repeat cheap work were faster on a device in each program, and are not compared.
+    Loops that repeat cheap work are not compared: an H200 ran all five such programs faster.
     """
     candidates = (each.record.candidate for each in attempts)
     if len(attempts) >= aimed(compiles) or any(one and one.recomputes for one in candidates):
@@ -249,11 +249,11 @@ def _timed(
     return min(timed, key=lambda each: each.record.cost, default=None)
 
 
-def _lines_as_loops(now: AttemptState) -> Estimate | None:
+def _with_cheap_work(now: AttemptState) -> Estimate | None:
     """Returns the plan that repeats cheap work in straight lines as loops do, where a plan that
     holds is to be compared with it by the seconds of XLA's text."""
     timed = _timed(now.attempts, now.limit_bytes, now.settings.compiles)
-    beside = None if timed is None else now.search.with_lines_as_loops(timed.record.candidate)
+    beside = None if timed is None else now.search.with_cheap_work(timed.record.candidate)
     return beside if beside is not None and now.aim.fits(beside) else None
 
 
@@ -309,7 +309,7 @@ _MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEAR_THE_LEAST, "floor": _NEAR_THE
 _LEAST = {"attempts": _FOR_THE_LEAST, "little": _LITTLE, "stalled": _STALLED, **LOWERING}
 
 CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
-    Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _lines_as_loops),
+    Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _with_cheap_work),
     Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
     Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
     Strategy("to hold the budget", _HOLD, lambda now: None if now.ahead else now.holding),

@@ -285,7 +285,7 @@ class Model:
         return again_s + self.moves_seconds()
 
     @property
-    def lines_as_loops(self) -> Candidate | None:
+    def cheap_work(self) -> Candidate | None:
         """Returns the candidate at the loops' fastest price whose straight lines repeat cheap work
         at that price as well; None where these are left as they are, or stacks cost nothing."""
         price, longest = self.loops.dearest, self.block_plans.longest

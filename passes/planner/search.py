@@ -99,14 +99,14 @@ class Search:
         worth_s = _NEXT_TO_NOTHING * self.step_seconds
         return undone if undone.added_seconds < -worth_s else None
 
-    def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
+    def with_cheap_work(self, candidate: Candidate | None) -> Estimate | None:
         """Returns the estimate after the same moves whose straight-line blocks repeat cheap work at
         the price of the fastest loops; None where that is no other plan."""
         variant = self._variants.made_by(candidate)
-        found = variant.model.lines_as_loops if RECOMPUTE in self._moves else None
+        found = variant.model.cheap_work if RECOMPUTE in self._moves else None
         if found is None:
             return None
-        self._strategy = "lines as loops"
+        self._strategy = "cheap work in lines"
         estimate = self._search(variant).estimate(found)
         self._strategy = "least memory"
         return estimate

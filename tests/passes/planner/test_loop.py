@@ -50,7 +50,7 @@ class Search:
 
     lines: Estimate | None = None
 
-    def with_lines_as_loops(self, candidate: Candidate | None) -> Estimate | None:
+    def with_cheap_work(self, candidate: Candidate | None) -> Estimate | None:
         return self.lines
 
 
