@@ -18,12 +18,12 @@ from types import MappingProxyType
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import marks
+from hloom.passes.ir import attention_marks, marks
 from hloom.passes.ir.custom_calls import allocated
 from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
-from . import between_processes, ragged
+from . import attention, between_processes, ragged
 from .kernel_calls import (
     Choice,
     Chooser,
@@ -183,6 +183,8 @@ _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
         marks.BARRIER: {"cpu": _cpu_barrier, "cuda": _cuda_barrier},
         marks.RAGGED_ALL_TO_ALL: {"cpu": ragged.choose_cpu, "cuda": _cuda_ragged_all_to_all},
         marks.UNINITIALIZED: {"cuda": _uninitialized},
+        attention_marks.ATTENTION: {"cuda": attention.choose_cuda},
+        attention_marks.ATTENTION_GRADIENT: {"cuda": attention.choose_cuda},
     }
 )
 """A row for each mark; where a platform is not in it the mark becomes its decomposition."""

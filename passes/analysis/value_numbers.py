@@ -98,7 +98,7 @@ class ValueNumbers:
             return None
         if name == BARRIER:
             return op.operands[ir.OpResult(value).result_number]
-        is_same = name == "stablehlo.reduce_precision" and _keeps_precision(op)
+        is_same = name == "stablehlo.reduce_precision" and keeps_precision(op)
         return op.operands[0] if is_same else None
 
     def _made_of(self, value: ir.Value) -> _Made:
@@ -156,7 +156,7 @@ def _is_numbered(op: ir.Operation) -> bool:
     return op.name != BARRIER and has_no_effect(op)
 
 
-def _keeps_precision(op: ir.Operation) -> bool:
+def keeps_precision(op: ir.Operation) -> bool:
     """Whether a ``reduce_precision`` is to the precision that its operand has already."""
     exponent, mantissa = (
         ir.IntegerAttr(op.attributes[name]).value for name in ("exponent_bits", "mantissa_bits")

@@ -28,6 +28,7 @@ DEFAULT = "fit"
 _OWN = {
     "accumulate": "hloom.passes.accumulate:Accumulate",
     "accumulate-in-place": "hloom.passes.accumulate_in_place:AccumulateInPlace",
+    "attention": "hloom.passes.attention:Attention",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",

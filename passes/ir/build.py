@@ -187,3 +187,35 @@ def counted_while(
         returned = body(count, carried)
         stablehlo.ReturnOp([stablehlo.add(count, integer_like(count, 1)), *returned])
     return [*made.results][1:]
+
+
+def splat(type_: ir.Type, number: float) -> ir.Value:
+    """Returns a floating-point number everywhere in a tensor type."""
+    value = ir.FloatAttr.get(element_of(type_), number)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, value))
+
+
+def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
+    """Returns the value with its axes in another order."""
+    is_same = list(order) == list(range(len(order)))
+    return value if is_same else stablehlo.transpose(value, list(order))
+
+
+def einsum(letters: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Returns a product by the letters of its axes, e.g. "btnh,bsnh->bnts"."""
+    operands, _, result = letters.partition("->")
+    mine, theirs = operands.split(",")
+    shared = [letter for letter in mine if letter in theirs]
+    batch = [letter for letter in shared if letter in result]
+    summed = [letter for letter in shared if letter not in result]
+    made = batch + [each for each in mine + theirs if each not in shared]
+    sizes = dict(zip(mine + theirs, shape_of(left) + shape_of(right), strict=True))
+    numbers = stablehlo.DotDimensionNumbers.get(
+        lhs_batching_dimensions=[mine.index(letter) for letter in batch],
+        rhs_batching_dimensions=[theirs.index(letter) for letter in batch],
+        lhs_contracting_dimensions=[mine.index(letter) for letter in summed],
+        rhs_contracting_dimensions=[theirs.index(letter) for letter in summed],
+    )
+    type_ = typed(left, [sizes[letter] for letter in made])
+    product = stablehlo.dot_general(type_, left, right, numbers)
+    return transposed(product, [made.index(letter) for letter in result])

@@ -40,7 +40,7 @@ address each other's memory a decomposition is therefore no barrier; only the ke
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -262,11 +262,32 @@ class MarkBuilder:
         where: Rendezvous | None = None,
         attributes: dict[str, ir.Attribute] | None = None,
     ) -> list[ir.Value]:
+        own = (attributes or {}) | ({} if where is None else _rendezvous_attributes(where))
+        return self.composite(name, operands, results, decomposed, own, where and where.channel)
+
+    def composite(
+        self,
+        name: str,
+        operands: Sequence[ir.Value],
+        results: Sequence[ir.Type],
+        decomposed: Callable[..., Sequence[ir.Value]],
+        own: dict[str, ir.Attribute],
+        variant: Hashable = None,
+    ) -> list[ir.Value]:
+        """Writes a mark and returns its results.
+
+        Args:
+          name: the mark.
+          operands: its operands.
+          results: the types of its results.
+          decomposed: writes its decomposition, from the operands.
+          own: its attributes.
+          variant: tells decompositions of the same types apart.
+        """
         types = [value.type for value in operands]
-        key = (name, *types, *results, where and where.channel)
+        key = (name, *types, *results, variant)
         if key not in self._functions:
             self._functions[key] = self._function(name, types, results, decomposed)
-        own = (attributes or {}) | ({} if where is None else _rendezvous_attributes(where))
         named = mark_attributes(name, self._functions[key], own)
         mark = ir.Operation.create(COMPOSITE, results=results, operands=operands, attributes=named)
         return list(mark.results)

@@ -1,0 +1,463 @@
+"""Reads the gradients of an attention: which products they are, and that they are a softmax's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jax.extend.mlir import ir
+
+from ..analysis.points.derivation import Groups
+from ..analysis.points.evaluator import Coordinates, Points, are_close, linear
+from ..analysis.points.leaves import Numbers, scaled
+from ..analysis.points.operations import How
+from ..framework.errors import NotPossibleError
+from ..ir import walk
+from ..ir.products import OperandAxes, ProductAxes
+from ..ir.values import defining_op, shape_of
+from .site import HEAD, SCORES, VALUE, EmptyRows, Label, Labelled, Labels, Replaced, ScoreAxes
+from .softmax import MASKED, Forms, Reader
+
+_SAMPLES = 64
+
+_MOST_OPERATIONS = 300
+
+_ASSIGNMENTS = (
+    (1, 1.0, 0.7, 1.0, 1.0),
+    (2, 4.0, 0.9, 1e6, 1.0),
+    (3, 1.0, 1.0, 1e-6, 1.0),
+    (4, 1.0, 0.0, 1.0, 1.0),
+    (5, 1.0, 0.02, 1.0, 1.0),
+    (6, 1.0, 0.7, 1.0, -1e9),
+)
+"""Seeds, magnitudes of the scores, shares of true booleans, magnitudes of the weights' gradient and
+of other floats."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An operand of a product that is made of scores, and which of their axes each of its is."""
+
+    product: ir.Operation
+    side: int
+    groups: Groups
+
+    @property
+    def value(self) -> ir.Value:
+        """Returns the operand."""
+        return self.product.operands[self.side]
+
+    @property
+    def other(self) -> ir.Value:
+        """Returns the other operand."""
+        return self.product.operands[1 - self.side]
+
+    @property
+    def axes(self) -> tuple[OperandAxes, OperandAxes]:
+        """Returns the axes of the operand, and of the other one."""
+        found = ProductAxes.of(self.product)
+        return (found.right, found.left) if self.side else (found.left, found.right)
+
+    @property
+    def summed(self) -> frozenset[int]:
+        """Returns the scores' axes that the product sums."""
+        return frozenset(axis for each in self.axes[0].contracted for axis in self.groups[each])
+
+    def other_labels(self, kind: str) -> Labels:
+        """Returns what the axes of the other operand are; its own ones are of a kind."""
+        mine, other = self.axes
+        shape = shape_of(self.other)
+        found: list[tuple[Label, ...]] = [()] * len(shape)
+        for axis, its in zip(
+            mine.batch + mine.contracted, other.batch + other.contracted, strict=True
+        ):
+            found[its] = tuple((SCORES, each) for each in self.groups[axis])
+        for number, axis in enumerate(other.free):
+            found[axis] = ((kind, number),) if shape[axis] > 1 else ()
+        return tuple(found)
+
+    def result_labels(self, kind: str) -> Labels:
+        """Returns what the axes of the product's result are."""
+        mine, other = self.axes
+        shape = shape_of(self.other)
+        batch, scored = (
+            [tuple((SCORES, each) for each in self.groups[axis]) for axis in axes]
+            for axes in (mine.batch, mine.free)
+        )
+        rest: list[tuple[Label, ...]] = [
+            ((kind, number),) if shape[axis] > 1 else () for number, axis in enumerate(other.free)
+        ]
+        return tuple(batch + (rest + scored if self.side else scored + rest))
+
+
+def operand_labels(product: ir.Operation, side: int, result: Groups, kind: str) -> Labels:
+    """Returns what the axes of an operand are of a product whose result is the scores' axes.
+
+    ``result`` has by axis of the result the scores' axes; those that it sums are of a kind.
+    """
+    axes = ProductAxes.of(product)
+    mine = axes.right if side else axes.left
+    shape = shape_of(product.operands[side])
+    found: list[tuple[Label, ...]] = [()] * len(shape)
+    batches = len(axes.left.batch)
+    start = batches + (len(axes.left.free) if side else 0)
+    for number, axis in enumerate(mine.batch):
+        found[axis] = tuple((SCORES, each) for each in result[number])
+    for number, axis in enumerate(mine.free):
+        found[axis] = tuple((SCORES, each) for each in result[start + number])
+    for number, axis in enumerate(mine.contracted):
+        found[axis] = ((kind, number),)
+    return tuple(group if size > 1 else () for group, size in zip(found, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An attention as it was read: its weights, and what they are.
+
+    Attributes:
+      weights: the operand of the product with the values.
+      scores: the product of queries and keys.
+      parts: by axis of that product's result the scores' axes.
+      axes: the scores' axes.
+      query_side: which operand of that product are the queries.
+      scale: the factor of the scores.
+      logits: the logits.
+      of_logarithm: the logits are the logarithm of that value.
+    """
+
+    weights: Scored
+    scores: ir.Operation
+    parts: Groups
+    axes: ScoreAxes
+    query_side: int
+    scale: float
+    logits: ir.Value
+    of_logarithm: bool
+
+    @property
+    def queries(self) -> Labelled:
+        """Returns the queries."""
+        return self._operand(self.query_side)
+
+    @property
+    def keys(self) -> Labelled:
+        """Returns the keys."""
+        return self._operand(1 - self.query_side)
+
+    @property
+    def values(self) -> Labelled:
+        """Returns the values."""
+        return Labelled(self.weights.other, self.weights.other_labels(VALUE))
+
+    def _operand(self, side: int) -> Labelled:
+        labels = operand_labels(self.scores, side, self.parts, HEAD)
+        return Labelled(self.scores.operands[side], labels)
+
+
+@dataclass(frozen=True)
+class Products:
+    """The four products of a gradient.
+
+    Attributes:
+      dq, dk, dv: those of the gradients of queries, keys and values, by their scored operands.
+      dp: that of the gradient of the weights.
+      value_side: which operand of that are the values.
+      dp_axes: by axis of its result the scores' axes.
+      empty_rows: what the gradients say of rows without a key; None where nothing.
+      bias: the reductions that are gradients of the bias.
+    """
+
+    dq: Scored
+    dk: Scored
+    dv: Scored
+    dp: ir.Operation
+    value_side: int
+    dp_axes: Groups
+    empty_rows: EmptyRows | None
+    bias: tuple[Replaced, ...]
+
+    @property
+    def queries(self) -> Labelled:
+        """Returns the queries that the gradient reads."""
+        return Labelled(self.dk.other, self.dk.other_labels(HEAD))
+
+    @property
+    def keys(self) -> Labelled:
+        """Returns the keys that the gradient reads."""
+        return Labelled(self.dq.other, self.dq.other_labels(HEAD))
+
+    @property
+    def values(self) -> Labelled:
+        """Returns the values that the gradient reads."""
+        return self._operand(self.value_side)
+
+    @property
+    def output(self) -> Labelled:
+        """Returns the gradient of the output."""
+        return self._operand(1 - self.value_side)
+
+    def _operand(self, side: int) -> Labelled:
+        labels = operand_labels(self.dp, side, self.dp_axes, VALUE)
+        return Labelled(self.dp.operands[side], labels)
+
+
+class GradientReader:
+    """Reads the gradients of one attention."""
+
+    def __init__(self, reader: Reader, forward: Forward, forms: Forms) -> None:
+        self.reader, self.forward, self.forms = reader, forward, forms
+        self.key = forward.axes.key
+
+    def read(
+        self, scored: Sequence[Scored], dp_of: Mapping[int, ir.Value], has_bias: bool
+    ) -> list[Products]:
+        """Returns the gradients among products that read something made of the scores.
+
+        Args:
+          scored: these products' operands.
+          dp_of: by number of an operand in ``scored`` the other product that it is made of.
+          has_bias: whether the gradients of a bias are wanted.
+
+        Raises NotPossibleError where a product is none of a gradient's.
+        """
+        weights = [each for number, each in enumerate(scored) if number not in dp_of]
+        pairs: dict[int, list[tuple[Scored, ir.Value]]] = {}
+        for number, leaf in dp_of.items():
+            pairs.setdefault(self.reader.scope.number(leaf), []).append((scored[number], leaf))
+        found = []
+        for dp_number, readers in pairs.items():
+            products, dv = self._gradient(dp_number, readers, weights, has_bias)
+            weights.remove(dv)
+            found.append(products)
+        if weights:
+            raise NotPossibleError("the weights are read by another product", weights[0].product)
+        return found
+
+    def _gradient(
+        self,
+        dp_number: int,
+        readers: Sequence[tuple[Scored, ir.Value]],
+        weights: Sequence[Scored],
+        has_bias: bool,
+    ) -> tuple[Products, Scored]:
+        dq: Scored | None = None
+        dk: Scored | None = None
+        empty: EmptyRows | None = None
+        for each, _ in readers:
+            empty = self._check(each, dp_number, self.forward.scale) or empty
+            if each.summed == {self.key} and dq is None:
+                dq = each
+            elif each.summed == {*self.forward.axes.queries} and dk is None:
+                dk = each
+            else:
+                raise NotPossibleError("a gradient of the scores is read by another product")
+        if dq is None or dk is None:
+            raise NotPossibleError("only one of the gradients of queries and keys is there")
+        dp = defining_op(readers[0][1])
+        assert dp is not None
+        dp_axes = self._dp_axes(dq, dp_number)
+        side = self._value_side(dp, dp_axes)
+        dv = next((each for each in weights if self._is_dv(each, dp, side, dp_axes)), None)
+        if dv is None:
+            raise NotPossibleError("the product that gives the values' gradient is not there")
+        bias = self._bias(dq, dp_number) if has_bias else ()
+        found = Products(dq, dk, dv, dp, side, dp_axes, empty, bias)
+        self._check_operands(found)
+        return found, dv
+
+    def _check(self, scored: Scored, dp_number: int, scale: float) -> EmptyRows | None:
+        """Raises NotPossibleError where an operand is not the gradient of a softmax times a factor;
+        returns what rows without a key say."""
+        forward = self.forward
+        values = scored.value, forward.weights.value, forward.logits
+        form = self.reader.form(*values, marked=dp_number)
+        mark = form, scored.groups, self.key, scale, forward.of_logarithm
+        if mark not in self.forms.gradients:
+            try:
+                self.forms.gradients[mark] = self._checked(scored, dp_number, scale)
+            except NotPossibleError as error:
+                self.forms.gradients[mark] = error.reason
+        found = self.forms.gradients[mark]
+        if isinstance(found, str):
+            raise NotPossibleError(found)
+        return found
+
+    def _checked(self, scored: Scored, dp_number: int, scale: float) -> EmptyRows | None:
+        reader, forward = self.reader, self.forward
+        if reader.derivation.groups(scored.value, dp_number) is None:
+            raise NotPossibleError("the gradient of the scores is not elementwise")
+        rows = reader.rows(self.key)
+        length = reader.sizes[self.key]
+        empty: EmptyRows | None = None
+        for seed, magnitude, true, large, floats in _ASSIGNMENTS:
+            points = Points(
+                reader.scope,
+                seed,
+                {
+                    reader.number: reader.scores(seed, magnitude),
+                    dp_number: scaled(dp_number * 1000 + seed + 1, large),
+                },
+                true,
+                floats,
+            )
+            found = self._rows(points, scored.value, rows, length)
+            weights = self._rows(points, forward.weights.value, rows, length)
+            dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
+            logits = self._rows(points, forward.logits, rows, length)
+            with np.errstate(all="ignore"):
+                logits = np.log(logits) if forward.of_logarithm else logits
+                wanted = scale * weights * (dp - (weights * dp).sum(1, keepdims=True))
+            finite = np.isfinite(weights).all(1)
+            seen = (logits > MASKED).any(1) & finite
+            if not are_close(found[seen] / large, wanted[seen] / large, 1e-5):
+                raise NotPossibleError("the gradient of the scores is not that of a softmax")
+            rest = ~seen & finite
+            if rest.any():
+                kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
+                if None not in (empty, kind) and empty is not kind:
+                    raise NotPossibleError("rows without a key have gradients of two kinds")
+                empty = empty or kind
+        return empty
+
+    def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
+        if not np.any(wanted):
+            return None
+        if not np.any(found):
+            return EmptyRows.AVERAGE
+        if are_close(found, wanted, 1e-5):
+            return EmptyRows.SOFTMAX
+        raise NotPossibleError("the gradient of rows without a key is not that of a softmax")
+
+    def _rows(self, points: Points, value: ir.Value, rows: Coordinates, length: int) -> Numbers:
+        return self.reader.at(points, value, rows).reshape(-1, length)
+
+    def _dp(self, points: Points, scored: Scored, dp_number: int, rows: Coordinates) -> Numbers:
+        """Returns the gradient of the weights, read as the scored operand reads it."""
+        reader = self.reader
+        at = tuple(
+            linear(tuple(rows[axis] for axis in group), [reader.sizes[axis] for axis in group])
+            if group
+            else np.zeros_like(rows[0])
+            for group in scored.groups
+        )
+        origin = reader.derivation.origin(scored.value, dp_number)
+        return points.at(origin, reader.derivation.follow(scored.value, dp_number, at))
+
+    def _dp_axes(self, scored: Scored, dp_number: int) -> Groups:
+        """Returns by axis of the weights' gradient's product the scores' axes."""
+        derivation = self.reader.derivation
+        groups = derivation.groups(scored.value, dp_number)
+        origin = derivation.origin(scored.value, dp_number)
+        sizes = derivation.sizes(dp_number, origin)
+        found: dict[int, tuple[int, ...]] = {}
+        assert groups is not None
+        for mine, theirs in zip(scored.groups, groups, strict=True):
+            if len(theirs) == 1:
+                found[theirs[0]] = mine
+                continue
+            if [self.reader.sizes[a] for a in mine] != [sizes[a] for a in theirs]:
+                raise NotPossibleError("the axes of the weights' gradient are merged otherwise")
+            found |= {their: (my,) for my, their in zip(mine, theirs, strict=True)}
+        return tuple(
+            tuple(axis for part in group for axis in found.get(part, ()))
+            for group in derivation.axes(dp_number, origin)
+        )
+
+    def _value_side(self, dp: ir.Operation, axes: Groups) -> int:
+        found = ProductAxes.of(dp)
+        start = len(found.left.batch)
+        middle = start + len(found.left.free)
+        left = {axis for group in axes[start:middle] for axis in group}
+        right = {axis for group in axes[middle:] for axis in group}
+        queries = {*self.forward.axes.queries}
+        if left == {self.key} and right == queries:
+            return 0
+        if right == {self.key} and left == queries:
+            return 1
+        raise NotPossibleError("the weights' gradient has other axes than the weights")
+
+    def _is_dv(self, scored: Scored, dp: ir.Operation, side: int, axes: Groups) -> bool:
+        """Whether a product of the weights sums what the weights' gradient is made of."""
+        if scored.summed != {*self.forward.axes.queries}:
+            return False
+        mine = Labelled(dp.operands[1 - side], operand_labels(dp, 1 - side, axes, VALUE))
+        return self._are_same(mine, Labelled(scored.other, scored.other_labels(VALUE)), VALUE)
+
+    def _check_operands(self, found: Products) -> None:
+        """Raises NotPossibleError where the gradient reads other operands than the attention: the
+        kernel computes the weights from those that it is given."""
+        forward = self.forward
+        for what, mine, theirs, kind in (
+            ("queries", forward.queries, found.queries, HEAD),
+            ("keys", forward.keys, found.keys, HEAD),
+            ("values", forward.values, found.values, VALUE),
+        ):
+            if not self._are_same(mine, theirs, kind):
+                raise NotPossibleError(f"the gradient reads other {what} than the attention does")
+
+    def _are_same(self, left: Labelled, right: Labelled, kind: str) -> bool:
+        """Whether two values are one function of what their axes are."""
+        letters = left.sizes(kind)
+        if letters != right.sizes(kind):
+            return False
+        reader = self.reader
+        if any(
+            len(reader.derivation.region(each.value, 0)) > _MOST_OPERATIONS
+            for each in (left, right)
+        ):
+            raise NotPossibleError("its operands are computed from too many values to look at")
+        points = Points(reader.scope, 11)
+        places = {
+            label: reader.rng.integers(0, size, _SAMPLES)
+            for label, size in [
+                *(((SCORES, axis), size) for axis, size in enumerate(reader.sizes)),
+                *letters.items(),
+            ]
+        }
+        sizes = {(SCORES, axis): size for axis, size in enumerate(reader.sizes)} | dict(letters)
+
+        def at(each: Labelled) -> Numbers:
+            where = tuple(
+                linear(tuple(places[label] for label in group), [sizes[x] for x in group])
+                if group
+                else np.zeros(_SAMPLES, np.int64)
+                for group in each.labels
+            )
+            return points.at(each.value, where)
+
+        return are_close(at(left), at(right))
+
+    def _bias(self, dq: Scored, dp_number: int) -> tuple[Replaced, ...]:
+        """Returns the reductions of the gradient of the logits: those of a bias that is read."""
+        reader, found = self.reader, []
+        size = math.prod(reader.sizes)
+        for view in dq.product.block.operations:
+            op = view.operation
+            if op.name != "stablehlo.reduce" or math.prod(shape_of(op.operands[0])) != size:
+                continue
+            made = reader.scope.made_by(op.results[0])
+            value = op.operands[0]
+            if made is None or made[1] is not How.REDUCTION:
+                continue
+            if any(
+                reader.derivation.step(value, number) is None
+                for number in (reader.number, dp_number)
+            ):
+                continue
+            groups = reader.derivation.groups(value, reader.number)
+            if groups is None:
+                continue
+            try:
+                self._check(Scored(op, 0, groups), dp_number, 1.0)
+            except NotPossibleError:
+                continue
+            dimensions = walk.integers(op, "dimensions")
+            labels = tuple(
+                tuple((SCORES, axis) for axis in group)
+                for axis_number, group in enumerate(groups)
+                if axis_number not in dimensions
+            )
+            found.append(Replaced(op, labels))
+        return tuple(found)

@@ -1,0 +1,322 @@
+"""Plans which attentions become calls of a kernel, and says why others stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.loops.pairs import LoopPair
+from ..analysis.points.derivation import Derivation
+from ..framework.base import ListPlan
+from ..framework.errors import NotPossibleError
+from ..framework.tables import Described, Fact, Kind, Left, Table
+from ..framework.target import Target
+from ..framework.text import pluralize
+from ..ir import mesh, walk
+from ..ir.types import tensor_bytes
+from ..ir.values import defining_op, element_of
+from . import limits
+from .bias import bias_of
+from .find import Finder, Found
+from .gradient import Forward, Products
+from .scopes import LoopScope, scopes_of
+from .site import (
+    HEAD,
+    VALUE,
+    Attention,
+    Call,
+    From,
+    Gradient,
+    Kernel,
+    Labelled,
+    Replaced,
+)
+from .softmax import Forms, held_by
+from .write import is_there
+
+
+@dataclass(frozen=True)
+class AttentionPlan(ListPlan[Attention]):
+    """The attentions that become calls of a kernel, in the order of the program, and those that
+    stay.
+
+    Attributes:
+      module: the module.
+      emulated: the calls become what the kernel computes, as operations.
+    """
+
+    module: ir.Module | None = None
+    emulated: bool = False
+
+    def facts(self) -> tuple[Fact, ...]:
+        if self.empty:
+            return ()
+        gradients = sum(len(each.gradients) for each in self.decided)
+        return (
+            Fact("attentions in a kernel", len(self.decided)),
+            Fact("gradients", gradients),
+            Fact("weights not written", self.weights_bytes, Kind.BYTES),
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Returns the bytes of the weights that are not written any more."""
+        return sum(each.weights_bytes for each in self.decided)
+
+    def effect(self) -> str:
+        return f"{pluralize(len(self.decided), 'attention')} in a fused kernel"
+
+    def summary(self) -> str:
+        parts = [", ".join(map(str, self.facts()))] if self.decided else []
+        counts: dict[str, int] = {}
+        for each in self.left:
+            counts[each.reason] = counts.get(each.reason, 0) + 1
+        parts += [
+            f"{pluralize(count, 'attention')} left: {reason}" for reason, count in counts.items()
+        ]
+        return "; ".join(parts) or "no attention"
+
+    def decided_tables(self) -> tuple[Table, ...]:
+        rows = tuple(
+            (
+                Described.of(each.calls[0].product),
+                f"{each.kernel.scale:.4g}",
+                each.mask,
+                each.kernel.element,
+                len(each.gradients),
+                each.weights_bytes,
+            )
+            for each in self.decided
+        )
+        return (Table("Attention in a fused kernel", _COLUMNS, rows),)
+
+
+_COLUMNS = {
+    "product": Kind.VALUE,
+    "scale": Kind.TEXT,
+    "mask": Kind.TEXT,
+    "elements": Kind.TEXT,
+    "gradients": Kind.COUNT,
+    "weights": Kind.BYTES,
+}
+
+
+def plan_attention(
+    module: ir.Module, target: Target, *, kernel: str, min_keys: int, cast: str
+) -> AttentionPlan:
+    """Plans a module for one kernel, "cudnn" or "emulated"."""
+    planner = _Planner(target, kernel, cast)
+    forms = Forms()
+    decided: list[Attention] = []
+    left: list[Left] = []
+    for scope in scopes_of(module):
+        finder = Finder(scope, forms, min_keys)
+        for found in finder.find():
+            try:
+                decided.append(planner.attention(len(decided), scope, found, finder.derivation))
+            except NotPossibleError as error:
+                left.append(Left(Described.of(found.forwards[0].weights.product), error.reason))
+        left += finder.left
+    return AttentionPlan(tuple(decided), tuple(left), module, kernel == limits.EMULATED)
+
+
+class _Planner:
+    def __init__(self, target: Target, kernel: str, cast: str) -> None:
+        self._target, self._kernel, self._cast = target, kernel, cast
+
+    def attention(
+        self, number: int, loop_scope: LoopScope, found: Found, derivation: Derivation
+    ) -> Attention:
+        """Returns the plan of one attention. Raises NotPossibleError."""
+        pair = self._pair(loop_scope, found)
+        forward = found.forwards[0]
+        product = forward.weights.product
+        if mesh.is_partitioned(product) and not mesh.is_in_manual_computation(product.block):
+            raise NotPossibleError("XLA's partitioner has yet to split it over devices")
+        operands = (forward.queries, forward.keys, forward.values)
+        element = limits.element_for(operands, self._kernel, self._cast)
+        if not held_by(found.logits.bias_numbers, element):
+            raise NotPossibleError(f"its bias has numbers that {element} does not hold")
+        sizes = {
+            **forward.queries.sizes(HEAD),
+            **forward.values.sizes(VALUE),
+        }
+        kernel = Kernel(
+            forward.axes,
+            found.logits.scale,
+            found.logits.mask,
+            found.empty_rows,
+            element,
+            tuple(sizes.items()),
+        )
+        bias = None
+        if found.logits.bias_axes:
+            bias = bias_of(forward, found.logits.bias_axes, derivation, pair)
+        calls = tuple(_call(each, element) for each in found.forwards)
+        gradients = tuple(
+            self._gradient(each, calls, kernel, pair, derivation) for each in found.gradients
+        )
+        if self._kernel == limits.CUDNN:
+            head, values = (
+                math.prod(size for label, size in sizes.items() if label[0] == kind)
+                for kind in (HEAD, VALUE)
+            )
+            query = forward.axes.query
+            queries = 1 if query is None else forward.axes.sizes[query]
+            limits.check(kernel, bias, self._target, queries=queries, heads=(head, values))
+        return Attention(
+            f"attention-{number}",
+            kernel,
+            bias,
+            calls,
+            gradients,
+            pair,
+            _weights_bytes(forward, pair),
+        )
+
+    def _pair(self, loop_scope: LoopScope, found: Found) -> LoopPair | None:
+        """Returns the loops of an attention that is in two bodies."""
+        pair = loop_scope.pair
+        if pair is None:
+            return None
+        if pair.forward.is_open:
+            raise NotPossibleError("it is in loops whose trip count is not constant")
+        if loop_scope.is_nested:
+            raise NotPossibleError("it is in loops inside of a pair of loops")
+        return pair
+
+    def _gradient(
+        self,
+        products: Products,
+        calls: Sequence[Call],
+        kernel: Kernel,
+        pair: LoopPair | None,
+        derivation: Derivation,
+    ) -> Gradient:
+        dq, dk, dv = (
+            Replaced(scored.product, scored.result_labels(kind))
+            for scored, kind in (
+                (products.dq, HEAD),
+                (products.dk, HEAD),
+                (products.dv, VALUE),
+            )
+        )
+        replaced = [dq, dk, dv, *products.bias]
+        block = products.dv.product.block
+        if any(each.op.block != block for each in replaced) or products.dp.block != block:
+            raise NotPossibleError("the products of its gradient are in different blocks")
+        place = replaced[0].op
+        for each in replaced[1:]:
+            if each.op.is_before_in_block(place):
+                place = each.op
+        operands = (products.queries, products.keys, products.values, products.output)
+        for operand in operands:
+            if not is_there(operand.value, place):
+                raise NotPossibleError("an operand of its gradient is made after a product of it")
+        scored = derivation.scope.number(calls[0].scores.results[0])
+        scores = defining_op(derivation.origin(products.dq.value, scored))
+        source, number = _source(calls, scores, place, pair)
+        stacked = None
+        if source is From.STACK:
+            assert pair is not None
+            if not is_there(pair.index, place):
+                raise NotPossibleError("the loop's index is made behind a product of its gradient")
+            stacked = _stacked(pair, calls[number], kernel, place, derivation)
+        return Gradient(
+            place,
+            source,
+            number,
+            stacked,
+            *operands,
+            dq,
+            dk,
+            dv,
+            products.bias,
+        )
+
+
+def _call(forward: Forward, element: str) -> Call:
+    product = forward.weights.product
+    output = product.results[0]
+    if str(element_of(output)) not in (element, "f32") or (
+        str(element_of(output)) != element and not _is_rounded(output, element)
+    ):
+        raise NotPossibleError(
+            f"its output is read as {element_of(output)}, and the kernel gives {element}"
+        )
+    return Call(
+        product,
+        forward.scores,
+        forward.queries,
+        forward.keys,
+        forward.values,
+        forward.weights.result_labels(VALUE),
+    )
+
+
+def _is_rounded(value: ir.Value, element: str) -> bool:
+    """Whether all readers of a value, through movements, convert it to a type of elements."""
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name == "stablehlo.convert" and str(element_of(op.results[0])) == element:
+            continue
+        if op.name not in ("stablehlo.reshape", "stablehlo.transpose"):
+            return False
+        if not _is_rounded(op.results[0], element):
+            return False
+    return True
+
+
+def _source(
+    calls: Sequence[Call], scores: ir.Operation | None, place: ir.Operation, pair: LoopPair | None
+) -> tuple[From, int]:
+    """Returns where a gradient has the output from, and of which call.
+
+    A gradient whose scores the program computes again has them from a call after these, or makes
+    one: to keep the first one's output would undo a checkpoint.
+    """
+    assert scores is not None
+    key = walk.key(scores)
+    for number in reversed(range(len(calls))):
+        call = calls[number]
+        if walk.key(call.scores) != key or call.product.block != place.block:
+            continue
+        if call.product.is_before_in_block(place):
+            return From.CALL, number
+    if scores.block == place.block:
+        return From.AGAIN, 0
+    for number, call in enumerate(calls):
+        if pair is not None and call.product.block == pair.forward.body:
+            return From.STACK, number
+    raise NotPossibleError("its output is in another block than its gradient")
+
+
+def _stacked(
+    pair: LoopPair, call: Call, kernel: Kernel, place: ir.Operation, derivation: Derivation
+) -> Labelled | None:
+    """Returns the read of a stack that holds the output already, in whatever order of axes."""
+    output = call.product.results[0]
+    number = derivation.scope.number(output)
+    for residual in pair.residuals:
+        stored = residual.stored
+        if str(element_of(stored)) != kernel.element:
+            continue
+        groups = derivation.groups(stored, number)
+        if groups is None:
+            continue
+        labels = tuple(
+            tuple(label for axis in group for label in call.output[axis]) for group in groups
+        )
+        for read in residual.reads:
+            if is_there(read, place):
+                return Labelled(read, labels)
+    return None
+
+
+def _weights_bytes(forward: Forward, pair: LoopPair | None) -> int:
+    value = forward.weights.value
+    once = tensor_bytes(value.type) or 0
+    return once * (pair.forward.trip_count if pair is not None else 1)

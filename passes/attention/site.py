@@ -1,0 +1,240 @@
+"""What the pass knows of an attention and its gradients: a plan of operations, axes and numbers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from ..analysis.loops.pairs import LoopPair
+from ..ir.locations import source_line
+from ..ir.values import shape_of
+
+Label = tuple[str, int]
+"""An axis: ("s", n) for axis n of the scores, ("h", n) for one that the scores sum, ("v", n) for
+one that only the values have."""
+
+Labels = tuple[tuple[Label, ...], ...]
+"""By axis of a value the axes that it is, the major one first; none for an axis of one element."""
+
+SCORES, HEAD, VALUE = "s", "h", "v"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A value, and what its axes are."""
+
+    value: ir.Value
+    labels: Labels
+
+    def sizes(self, kind: str) -> Mapping[Label, int]:
+        """Returns the sizes of its axes of a kind other than the scores'."""
+        return {
+            group[0]: size
+            for group, size in zip(self.labels, shape_of(self.value), strict=True)
+            if len(group) == 1 and group[0][0] == kind != SCORES
+        }
+
+
+@dataclass(frozen=True)
+class ScoreAxes:
+    """The axes of the scores.
+
+    Attributes:
+      sizes: their sizes, in the order of the labels.
+      batch: those of the batch that keys have, but for the last one.
+      heads: the last one: heads of the keys. Empty where the keys have no more than one.
+      group: those of the queries' heads that share a head of the keys.
+      query: the positions of the queries; None where there is one.
+      key: the positions of the keys.
+    """
+
+    sizes: tuple[int, ...]
+    batch: tuple[int, ...]
+    heads: tuple[int, ...]
+    group: tuple[int, ...]
+    query: int | None
+    key: int
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Returns the axes that queries have and keys do not."""
+        return self.group if self.query is None else (*self.group, self.query)
+
+
+class EmptyRows(enum.Enum):
+    """The weights of a row all of whose keys are masked."""
+
+    NONE = "there are none"
+    AVERAGE = "all keys weigh the same, and no gradient reaches the scores"
+    SOFTMAX = "the softmax of the scores, as if nothing was masked"
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the scaled scores: the program's own logits with scores of zero.
+
+    Attributes:
+      logits: the logits' value.
+      of_logarithm: the bias is the logarithm of that value.
+      labels: what its axes are.
+      axes: the axes of the scores that it depends on.
+      steps: the operations that compute it, each after those that it reads.
+      equals: values that stand for others, e.g. an argument of a loop for its operand.
+      scores: the values that are replaced by zeros.
+    """
+
+    logits: ir.Value
+    of_logarithm: bool
+    labels: Labels
+    axes: tuple[int, ...]
+    steps: tuple[ir.Operation, ...]
+    equals: tuple[tuple[ir.Value, ir.Value], ...]
+    scores: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The mask that the kernel makes itself.
+
+    Attributes:
+      causal: a query sees no key behind its own position.
+      window: it sees so many keys up to its own position; 0 for all.
+    """
+
+    causal: bool = False
+    window: int = 0
+
+    def __str__(self) -> str:
+        if self.window:
+            return f"window of {self.window}"
+        return "causal" if self.causal else "none"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a call of the kernel is made of, apart from its operands.
+
+    Attributes:
+      axes: the axes of the scores.
+      scale: what scores are multiplied by.
+      mask: the mask that the kernel makes.
+      empty_rows: the weights of rows without a key.
+      element: the type of elements, e.g. "bf16".
+      head, value: the labels of the elements of a head, of the queries and of the values.
+      sizes: the sizes of these.
+    """
+
+    axes: ScoreAxes
+    scale: float
+    mask: Mask
+    empty_rows: EmptyRows
+    element: str
+    sizes: tuple[tuple[Label, int], ...]
+
+    def size(self, label: Label) -> int:
+        """Returns the size of an axis."""
+        return self.axes.sizes[label[1]] if label[0] == SCORES else dict(self.sizes)[label]
+
+    def labels(self, kind: str) -> tuple[Label, ...]:
+        """Returns the labels of the elements of a head."""
+        return tuple(sorted(label for label, _ in self.sizes if label[0] == kind))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product of weights and values, which becomes a call of the kernel.
+
+    Attributes:
+      product: the product.
+      scores: the product whose result are its scores.
+      queries, keys, values: the operands.
+      output: what the axes of the product's result are.
+    """
+
+    product: ir.Operation
+    scores: ir.Operation
+    queries: Labelled
+    keys: Labelled
+    values: Labelled
+    output: Labels
+
+
+class From(enum.Enum):
+    """Where a gradient has the output and the statistics of its attention from."""
+
+    CALL = "a call before it in its block"
+    AGAIN = "a call of its own: the program computes the weights again, too"
+    STACK = "stacks of the forward loop"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A result of a gradient's kernel, and the operation whose result it replaces."""
+
+    op: ir.Operation
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Four products of a gradient, which become a call of the kernel's gradient.
+
+    Attributes:
+      place: the operation in front of which it goes.
+      source: where it has the output and the statistics from.
+      call: the number of the call that it belongs to.
+      stacked: with `From.STACK` the read of a stack that holds the output already, if there is one.
+      queries, keys, values, output: the operands; the last is the output's gradient.
+      dq, dk, dv: the products of the gradients.
+      bias: the reductions that are gradients of the bias.
+    """
+
+    place: ir.Operation
+    source: From
+    call: int
+    stacked: Labelled | None
+    queries: Labelled
+    keys: Labelled
+    values: Labelled
+    output: Labelled
+    dq: Replaced
+    dk: Replaced
+    dv: Replaced
+    bias: tuple[Replaced, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention with its gradients: all that reads one matrix of weights.
+
+    Attributes:
+      id: the decision's name.
+      kernel: what its calls share.
+      bias: what is added to the scores; None without.
+      calls: the products of weights and values; several where a checkpoint computes them again.
+      gradients: the gradients.
+      pair: the loops in whose bodies all this is; None for one block.
+      weights_bytes: the bytes of the weights, in all iterations where a loop stacks them.
+    """
+
+    id: str
+    kernel: Kernel
+    bias: Bias | None
+    calls: tuple[Call, ...]
+    gradients: tuple[Gradient, ...]
+    pair: LoopPair | None
+    weights_bytes: int = field(default=0)
+
+    @property
+    def description(self) -> str:
+        """Returns the decision for people."""
+        line = source_line(self.calls[0].product.location)
+        return f"attention, mask {self.mask}, in a fused kernel, {line}"
+
+    @property
+    def mask(self) -> str:
+        """Returns the mask, for people."""
+        return "bias" if self.bias is not None else str(self.kernel.mask)

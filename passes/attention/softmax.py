@@ -1,0 +1,426 @@
+"""Reads a matrix of weights: of which scores it is the softmax, their scale, mask and bias.
+
+Everything is asked of the program at points (`analysis/points`), so that spellings do not matter.
+What an answer from samples would not prove is proved by the form of the code: which axes a bias
+depends on, and that a mask is causal at every position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from jax.extend.mlir import ir
+
+from ..analysis.points.dependence import Line, axes_of, depends_on_difference
+from ..analysis.points.derivation import Derivation, Groups, joined
+from ..analysis.points.evaluator import Coordinates, Points, are_close, grid, linear
+from ..analysis.points.leaves import Floats, Leaf, Numbers, rounded, scaled, zero
+from ..analysis.points.operations import How
+from ..analysis.value_numbers import operation_key
+from ..framework.errors import NotPossibleError
+from ..ir import walk
+from ..ir.values import shape_of
+from .site import EmptyRows, Mask
+
+MASKED = -5e3
+"""Logits below this are masked: their exponential is 0 in every type."""
+
+_MOST_OPERATIONS = 300
+"""The most values that weights are computed from; attention takes 30 to 100."""
+
+_ROWS = 12
+_SCATTERED = 20_000
+_BIAS_SAMPLES = 4_000
+
+_WHOLE_GRID = 2048
+"""The most positions of a mask that is no function of their difference: all are looked at."""
+
+_ASSIGNMENTS = (
+    (1, 1.0, 0.7, 1.0),
+    (2, 3.0, 0.2, 1.0),
+    (3, 1.0, 0.0, 1.0),
+    (4, 40.0, 1.0, 1.0),
+    (5, 3e2, 1.0, 1.0),
+    (6, 1e5, 1.0, 1.0),
+    (7, 1e30, 0.7, 1.0),
+    (8, 1.0, 0.7, -1e9),
+)
+"""Seeds, magnitudes of the scores, shares of true booleans, and magnitudes of other floats: a clip
+at 1e4 shows only above, and a mask may be an argument of large negative numbers."""
+
+_MAGNITUDES = (1.0, 40.0, 1e5, 1e30)
+
+NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
+EMPTY_ROWS = "rows without a key are no average of the values"
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What weights are the softmax of.
+
+    Attributes:
+      place: the number of the logits among the values that the weights are made of.
+      of_logarithm: the logits are the logarithm of that value.
+      scale: the factor of the scores in them.
+      query: the axis of the queries' positions.
+      mask: the mask, where the kernel can make it.
+      bias_axes: the axes that the rest of the logits depends on; empty without a rest.
+      bias_numbers: samples of the rest where it masks nothing.
+      empty_rows: the weights of rows without a key, by the forward program alone.
+    """
+
+    place: int
+    of_logarithm: bool
+    scale: float
+    query: int | None
+    mask: Mask
+    bias_axes: tuple[int, ...]
+    bias_numbers: tuple[float, ...]
+    empty_rows: EmptyRows
+
+
+@dataclass
+class Forms:
+    """What weights, and their gradients, of one form were found to be, for all scopes of a module:
+    the layers of a model are looked at once. A reason stands for what is none."""
+
+    logits: dict[Hashable, Logits | str] = field(default_factory=dict)
+    gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
+
+
+class Reader:
+    """Questions about values that are made of one product's result.
+
+    Attributes:
+      number: the number of the scores.
+      sizes: the sizes of their axes.
+    """
+
+    def __init__(self, derivation: Derivation, number: int, origin: ir.Value) -> None:
+        self.derivation = derivation
+        self.scope = derivation.scope
+        self.number = number
+        self.sizes = derivation.sizes(number, origin)
+        self.rng = np.random.default_rng(7)
+
+    def groups(self, value: ir.Value) -> Groups:
+        """Returns the scores' axes of a value's. Raises NotPossibleError where it has others."""
+        found = self.derivation.groups(value, self.number)
+        if found is None:
+            raise NotPossibleError("the weights are read in another way as well")
+        return found
+
+    def at(self, points: Points, value: ir.Value, where: Coordinates) -> Numbers:
+        """Returns a value at coordinates of the scores."""
+        return points.at(value, joined(self.groups(value), self.sizes, where))
+
+    def points(self, seed: int, scores: Leaf, true: float = 0.7, floats: float = 1.0) -> Points:
+        """Returns an assignment of the leaves, that of the scores given."""
+        return Points(self.scope, seed, {self.number: scores}, true, floats)
+
+    def scores(self, seed: int, magnitude: float) -> Leaf:
+        """Returns random scores."""
+        return scaled(self.number * 1000 + seed, magnitude)
+
+    def rows(self, key: int, count: int = _ROWS) -> Coordinates:
+        """Returns whole rows of keys, the first and the last one among them."""
+        rows = {
+            axis: self.rng.integers(0, size, count)
+            for axis, size in enumerate(self.sizes)
+            if axis != key
+        }
+        for axis, row in rows.items():
+            row[0], row[-1] = 0, self.sizes[axis] - 1
+        return grid(rows, key, self.sizes[key], len(self.sizes))
+
+    def scattered(self, count: int) -> Coordinates:
+        """Returns single points."""
+        return tuple(self.rng.integers(0, size, count) for size in self.sizes)
+
+    def form(self, *values: ir.Value, marked: int | None = None) -> Hashable:
+        """Returns a key of what values compute from the scores, whatever their leaves are called;
+        the marked number is told from other leaves.
+
+        Equal for the layers of a model. Raises NotPossibleError where that is too much to look at.
+        """
+        region = dict.fromkeys(
+            each for value in values for each in self.derivation.region(value, self.number)
+        )
+        if len(region) > _MOST_OPERATIONS:
+            raise NotPossibleError("its weights are computed from too many values to look at")
+        place = {each: number for number, each in enumerate(region)}
+        leaves: dict[int, int] = {}
+        rows: list[Hashable] = [tuple(self.sizes)]
+        rows += [place[self.scope.resolve(value)] for value in values]
+        for each in region:
+            made = self.scope.made_by(each)
+            number = self.scope.number(each)
+            if number == self.number:
+                rows.append(("scores", str(each.type)))
+            elif made is None:
+                leaf = "marked" if number == marked else leaves.setdefault(number, len(leaves))
+                rows.append((str(each.type), leaf))
+            else:
+                read = tuple(place[self.scope.resolve(operand)] for operand in made[0].operands)
+                rows.append((made[0].name, operation_key(made[0]), read))
+        return tuple(rows)
+
+
+class SoftmaxReader:
+    """Reads the weights of one matrix of scores."""
+
+    def __init__(self, reader: Reader, weights: ir.Value, key: int, queries: tuple[int, ...]):
+        self.reader, self.weights, self.key, self.queries = reader, weights, key, queries
+        self.length = reader.sizes[key]
+
+    def is_normalized(self) -> bool:
+        """Whether the weights are positive and sum to 1 along the keys."""
+        weights = self._weights(self.reader.points(1, self.reader.scores(1, 1.0)), self._few)
+        return bool(
+            np.all(np.isfinite(weights))
+            and np.all(weights >= 0)
+            and np.allclose(weights.sum(1), 1, atol=1e-6)
+        )
+
+    def may_be_meant(self) -> bool:
+        """Whether the weights are neither negative nor large, whatever the scores are: so that a
+        user may take them for attention's."""
+        weights = self._weights(self.reader.points(1, self.reader.scores(1, 1e5)), self._few)
+        return bool(np.all(~np.isfinite(weights) | ((weights >= 0) & (weights <= 2))))
+
+    @property
+    def _few(self) -> Coordinates:
+        return self.reader.rows(self.key, 4)
+
+    def _weights(self, points: Points, rows: Coordinates) -> Numbers:
+        return self.reader.at(points, self.weights, rows).reshape(-1, self.length)
+
+    def is_reduced_along_keys(self) -> bool:
+        """Whether some value of the weights' size is combined along the keys."""
+        reader, size = self.reader, math.prod(self.reader.sizes)
+        for value in reader.derivation.region(self.weights, reader.number):
+            made = reader.scope.made_by(value)
+            if made is None or made[1] is not How.REDUCTION:
+                continue
+            source = made[0].operands[0]
+            if math.prod(shape_of(source)) != size:
+                continue
+            groups = reader.derivation.groups(source, reader.number)
+            dimensions = walk.integers(made[0], "dimensions")
+            if groups and self.key in {axis for d in dimensions for axis in groups[d]}:
+                return True
+        return False
+
+    def candidates(self) -> list[ir.Value]:
+        """Returns the values that may be the logits: made of the scores, of their size, one by one
+        and without a sum over others."""
+        reader = self.reader
+        return [
+            value
+            for value in reader.derivation.region(self.weights, reader.number)
+            if reader.derivation.groups(value, reader.number) is not None
+            and not self._reduces_scores(value)
+        ]
+
+    def _reduces_scores(self, value: ir.Value) -> bool:
+        reader = self.reader
+        for each in reader.derivation.region(value, reader.number):
+            made = reader.scope.made_by(each)
+            is_reduced = made is not None and made[1] is How.REDUCTION
+            if made is None or not is_reduced or reader.scope.number(each) == reader.number:
+                continue
+            source = reader.derivation.region(made[0].operands[0], reader.number)
+            if any(reader.scope.number(one) == reader.number for one in source):
+                return True
+        return False
+
+    def logits(self) -> Logits:
+        """Returns what the weights are the softmax of. Raises NotPossibleError, TooManyPointsError.
+
+        The logarithm of a value is tried last: a mask may be behind the exponential.
+        """
+        candidates = self.candidates()
+        rows = self.reader.rows(self.key)
+        reason = NO_SOFTMAX
+        for of_logarithm in (False, True):
+            for place, value in enumerate(candidates):
+                if value == self.reader.scope.resolve(self.weights) and of_logarithm:
+                    continue
+                try:
+                    return self._read(place, value, of_logarithm, rows)
+                except NotPossibleError as error:
+                    if reason == NO_SOFTMAX or error.reason == EMPTY_ROWS:
+                        reason = error.reason
+        raise NotPossibleError(reason)
+
+    def _read(self, place: int, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> Logits:
+        empty = self._check_softmax(value, of_logarithm, rows)
+        scale = self._scale(value, of_logarithm)
+        depends = self._depends(value)
+        query = max(
+            self.queries,
+            key=lambda axis: (axis in depends, self.reader.sizes[axis], axis),
+            default=None,
+        )
+        if not depends:
+            return Logits(place, of_logarithm, scale, query, Mask(), (), (), EmptyRows.NONE)
+        mask = self._mask(value, of_logarithm, query, depends)
+        if mask is not None:
+            return Logits(place, of_logarithm, scale, query, mask, (), (), EmptyRows.NONE)
+        numbers = self._bias_numbers(value, of_logarithm)
+        axes = tuple(sorted(depends))
+        return Logits(place, of_logarithm, scale, query, Mask(), axes, numbers, empty)
+
+    def logits_at(
+        self, points: Points, value: ir.Value, of_logarithm: bool, where: Coordinates
+    ) -> Floats:
+        """Returns logits at coordinates of the scores."""
+        found: Floats = self.reader.at(points, value, where)
+        with np.errstate(all="ignore"):
+            return np.log(found) if of_logarithm else found
+
+    def _check_softmax(self, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> EmptyRows:
+        """Raises NotPossibleError where the weights are no softmax of a value; returns what rows
+        without a key weigh.
+
+        Rows in which the program itself overflows tell nothing.
+        """
+        kinds: set[EmptyRows] = set()
+        for seed, magnitude, true, floats in _ASSIGNMENTS:
+            leaf = self.reader.scores(seed, magnitude)
+            points = self.reader.points(seed, leaf, true, floats)
+            weights = self._weights(points, rows)
+            logits = self.logits_at(points, value, of_logarithm, rows).reshape(weights.shape)
+            finite = np.isfinite(weights).all(1)
+            if not are_close(weights[finite], softmax(logits)[finite]):
+                raise NotPossibleError(NO_SOFTMAX if true else EMPTY_ROWS)
+            if not finite.any() and magnitude < 2 and true and floats > 0:
+                raise NotPossibleError(NO_SOFTMAX)
+            empty = finite & ~(logits > MASKED).any(1)
+            if magnitude == 1.0 and empty.any():
+                kinds.add(self._kind_of_empty(weights[empty], logits[empty]))
+        if EmptyRows.SOFTMAX in kinds:
+            return EmptyRows.SOFTMAX
+        return EmptyRows.AVERAGE
+
+    def _kind_of_empty(self, weights: Numbers, logits: Numbers) -> EmptyRows:
+        if are_close(weights, np.full_like(weights, 1 / self.length)):
+            return EmptyRows.AVERAGE
+        return EmptyRows.SOFTMAX
+
+    def _scale(self, value: ir.Value, of_logarithm: bool) -> float:
+        """Returns the factor of the scores, where that is one number at every point and magnitude.
+
+        Raises NotPossibleError for another function of the scores.
+        """
+        reader = self.reader
+        where = reader.scattered(_SCATTERED)
+        places = linear(where, reader.sizes)
+        scale: float | None = None
+        for seed, true in ((1, 0.7), (2, 1.0)):
+            start = self.logits_at(reader.points(seed, zero, true), value, of_logarithm, where)
+            for magnitude in _MAGNITUDES:
+                scores = reader.scores(seed, magnitude)
+                given = scores(places)
+                logits = self.logits_at(
+                    reader.points(seed, scores, true), value, of_logarithm, where
+                )
+                with np.errstate(all="ignore"):
+                    change = np.where(logits == start, 0.0, logits - start)
+                    is_far = np.abs(start) > 1e3 * np.abs(given)
+                    masked = (start <= MASKED) & ((change == 0) | is_far)
+                    ratio = change / given
+                    finite = np.isfinite(logits) if of_logarithm else np.ones(len(logits), bool)
+                    largest = np.max(np.abs(start[~masked & np.isfinite(start)]), initial=0)
+                live = ~masked & finite
+                if of_logarithm and magnitude > 1e2:
+                    continue  # the exponential overflows
+                if not live.any():
+                    continue
+                if scale is None:
+                    scale = float(np.median(ratio[live]))
+                near = (1e-5 + 1e-9 * largest / magnitude) * max(abs(scale), 1e-3)
+                if not np.all(np.abs(ratio[live] - scale) <= near):
+                    raise NotPossibleError(
+                        "the scores are not only scaled, shifted and masked before the softmax"
+                    )
+        if scale is None:
+            raise NotPossibleError(NO_SOFTMAX)
+        return scale
+
+    def _depends(self, value: ir.Value) -> frozenset[int]:
+        groups = self.reader.groups(value)
+        return axes_of(
+            self.reader.scope, value, self.reader.number, [frozenset(group) for group in groups]
+        )
+
+    def _mask(
+        self, value: ir.Value, of_logarithm: bool, query: int | None, depends: frozenset[int]
+    ) -> Mask | None:
+        """Returns the mask that the rest of the logits is at every position; None for another
+        rest."""
+        reader, key = self.reader, self.key
+        if query is None or depends != {query, key} or reader.sizes[query] != self.length:
+            return None
+        if any(
+            reader.scope.made_by(each) is None and reader.scope.number(each) != reader.number
+            for each in reader.derivation.region(value, reader.number)
+        ):
+            return None  # data
+        for where in self._all_positions(value, query):
+            rest = self.logits_at(reader.points(1, zero, 1.0), value, of_logarithm, where)
+            behind = where[query] - where[key]
+            seen = rest > MASKED
+            window = int(behind[seen].max()) + 1 if seen.any() else 0
+            if window <= 0 or not np.array_equal(seen, (behind >= 0) & (behind < window)):
+                return None
+            if np.any(rest[seen] != rest[seen][0]):
+                return None
+            return Mask(causal=True, window=0 if window == self.length else window)
+        return None
+
+    def _all_positions(self, value: ir.Value, query: int) -> Iterator[Coordinates]:
+        """Yields positions that stand for all: those of each difference where the value is a
+        function of that alone, else all; nothing where these are too many."""
+        reader, key, length = self.reader, self.key, self.length
+        lines: list[Line | None] = [
+            Line(1, 0, 0) if group == (query,) else Line(0, 1, 0) if group == (key,) else None
+            for group in reader.groups(value)
+        ]
+        if depends_on_difference(reader.scope, value, reader.number, lines):
+            apart = np.arange(1 - length, length)
+            queries, keys = np.maximum(apart, 0), np.maximum(-apart, 0)
+        elif length <= _WHOLE_GRID:
+            queries = np.repeat(np.arange(length), length)
+            keys = np.tile(np.arange(length), length)
+        else:
+            return
+        nothing = np.zeros_like(keys)
+        yield tuple(
+            queries if axis == query else keys if axis == key else nothing
+            for axis in range(len(reader.sizes))
+        )
+
+    def _bias_numbers(self, value: ir.Value, of_logarithm: bool) -> tuple[float, ...]:
+        where = self.reader.scattered(_BIAS_SAMPLES)
+        rest = self.logits_at(self.reader.points(3, zero), value, of_logarithm, where)
+        return tuple(float(number) for number in np.unique(rest[rest > MASKED]))
+
+
+def softmax(logits: Numbers) -> Floats:
+    """Returns the softmax of rows."""
+    with np.errstate(all="ignore"):
+        large = np.exp(logits - logits.max(1, keepdims=True))
+        found: Floats = large / large.sum(1, keepdims=True)
+    return found
+
+
+def held_by(numbers: tuple[float, ...], element: str) -> bool:
+    """Whether numbers are unchanged by rounding to an element type."""
+    if element == "f32":
+        return True  # as the program's own are rounded
+    given = np.array([number for number in numbers if math.isfinite(number)])
+    return bool(np.array_equal(rounded(given, element), given))

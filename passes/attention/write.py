@@ -1,0 +1,443 @@
+"""Writes calls of the kernel in place of the products, and removes what nothing reads any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ..analysis.loops.counted import counted_loop
+from ..analysis.loops.pairs import LoopPair
+from ..analysis.purity import erase_dead
+from ..ir import walk
+from ..ir.attention_marks import AttentionCall, attention, attention_gradient
+from ..ir.build import (
+    broadcast,
+    compare,
+    converted,
+    reduce,
+    reshaped,
+    slice_of_stack,
+    splat,
+    transposed,
+    zeros,
+)
+from ..ir.erase import erase
+from ..ir.marks import MarkBuilder
+from ..ir.values import defining_op, element_of, is_read, shape_of
+from ..ir.while_rewriter import Replacements, WhileRewriter
+from .arrange import (
+    all_sizes,
+    arranged,
+    element_type,
+    of_bias,
+    of_keys,
+    of_queries,
+    restored,
+)
+from .site import (
+    HEAD,
+    VALUE,
+    Attention,
+    Bias,
+    Call,
+    EmptyRows,
+    From,
+    Gradient,
+    Labelled,
+    Replaced,
+)
+from .softmax import MASKED
+
+_LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
+"""What masks a key, by the type of elements, as in JAX's calls: cuDNN takes no infinities."""
+
+_MOVEMENTS = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
+)
+
+
+def is_there(value: ir.Value, place: ir.Operation) -> bool:
+    """Whether a value can be read in front of an operation: it is made before, or moved from what
+    is."""
+    while True:
+        op = defining_op(value)
+        if op is None or op.block != place.block or op.is_before_in_block(place):
+            return True
+        if op.name not in _MOVEMENTS:
+            return False
+        value = op.operands[0]
+
+
+def _available(value: ir.Value, place: ir.Operation) -> ir.Value:
+    """Returns a value that can be read at the insertion point, in front of an operation."""
+    op = defining_op(value)
+    if op is None or op.block != place.block or op.is_before_in_block(place):
+        return value
+    operand = _available(op.operands[0], place)
+    made = op.clone().operation
+    made.operands[0] = operand
+    return made.results[0]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The results of a call of the kernel."""
+
+    output: ir.Value
+    statistics: ir.Value
+
+
+@dataclass
+class _Loops:
+    """What the loops of a pair carry besides, for the attentions in their bodies."""
+
+    pair: LoopPair
+    stacks: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+    """Values of the forward body, and what stands for them in the backward body."""
+    invariant: list[tuple[ir.Value, list[ir.Value]]] = field(default_factory=list)
+    """Values outside of the loops, and what stands for them inside."""
+
+
+def write_attentions(module: ir.Module, attentions: Sequence[Attention], *, emulated: bool) -> None:
+    """Writes the calls of attentions of a module."""
+    marks = MarkBuilder(module)
+    loops: dict[object, _Loops] = {}
+    blocks: dict[ir.Block, None] = {}
+    for number, each in enumerate(attentions):
+        pair = each.pair
+        held = None
+        if pair is None:
+            blocks[each.calls[0].product.block] = None
+        else:
+            held = loops.setdefault(walk.key(pair.forward.op), _Loops(pair))
+        _Writer(each, marks, number, held, emulated=emulated).write()
+    for block in blocks:
+        erase_dead(block)
+    for held in loops.values():
+        _rebuild(held)
+
+
+class _Writer:
+    """Writes the calls of one attention."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        marks: MarkBuilder,
+        number: int,
+        loops: _Loops | None,
+        *,
+        emulated: bool,
+    ) -> None:
+        self.attention, self.kernel, self.marks, self.loops = (
+            attention,
+            attention.kernel,
+            marks,
+            loops,
+        )
+        self.sizes = all_sizes(self.kernel)
+        mask = self.kernel.mask
+        self.call = AttentionCall(
+            self.kernel.scale,
+            mask.causal,
+            mask.window,
+            number,
+            emulated,
+            has_bias=attention.bias is not None,
+        )
+        self.made: list[_Made] = []
+        self._bias_outside: tuple[ir.Value, list[ir.Value]] | None = None
+
+    def write(self) -> None:
+        """Writes all calls, those of gradients last."""
+        for call in self.attention.calls:
+            self._write_call(call)
+        for gradient in self.attention.gradients:
+            self._write_gradient(gradient)
+
+    def _write_call(self, call: Call) -> None:
+        with ir.InsertionPoint(call.product), call.product.location:
+            queries, keys, values = self._operands(call.queries, call.keys, call.values)
+            bias = self._bias(call.product)
+            queries, bias, _ = self._without_empty_rows(queries, bias)
+            made = _Made(*attention(self.marks, queries, keys, values, bias, self.call))
+            result = call.product.results[0]
+            order = of_queries(self.kernel, VALUE)
+            new = restored(made.output, order, call.output, self.sizes, result)
+        result.replace_all_uses_with(new)
+        self.made.append(made)
+
+    def _operands(
+        self, queries: Labelled, keys: Labelled, values: Labelled
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        kernel = self.kernel
+        return (
+            arranged(queries, of_queries(kernel, HEAD), kernel),
+            arranged(keys, of_keys(kernel, HEAD), kernel),
+            arranged(values, of_keys(kernel, VALUE), kernel),
+        )
+
+    def _write_gradient(self, gradient: Gradient) -> None:
+        place, kernel = gradient.place, self.kernel
+        with ir.InsertionPoint(place), place.location:
+            queries, keys, values, given = (
+                Labelled(_available(each.value, place), each.labels)
+                for each in (gradient.queries, gradient.keys, gradient.values, gradient.output)
+            )
+            q, k, v = self._operands(queries, keys, values)
+            d_output = arranged(given, of_queries(kernel, VALUE), kernel)
+            q, bias, seen = self._without_empty_rows(q, self._bias(place))
+            if gradient.source is From.CALL:
+                made = self.made[gradient.call]
+            elif gradient.source is From.AGAIN:
+                made = _Made(*attention(self.marks, q, k, v, bias, self.call))
+            else:
+                made = self._stacked(gradient)
+            operands = [q, k, v, *([] if bias is None else [bias])]
+            operands += [made.output, made.statistics, d_output]
+            found = attention_gradient(
+                self.marks, operands, self.call, with_bias=bool(gradient.bias)
+            )
+            if seen is not None:
+                found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
+            for number, (replaced, order) in enumerate(
+                (
+                    (gradient.dq, of_queries(kernel, HEAD)),
+                    (gradient.dk, of_keys(kernel, HEAD)),
+                    (gradient.dv, of_keys(kernel, VALUE)),
+                )
+            ):
+                result = replaced.op.results[0]
+                new = restored(found[number], order, replaced.labels, self.sizes, result)
+                result.replace_all_uses_with(new)
+            for replaced in gradient.bias:
+                self._replace_bias_gradient(replaced, found[3])
+
+    def _replace_bias_gradient(self, replaced: Replaced, found: ir.Value) -> None:
+        """Replaces a reduction of the gradient of the logits by the kernel's gradient of the bias,
+        summed further along axes that the bias has and the result has not."""
+        assert self.attention.bias is not None
+        axes = {*self.attention.bias.axes}
+        whole = of_bias(self.kernel)
+        order = tuple(
+            tuple(x for x in group if x[1] in self._bias_axes(group, axes)) for group in whole
+        )
+        have = [label for group in order for label in group]
+        kept = [label for group in replaced.labels for label in group]
+        value = reshaped(found, [self.sizes[label] for label in have])
+        summed = [
+            place for place, label in enumerate(have) if label not in kept and self.sizes[label] > 1
+        ]
+        result = replaced.op.results[0]
+        if summed:
+            wide = converted(value, ir.F32Type.get())
+            scalar = splat(ir.RankedTensorType.get([], ir.F32Type.get()), 0.0)
+            value = reduce(wide, summed, scalar, stablehlo.add)
+            have = [label for place, label in enumerate(have) if place not in summed]
+        new = restored(value, (tuple(have),), replaced.labels, self.sizes, result)
+        result.replace_all_uses_with(new)
+
+    def _bias_axes(self, group: Sequence[tuple[str, int]], axes: set[int]) -> set[int]:
+        """Returns the axes of a group along which the kernel's bias is whole: all, where it depends
+        on one, and always positions."""
+        mine = {label[1] for label in group}
+        positions = {self.kernel.axes.key, self.kernel.axes.query}
+        return mine if mine & (axes | positions) else set()
+
+    # The bias.
+
+    def _bias(self, place: ir.Operation) -> ir.Value | None:
+        """Returns the bias at the insertion point; in loops what stands for it."""
+        bias = self.attention.bias
+        if bias is None:
+            return None
+        if self.loops is None:
+            return self._written(bias)
+        if self._bias_outside is None:
+            with ir.InsertionPoint(self.loops.pair.forward.op):
+                self._bias_outside = self._written(bias), []
+            self.loops.invariant.append(self._bias_outside)
+        value, stand_ins = self._bias_outside
+        stand_ins.append(zeros(value.type))
+        return stand_ins[-1]
+
+    def _written(self, bias: Bias) -> ir.Value:
+        kernel = self.kernel
+        value = _cloned(bias)
+        if bias.of_logarithm:
+            value = stablehlo.log(value)
+        flat = [label[1] for group in bias.labels for label in group]
+        axes = kernel.axes
+        positions = {axes.key, axes.query}
+        value = reshaped(value, [axes.sizes[axis] for axis in flat])
+        # To one element along each axis that it does not depend on.
+        kept = [axes.sizes[axis] if axis in bias.axes or axis in positions else 1 for axis in flat]
+        value = stablehlo.slice(value, [0] * len(flat), kept, [1] * len(flat))
+        groups = of_bias(kernel)
+        wanted = [label[1] for group in groups for label in group]
+        value = transposed(value, [flat.index(axis) for axis in wanted])
+        full = [
+            axes.sizes[label[1]] if label[1] in self._bias_axes(group, {*bias.axes}) else 1
+            for group in groups
+            for label in group
+        ]
+        if shape_of(value) != full:
+            same = [axis for axis, size in enumerate(shape_of(value)) if size == full[axis]]
+            narrow = reshaped(value, [full[axis] for axis in same])
+            value = broadcast(narrow, full, same)
+        sizes = iter(full)
+        shape = []
+        for group in groups:
+            size = 1
+            for _ in group:
+                size *= next(sizes)
+            shape.append(size)
+        value = reshaped(value, shape)
+        element = str(element_of(value))
+        lowest = max(_LOWEST[kernel.element], _LOWEST.get(element, _LOWEST["f32"]))
+        value = stablehlo.maximum(value, splat(value.type, lowest))
+        return converted(value, element_type(kernel.element))
+
+    def _without_empty_rows(
+        self, queries: ir.Value, bias: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
+        """Returns queries and bias with which a row without a key is what it is in the program, and
+        which queries have a key, where no gradient reaches the others.
+
+        The kernel keeps the logarithm of a sum next to its largest term: behind -2^41 nothing is
+        left of it, and the gradient would count each key of such a row as a whole one.
+        """
+        if bias is None or self.kernel.empty_rows is EmptyRows.NONE:
+            return queries, bias, None
+        lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
+        largest = reduce(bias, [3], lowest, stablehlo.maximum)
+        shape, axes = shape_of(bias), [0, 1, 2]
+        empty = compare(largest, splat(largest.type, MASKED), "LE")
+        shifted = stablehlo.subtract(bias, broadcast(largest, shape, axes))
+        bias = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
+        if self.kernel.empty_rows is not EmptyRows.AVERAGE:
+            return queries, bias, None
+        seen = self._of_queries(compare(largest, splat(largest.type, MASKED), "GT"), queries)
+        return stablehlo.select(seen, queries, zeros(queries.type)), bias, seen
+
+    def _of_queries(self, rows: ir.Value, queries: ir.Value) -> ir.Value:
+        """Returns a value of [batch, heads, queries] in the shape of the queries."""
+        batch, heads, length = shape_of(rows)
+        rows = transposed(rows, [0, 2, 1])
+        shape = shape_of(queries)
+        kept = [
+            axis
+            for axis, size in enumerate((batch, length, heads))
+            if size != 1 or shape[axis] == 1
+        ]
+        return broadcast(reshaped(rows, [shape[axis] for axis in kept]), shape, kept)
+
+    # Loops.
+
+    def _stacked(self, gradient: Gradient) -> _Made:
+        """Returns output and statistics of a call in the forward body, as the backward body reads
+        them."""
+        assert self.loops is not None
+        made = self.made[gradient.call]
+        statistics = self._stand_in(made.statistics)
+        if gradient.stacked is None:
+            return _Made(self._stand_in(made.output), statistics)
+        read = Labelled(_available(gradient.stacked.value, gradient.place), gradient.stacked.labels)
+        order = of_queries(self.kernel, VALUE)
+        return _Made(arranged(read, order, self.kernel), statistics)
+
+    def _stand_in(self, value: ir.Value) -> ir.Value:
+        assert self.loops is not None
+        found = zeros(value.type)
+        self.loops.stacks.append((value, found))
+        return found
+
+
+def _cloned(bias: Bias) -> ir.Value:
+    """Returns the logits with scores of zero, computed at the insertion point."""
+    equals = dict(bias.equals)
+    known: dict[ir.Value, ir.Value] = {}
+    for score in bias.scores:
+        known[score] = zeros(score.type)
+
+    def now(value: ir.Value) -> ir.Value:
+        while value not in known and value in equals:
+            value = equals[value]
+        return known.get(value, value)
+
+    for step in bias.steps:
+        made = step.clone().operation
+        for number, operand in enumerate(step.operands):
+            made.operands[number] = now(operand)
+        known.update(zip(step.results, made.results, strict=True))
+    return now(bias.logits)
+
+
+def _rebuild(held: _Loops) -> None:
+    """Rebuilds the loops of a pair: with what attentions carry besides, without what nothing
+    reads."""
+    pair, replaced = held.pair, Replacements()
+    outer = pair.forward.op.block
+    forward = WhileRewriter(pair.forward.op)
+    index = pair.residuals[0].stack.update.operands[2]
+    numbers = [
+        forward.add_stack(value, pair.forward.trip_count, index, value.location)
+        for value, _ in held.stacks
+    ]
+    _carry(forward, held)
+    new_forward = forward.apply(replaced)
+    erase(forward.op)
+    backward = WhileRewriter(pair.backward.op)
+    _carry(backward, held)
+    for (value, stand_in), number in zip(held.stacks, numbers, strict=True):
+        carried = backward.add(new_forward.results[forward.position(number)])
+        maker = defining_op(stand_in)
+        assert maker is not None
+        with ir.InsertionPoint(maker), maker.location:
+            part = slice_of_stack(backward.body.arguments[carried], pair.index)
+            read = reshaped(part, shape_of(value))
+        stand_in.replace_all_uses_with(read)
+    erase_dead(backward.body)
+    for residual in pair.residuals:
+        for number in residual.operands:
+            uses = backward.body.arguments[number].uses
+            if all(use.owner.operation == backward.terminator for use in uses):
+                backward.drop(number)
+    backward.apply(replaced)
+    erase(backward.op)
+    _drop_unread(new_forward)
+    erase_dead(outer)
+
+
+def _carry(edit: WhileRewriter, held: _Loops) -> None:
+    """Lets a loop carry values from outside, where something in its body stands for them."""
+    for value, stand_ins in held.invariant:
+        mine = [each for each in stand_ins if _block_of(each) == edit.body]
+        if mine:
+            number = edit.add(value)
+            argument = edit.body.arguments[number]
+            for each in mine:
+                each.replace_all_uses_with(argument)
+
+
+def _block_of(value: ir.Value) -> ir.Block | None:
+    op = defining_op(value)
+    return None if op is None else op.block
+
+
+def _drop_unread(loop: ir.Operation) -> None:
+    """Drops the stacks of a loop that nothing reads."""
+    found = counted_loop(loop)
+    if found is None:
+        return
+    unread = [stack for stack in found.stacks if not is_read(loop.results[stack.number])]
+    if unread:
+        edit = WhileRewriter(loop)
+        for stack in unread:
+            edit.drop_stack(stack.number, stack.update)
+        loop = edit.apply(Replacements())
+        erase(edit.op)
+    erase_dead(loop.regions[1].blocks[0])
