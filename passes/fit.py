@@ -5,6 +5,7 @@
 - ``recompute``: values are computed again instead of kept (`remat`);
 - ``undo-checkpoint``: values that a user's ``jax.checkpoint`` recomputes are stored, as far as
   there is memory: this takes time away;
+- ``attention``: attention runs in a fused kernel, so that its weights are never in memory;
 - ``chunk``: operations on the largest values run in chunks (`one-hot`, `chunk`);
 - ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
 - ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; neither this
@@ -72,9 +73,9 @@ class Fit(PlannedPass):
     )
     moves: Words = option(
         Words(DEFAULT_MOVES),
-        doc="what may be done to the program. offload, accumulate and ragged are off unless named: "
-        "with the first a step took 1.6 to 2.6 times as long on an H200, the others change the "
-        "order of sums; behind the pass ragged the last one is on",
+        doc="what may be done to the program. attention, offload, accumulate and ragged are off "
+        "unless named: with offload a step took 1.6 to 2.6 times as long on an H200, the others "
+        "change rounding, or the order of sums; behind the pass ragged the last one is on",
         choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)

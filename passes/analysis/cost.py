@@ -117,7 +117,7 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
 
 def _work_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
     """Returns the seconds that its FLOPs take; a kernel's units do theirs side by side."""
-    work = work_of(op) if op.name == CUSTOM_CALL else None
+    work = work_of(op) if op.name in (CUSTOM_CALL, COMPOSITE) else None
     if work is None:
         return operation_flops(op, sizes) / _rate(op, speed, sizes)
     # Beside its factors a kernel reads sums and scales, which are wider.

@@ -150,7 +150,7 @@ def _product(op: ir.Operation, sizes: TensorSizes) -> float:
     return per_pair * pairs * sizes.product_share(op)
 
 
-@_counts("stablehlo.custom_call")
+@_counts("stablehlo.composite", "stablehlo.custom_call")
 def _kernel(op: ir.Operation, sizes: TensorSizes) -> float:
     """Returns the FLOPs of a kernel; 0 for an unknown one."""
     work = work_of(op)

@@ -1,4 +1,4 @@
-"""The kernels of custom calls: whether they are pure, and their work.
+"""The kernels of custom calls and of marks: whether they are pure, and their work.
 
 A call may be recomputed where its target is known to be pure, here or by `hloom.declare_kernel`,
 and the call itself states nothing else: no effect, no token, no operand that it overwrites, no
@@ -24,8 +24,10 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from ..ir import walk
+from ..ir.attention_marks import ATTENTION_GRADIENT, AttentionCall
 from ..ir.collectives import described, says_that_it_meets_peers
 from ..ir.custom_calls import OWN, TYPED_ATTRIBUTES, aliased_operands, target_of
+from ..ir.marks import mark_name
 
 Shapes = tuple[tuple[int, ...], ...]
 FlopsOfShapes = Callable[[Shapes, Shapes], float]
@@ -138,7 +140,7 @@ def _check_count(target: str, name: str, count: object, wanted: str) -> None:
 
 def is_pure_kernel(call: ir.Operation) -> bool:
     """Whether a custom call only computes its results from its operands, equal ones each time."""
-    target = target_of(call)
+    target = _target(call)
     if target is None:
         return False
     kernel, given = _known(target), _declared.get(target)
@@ -158,7 +160,7 @@ def work_of(call: ir.Operation) -> KernelWork | None:
 
     Raises KernelError where a declaration's function of shapes returns no number.
     """
-    target = target_of(call)
+    target = _target(call)
     if target is None:
         return None
     kernel, given = _known(target), _declared.get(target)
@@ -170,6 +172,11 @@ def work_of(call: ir.Operation) -> KernelWork | None:
     if given is None or given.bytes is None:
         return found
     return KernelWork(found.flops, found.vector_flops, given.bytes)
+
+
+def _target(call: ir.Operation) -> str | None:
+    """Returns the target of a custom call, or the name of a mark."""
+    return target_of(call) or mark_name(call)
 
 
 def _declared_flops(call: ir.Operation, flops: float | FlopsOfShapes) -> float:
@@ -384,6 +391,19 @@ def _attention(call: ir.Operation) -> KernelWork:
     return KernelWork(4 * scores * shapes[0][3] * products, _TRANSCENDENTAL_FLOPS * scores)
 
 
+def _marked_attention(mark: ir.Operation) -> KernelWork:
+    """Returns the work of a mark of attention, as that of cuDNN's call."""
+    call, shapes = AttentionCall.of(mark), _shapes(mark.operands)
+    (batch, queries, heads, size), keys = shapes[0], shapes[1][1]
+    read = min(float(keys), call.window or math.inf)
+    if call.causal and not call.window:
+        read /= 2
+    scores = batch * heads * queries * read
+    is_gradient = mark_name(mark) == ATTENTION_GRADIENT
+    products = _BACKWARD_PRODUCTS if is_gradient else 1.0
+    return KernelWork(4 * scores * size * products, _TRANSCENDENTAL_FLOPS * scores)
+
+
 def _is_collective_product(call: ir.Operation) -> bool:
     kind = _typed(call).get("collective_op")
     return kind is not None and not (isinstance(kind, ir.IntegerAttr) and kind.value == 0)
@@ -403,6 +423,7 @@ _KERNELS = (
     _Kernel(re.compile(r"__gpu\$xla\.gpu\.triton|triton_kernel_call(_ffi)?")),
     _Kernel(re.compile("mosaic_gpu_v2"), meets_peers=_mosaic_meets_peers, work=_estimated),
     _Kernel(re.compile(r"__cudnn\$fmha\w+"), pure=_attention_without_dropout, work=_attention),
+    _Kernel(re.compile(r"hloom\.attention(_gradient)?"), work=_marked_attention),
     _Kernel(re.compile(r"te_fused_attn_(forward|backward)_ffi")),
     _Kernel(re.compile(r"te_gemm(_v2)?_ffi"), meets_peers=_is_collective_product),
     _Kernel(

@@ -26,6 +26,7 @@ from ..ir.values import constant_int
 from .constants import LONGEST_CHAIN, is_zero_constant
 from .device import DeviceView
 from .flops import operation_flops
+from .kernels import is_pure_kernel
 from .loops.counted import upward_count
 from .purity import CHEAP_KINDS, kind_of
 from .signatures import signature_at, static_shape
@@ -502,4 +503,4 @@ def has_effects(op: ir.Operation) -> bool:
     if op.name == CUSTOM_CALL:
         side_effect = walk.readable_attributes(op).get("has_side_effect")
         return isinstance(side_effect, ir.BoolAttr) and side_effect.value
-    return category is Category.CALL and mark_name(op) is not None
+    return category is Category.CALL and mark_name(op) is not None and not is_pure_kernel(op)

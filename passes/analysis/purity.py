@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.erase import erase
+from ..ir.marks import COMPOSITE
 from ..ir.op_facts import OpKind
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
@@ -27,7 +28,7 @@ def kind_of(op: ir.Operation) -> OpKind:
         if moves_nothing(op):
             return OpKind.CHEAP
         return OpKind.EXPENSIVE if moves_a_parameter(op) else OpKind.OPAQUE
-    if name == CUSTOM_CALL:
+    if name in (CUSTOM_CALL, COMPOSITE):
         return OpKind.EXPENSIVE if is_pure_kernel(op) else OpKind.OPAQUE
     if kind is OpKind.REDUCTION and not _is_plain_reduction(op):
         kind = OpKind.EXPENSIVE

@@ -212,7 +212,14 @@ _GROUPS: tuple[_Rows, ...] = (
         regions=_CODE,
         fuses_operands=True,
     ),
-    _rows("composite", Category.CALL, flops=0, regions=Regions.OTHER, fuses_operands=True),
+    _rows(
+        "composite",
+        Category.CALL,
+        flops=None,
+        traffic=Traffic.KERNEL,
+        regions=Regions.OTHER,
+        fuses_operands=True,
+    ),
     _rows(
         "call call_indirect",
         Category.CALL,

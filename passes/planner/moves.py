@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
+from ..attention import Attention
 from ..budgeted import INDISTINCT
 from ..chunk import Chunk
 from ..chunk.plan import ChunkRecord
@@ -127,6 +128,10 @@ def _unfilled(trials: Trials) -> Iterator[str]:
         yield spec
 
 
+def _fused(_: Trials) -> Iterator[str]:
+    yield Attention.name
+
+
 def _accumulated(_: Trials) -> Iterator[str]:
     return (f"accumulate{{microbatches={count}}}" for count in _MICROBATCHES)
 
@@ -160,6 +165,7 @@ class Move:
 MOVES = {
     RECOMPUTE: Move(),
     UNDO: Move((UNDO,)),
+    "attention": Move(("attention",), _fused, is_default=False),
     "chunk": Move(("one-hot", "chunk"), _chunked),
     "uninitialized-stacks": Move(("uninitialized-stacks",), _unfilled),
     SPLIT_LOOP: Move((SPLIT_LOOP,)),

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from ...framework.target import Target
 from ..program import Program
 from . import tpu
+from .attention_scratch import hold_scratch
 from .memory_rules import PACKED, XLA_GPU, MemoryRules
 from .ragged_copies import hold_copies
 from .trace import OpTrace
 
 _RULES: dict[str, MemoryRules] = {"cuda": XLA_GPU, "rocm": XLA_GPU, "tpu": tpu.XLA_TPU}
 
-_REFINED: dict[MemoryRules, Callable[[Program, OpTrace], None]] = {
-    XLA_GPU: hold_copies,
-    tpu.XLA_TPU: tpu.refine,
+_REFINED: dict[MemoryRules, tuple[Callable[[Program, OpTrace], None], ...]] = {
+    XLA_GPU: (hold_copies, hold_scratch),
+    tpu.XLA_TPU: (tpu.refine,),
 }
 
 
@@ -26,5 +27,5 @@ def memory_rules(target: Target) -> MemoryRules:
 
 def refine(program: Program, trace: OpTrace) -> None:
     """Edits a block's new trace by facts that an operation's name alone does not determine."""
-    if program.device.rules in _REFINED:
-        _REFINED[program.device.rules](program, trace)
+    for each in _REFINED.get(program.device.rules, ()):
+        each(program, trace)
