@@ -30,6 +30,10 @@ from ..uninitialized_stacks import UninitializedStacks
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
 """Moves that the search itself makes: at its end, before others, and after them."""
 
+FASTER = (UNDO, Attention.name)
+"""Moves that may take time away, so that they are tried where there is memory, too, and others are
+made after them."""
+
 OF_LOOPS = (SPLIT_LOOP, UninitializedStacks.name)
 """Moves after which loops are not as passes expect them that take whole loops."""
 

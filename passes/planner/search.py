@@ -24,7 +24,7 @@ from ..split_loop.plan import choose_split
 from .aim import Aim
 from .candidates import Candidate
 from .comparison import NO_TIME
-from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
+from .moves import FASTER, MOVES, RECOMPUTE, SPLIT_LOOP, MoveRun
 from .price_search import EVICTING, PRICING, STEPPING, PriceSearch
 from .record import Estimate
 from .strategy import Strategy
@@ -91,13 +91,12 @@ class Search:
         self._strategy = "least memory"
 
     @functools.cached_property
-    def _undone(self) -> Variant | None:
-        """Returns the program without the user's checkpoints; None where that gains nothing."""
-        undone = self._variants.of(UNDO) if UNDO in self._moves else None
-        if undone is None:
-            return None
+    def _faster(self) -> list[Variant]:
+        """Returns the variants that take time away: without the user's checkpoints, and with
+        attention in a kernel."""
+        found = (self._variants.of(move) for move in FASTER if move in self._moves)
         worth_s = _NEXT_TO_NOTHING * self.step_seconds
-        return undone if undone.added_seconds < -worth_s else None
+        return [each for each in found if each is not None and each.added_seconds < -worth_s]
 
     def with_cheap_work(self, candidate: Candidate | None) -> Estimate | None:
         """Returns the estimate after the same moves whose straight-line blocks repeat cheap work at
@@ -185,8 +184,7 @@ class Hunt:
     def unmoved(self) -> Iterator[Variant]:
         """Yields the unmodified program, and that without the user's checkpoints."""
         yield self.search._variants.base
-        if self.search._undone is not None:
-            yield self.search._undone
+        yield from self.search._faster
 
     def speed_up(self, variant: Variant) -> None:
         """Estimates the fastest loops; the best time without a bound says what is enough."""
@@ -197,7 +195,7 @@ class Hunt:
     def in_turn(self) -> Iterator[Variant]:
         """Yields the variants, the simplest first, until a plan adds next to nothing; without those
         whose moves alone take as long as the best plan."""
-        if self.search._undone is None and self.aim.fits(self.search.estimate(None)):
+        if not self.search._faster and self.aim.fits(self.search.estimate(None)):
             return
         best: Estimate | None = None
         for variant in self.tried():
@@ -219,7 +217,7 @@ class Hunt:
             self._price(waited)
         if self.is_over:
             return
-        if self.best is not None and not variant.moves and self.search._undone is None:
+        if self.best is not None and not variant.moves and not self.search._faster:
             self.waiting = variant
         else:
             self._price(variant)
@@ -275,19 +273,16 @@ class Hunt:
         )
 
     def _starts(self) -> list[str]:
-        """Returns the moves that others are made after: none, and undone checkpoints.
+        """Returns the moves that others are made after: none, and those that take time away.
 
         The better one by the estimates so far is the first.
         """
-        if self.search._undone is None:
-            return [""]
-
         def cost(moves: str) -> tuple[float, float]:
             found = [one for one in self.search.estimates.values() if moves_of(one) == moves]
             least_bytes = min((one.temp_bytes for one in found), default=math.inf)
             return self.least_seconds(moves), least_bytes
 
-        return sorted(["", UNDO], key=cost)
+        return sorted(["", *(each.moves for each in self.search._faster)], key=cost)
 
     def split(self, whole: Variant) -> None:
         """Splits a variant's loops where that promises less time than the best plan; once more, and
@@ -328,12 +323,11 @@ class Hunt:
 
     def _specs(self) -> Iterator[str]:
         yield ""
-        if self.search._undone is not None:
-            yield UNDO
+        yield from (each.moves for each in self.search._faster)
         for start in self._starts():
             trials = _Trials(self, start)
             for name, move in MOVES.items():
-                if name in self.search._moves and move.trials is not None:
+                if name in self.search._moves and name != start and move.trials is not None:
                     yield from (_joined(start, each) for each in move.trials(trials))
 
     def _price(self, variant: Variant) -> None:

@@ -15,7 +15,7 @@ from ..framework.target import Target
 from ..ir.ops import facts_of
 from .candidates import Candidate, PlannerSettings
 from .model import Model
-from .moves import UNDO, Moved, moved
+from .moves import FASTER, Moved, moved
 from .record import Estimate
 
 
@@ -103,9 +103,9 @@ class Variant:
         return (self.behind.step_seconds / base.behind.step_seconds - 1) * base.step_seconds
 
     def _counted(self, added: float) -> float:
-        """Returns the added time, negative where work is removed; for other moves a gain that only
+        """Returns the added time, negative where the moves remove work; for other moves a gain that only
         a roofline promises counts as nothing."""
-        return added if self.moves == UNDO else max(added, 0.0)
+        return added if self.moves in FASTER else max(added, 0.0)
 
 
 class Variants:
@@ -120,7 +120,7 @@ class Variants:
         """Returns the program after these moves; None where they find nothing to do."""
         if moves not in self._known:
             found = moved(self.base.of.module, moves, self._target)
-            first = UNDO if moves.startswith(f"{UNDO},") else ""
+            first = next((one for one in FASTER if moves.startswith(f"{one},")), "")
             base = self.of(first)
             made = None
             if base is not None and found.count > base.of.count:
