@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.points.derivation import Derivation
+from ..analysis.shardings.shardings import Shardings
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Fact, Kind, Left, Table
@@ -20,6 +22,7 @@ from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, element_of
 from . import limits
 from .bias import bias_of
+from .devices import devices_of
 from .find import Finder, Found
 from .gradient import Forward, Products
 from .scopes import LoopScope, scopes_of
@@ -108,7 +111,7 @@ def plan_attention(
     module: ir.Module, target: Target, *, kernel: str, min_keys: int, cast: str
 ) -> AttentionPlan:
     """Plans a module for one kernel, "cudnn" or "emulated"."""
-    planner = _Planner(target, kernel, cast)
+    planner = _Planner(module, target, kernel, cast)
     forms = Forms()
     decided: list[Attention] = []
     left: list[Left] = []
@@ -124,8 +127,12 @@ def plan_attention(
 
 
 class _Planner:
-    def __init__(self, target: Target, kernel: str, cast: str) -> None:
-        self._target, self._kernel, self._cast = target, kernel, cast
+    def __init__(self, module: ir.Module, target: Target, kernel: str, cast: str) -> None:
+        self._module, self._target, self._kernel, self._cast = module, target, kernel, cast
+
+    @functools.cached_property
+    def _shardings(self) -> Shardings:
+        return Shardings.of(self._module)
 
     def attention(
         self, number: int, loop_scope: LoopScope, found: Found, derivation: Derivation
@@ -134,8 +141,9 @@ class _Planner:
         pair = self._pair(loop_scope, found)
         forward = found.forwards[0]
         product = forward.weights.product
+        devices = None
         if mesh.is_partitioned(product) and not mesh.is_in_manual_computation(product.block):
-            raise NotPossibleError("XLA's partitioner has yet to split it over devices")
+            devices = devices_of(forward, self._shardings)
         operands = (forward.queries, forward.keys, forward.values)
         element = limits.element_for(operands, self._kernel, self._cast)
         if not held_by(found.logits.bias_numbers, element):
@@ -174,6 +182,7 @@ class _Planner:
             calls,
             gradients,
             pair,
+            devices,
             _weights_bytes(forward, pair),
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
 from ..ir.locations import source_line
+from ..ir.shardings import MeshAxis, ValueSharding
 from ..ir.values import shape_of
 
 Label = tuple[str, int]
@@ -111,6 +112,66 @@ class Mask:
         if self.window:
             return f"window of {self.window}"
         return "causal" if self.causal else "none"
+
+
+MeshAxes = tuple[MeshAxis, ...]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices that an attention is divided over.
+
+    Attributes:
+      mesh: the mesh, or the reference to it, as text.
+      sizes: the sizes of all its axes by name.
+      batch: the axes that divide the batch.
+      heads: those that divide the heads of queries.
+      shared: those that divide the heads of keys: the same, or none.
+    """
+
+    mesh: str
+    sizes: tuple[tuple[str, int], ...]
+    batch: MeshAxes
+    heads: MeshAxes
+    shared: MeshAxes
+
+    def placement(self, *dimensions: MeshAxes) -> ValueSharding:
+        """Returns the placement of a value whose dimensions are divided by axes of the mesh."""
+        return ValueSharding(self.mesh, dimensions, (True,) * len(dimensions))
+
+    @property
+    def of_queries(self) -> ValueSharding:
+        """Returns the placement of [batch, positions, heads, elements] of queries."""
+        return self.placement(self.batch, (), self.heads, ())
+
+    @property
+    def of_keys(self) -> ValueSharding:
+        """Returns the placement of [batch, positions, heads, elements] of keys."""
+        return self.placement(self.batch, (), self.shared, ())
+
+    @property
+    def of_statistics(self) -> ValueSharding:
+        """Returns the placement of [batch, heads, queries]."""
+        return self.placement(self.batch, self.heads, ())
+
+    def of_bias(self, bias: ir.Value) -> ValueSharding:
+        """Returns the placement of [1 or batch, 1 or heads, queries, keys]."""
+        batch, heads, *_ = shape_of(bias)
+        return self.placement(
+            self.batch if batch > 1 else (), self.heads if heads > 1 else (), (), ()
+        )
+
+    @property
+    def summed_for_keys(self) -> tuple[str, ...]:
+        """Returns the axes of the mesh over which the gradients of keys and values are to be
+        summed: those that divide heads of queries that share a head of keys."""
+        return () if self.shared else tuple(each.name for each in self.heads)
+
+    def summed_for(self, bias: ir.Value) -> tuple[str, ...]:
+        """Returns the axes of the mesh over which the gradient of a bias is to be summed."""
+        batch, heads, *_ = shape_of(bias)
+        axes = (() if batch > 1 else self.batch) + (() if heads > 1 else self.heads)
+        return tuple(each.name for each in axes)
 
 
 @dataclass(frozen=True)
@@ -217,6 +278,7 @@ class Attention:
       calls: the products of weights and values; several where a checkpoint computes them again.
       gradients: the gradients.
       pair: the loops in whose bodies all this is; None for one block.
+      devices: the devices that it is divided over; None for one.
       weights_bytes: the bytes of the weights, in all iterations where a loop stacks them.
     """
 
@@ -226,7 +288,8 @@ class Attention:
     calls: tuple[Call, ...]
     gradients: tuple[Gradient, ...]
     pair: LoopPair | None
-    weights_bytes: int = field(default=0)
+    devices: Devices | None = None
+    weights_bytes: int = 0
 
     @property
     def description(self) -> str:

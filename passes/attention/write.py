@@ -22,10 +22,11 @@ from ..ir.build import (
     slice_of_stack,
     splat,
     transposed,
+    typed,
     zeros,
 )
 from ..ir.erase import erase
-from ..ir.marks import MarkBuilder
+from ..ir.marks import MarkBuilder, next_channel
 from ..ir.values import defining_op, element_of, is_read, shape_of
 from ..ir.while_rewriter import Replacements, WhileRewriter
 from .arrange import (
@@ -37,6 +38,7 @@ from .arrange import (
     of_queries,
     restored,
 )
+from .devices import by_parts, summed_over
 from .site import (
     HEAD,
     VALUE,
@@ -103,7 +105,7 @@ class _Loops:
 
 def write_attentions(module: ir.Module, attentions: Sequence[Attention], *, emulated: bool) -> None:
     """Writes the calls of attentions of a module."""
-    marks = MarkBuilder(module)
+    marks, channel = MarkBuilder(module), next_channel(module)
     loops: dict[object, _Loops] = {}
     blocks: dict[ir.Block, None] = {}
     for number, each in enumerate(attentions):
@@ -113,7 +115,7 @@ def write_attentions(module: ir.Module, attentions: Sequence[Attention], *, emul
             blocks[each.calls[0].product.block] = None
         else:
             held = loops.setdefault(walk.key(pair.forward.op), _Loops(pair))
-        _Writer(each, marks, number, held, emulated=emulated).write()
+        _Writer(each, marks, number, held, channel + number, emulated=emulated).write()
     for block in blocks:
         erase_dead(block)
     for held in loops.values():
@@ -129,9 +131,11 @@ class _Writer:
         marks: MarkBuilder,
         number: int,
         loops: _Loops | None,
+        channel: int,
         *,
         emulated: bool,
     ) -> None:
+        self.channel = channel
         self.attention, self.kernel, self.marks, self.loops = (
             attention,
             attention.kernel,
@@ -163,12 +167,60 @@ class _Writer:
             queries, keys, values = self._operands(call.queries, call.keys, call.values)
             bias = self._bias(call.product)
             queries, bias, _ = self._without_empty_rows(queries, bias)
-            made = _Made(*attention(self.marks, queries, keys, values, bias, self.call))
+            made = self._attention(queries, keys, values, bias)
             result = call.product.results[0]
             order = of_queries(self.kernel, VALUE)
             new = restored(made.output, order, call.output, self.sizes, result)
         result.replace_all_uses_with(new)
         self.made.append(made)
+
+    def _attention(
+        self, queries: ir.Value, keys: ir.Value, values: ir.Value, bias: ir.Value | None
+    ) -> _Made:
+        devices, marks, call = self.attention.devices, self.marks, self.call
+        if devices is None:
+            return _Made(*attention(marks, queries, keys, values, bias, call))
+        batch, length, heads, _ = shape_of(queries)
+        output = typed(queries, [batch, length, heads, shape_of(values)[-1]])
+        statistics = ir.RankedTensorType.get([batch, heads, length], ir.F32Type.get())
+        operands = [(queries, devices.of_queries), (keys, devices.of_keys)]
+        operands.append((values, devices.of_keys))
+        if bias is not None:
+            operands.append((bias, devices.of_bias(bias)))
+
+        def body(parts: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            q, k, v, *rest = parts
+            return attention(marks, q, k, v, rest[0] if rest else None, call)
+
+        results = [(output, devices.of_queries), (statistics, devices.of_statistics)]
+        return _Made(*by_parts(devices, operands, results, body))
+
+    def _gradient(self, operands: Sequence[ir.Value], *, with_bias: bool) -> list[ir.Value]:
+        devices, marks, call = self.attention.devices, self.marks, self.call
+        if devices is None:
+            return attention_gradient(marks, operands, call, with_bias=with_bias)
+        biases = operands[3:4] if call.has_bias else []
+        placements = [devices.of_queries, devices.of_keys, devices.of_keys]
+        placements += [devices.of_bias(bias) for bias in biases]
+        results = placements[: 4 if with_bias else 3]
+        placements += [devices.of_queries, devices.of_statistics, devices.of_queries]
+
+        def body(parts: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            found = attention_gradient(marks, parts, call, with_bias=with_bias)
+            for number in (1, 2):  # each device has the terms of its heads of queries
+                names = devices.summed_for_keys
+                found[number] = summed_over(devices, found[number], names, self.channel)
+            if with_bias:
+                names = devices.summed_for(operands[3])
+                found[3] = summed_over(devices, found[3], names, self.channel)
+            return found
+
+        return by_parts(
+            devices,
+            [*zip(operands, placements, strict=True)],
+            [(value.type, at) for value, at in zip(operands, results, strict=False)],
+            body,
+        )
 
     def _operands(
         self, queries: Labelled, keys: Labelled, values: Labelled
@@ -193,14 +245,12 @@ class _Writer:
             if gradient.source is From.CALL:
                 made = self.made[gradient.call]
             elif gradient.source is From.AGAIN:
-                made = _Made(*attention(self.marks, q, k, v, bias, self.call))
+                made = self._attention(q, k, v, bias)
             else:
                 made = self._stacked(gradient)
             operands = [q, k, v, *([] if bias is None else [bias])]
             operands += [made.output, made.statistics, d_output]
-            found = attention_gradient(
-                self.marks, operands, self.call, with_bias=bool(gradient.bias)
-            )
+            found = self._gradient(operands, with_bias=bool(gradient.bias))
             if seen is not None:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
             for number, (replaced, order) in enumerate(

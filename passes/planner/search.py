@@ -277,6 +277,7 @@ class Hunt:
 
         The better one by the estimates so far is the first.
         """
+
         def cost(moves: str) -> tuple[float, float]:
             found = [one for one in self.search.estimates.values() if moves_of(one) == moves]
             least_bytes = min((one.temp_bytes for one in found), default=math.inf)

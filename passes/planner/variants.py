@@ -103,8 +103,8 @@ class Variant:
         return (self.behind.step_seconds / base.behind.step_seconds - 1) * base.step_seconds
 
     def _counted(self, added: float) -> float:
-        """Returns the added time, negative where the moves remove work; for other moves a gain that only
-        a roofline promises counts as nothing."""
+        """Returns the added time, negative where the moves remove work; for other moves a gain that
+        only a roofline promises counts as nothing."""
         return added if self.moves in FASTER else max(added, 0.0)
 
 
