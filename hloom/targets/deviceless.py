@@ -12,6 +12,7 @@ figures are exact and the same on every machine. Lower the function with argumen
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from jax.experimental import topologies
 
 from hloom import targets
+from hloom._jax.attention import checked_for
 
 _PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _DRIVER = Path("/dev/nvidiactl")
@@ -72,6 +74,12 @@ def mesh(target: str, devices: int) -> jax.sharding.Mesh:
     """
     find = _tpus if targets.described_platform(target) == "tpu" else _gpus
     return jax.sharding.Mesh(np.asarray(find(target, devices)), ("device",))
+
+
+def attention_lowered_for(target: str) -> AbstractContextManager[Any]:
+    """Lets `jax.nn.dot_product_attention(implementation="cudnn")` be lowered inside the block as
+    for a target: JAX asks the first GPU of the process, of which there may be none."""
+    return checked_for(targets.load(target).compute_capability or (0, 0))
 
 
 def _gpus(target: str, devices: int) -> list[Any]:

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from ..ir.build import converted, reshaped, transposed
 from ..ir.values import element_of, shape_of
 from .limits import source_of
-from .site import SCORES, Kernel, Label, Labelled, Labels
+from .site import SCORES, FusedKernel, Label, Labelled, Labels
 
 
 def element_type(name: str) -> ir.Type:
@@ -18,20 +18,20 @@ def element_type(name: str) -> ir.Type:
     return ir.Type.parse(name)
 
 
-def of_queries(kernel: Kernel, kind: str) -> Labels:
+def of_queries(kernel: FusedKernel, kind: str) -> Labels:
     """Returns the kernel's axes of queries, or of the output: batch, positions, heads, elements."""
     axes = kernel.axes
     positions = () if axes.query is None else (axes.query,)
     return (*_scores(axes.batch, positions, axes.heads + axes.group), kernel.labels(kind))
 
 
-def of_keys(kernel: Kernel, kind: str) -> Labels:
+def of_keys(kernel: FusedKernel, kind: str) -> Labels:
     """Returns the kernel's axes of keys, or of values: batch, positions, heads, elements."""
     axes = kernel.axes
     return (*_scores(axes.batch, (axes.key,), axes.heads), kernel.labels(kind))
 
 
-def of_bias(kernel: Kernel) -> Labels:
+def of_bias(kernel: FusedKernel) -> Labels:
     """Returns the kernel's axes of a bias: batch, heads, queries, keys."""
     axes = kernel.axes
     positions = () if axes.query is None else (axes.query,)
@@ -42,7 +42,7 @@ def _scores(*groups: Sequence[int]) -> Labels:
     return tuple(tuple((SCORES, axis) for axis in group) for group in groups)
 
 
-def arranged(given: Labelled, order: Labels, kernel: Kernel) -> ir.Value:
+def arranged(given: Labelled, order: Labels, kernel: FusedKernel) -> ir.Value:
     """Returns a value in the kernel's order of axes, and of its elements."""
     value = given.value
     narrow = source_of(value)
@@ -72,7 +72,7 @@ def restored(
     return converted(reshaped(value, shape_of(like)), element_of(like))
 
 
-def all_sizes(kernel: Kernel) -> Mapping[Label, int]:
+def all_sizes(kernel: FusedKernel) -> Mapping[Label, int]:
     """Returns the sizes of all axes by their labels."""
     scores = {(SCORES, axis): size for axis, size in enumerate(kernel.axes.sizes)}
     return scores | dict(kernel.sizes)

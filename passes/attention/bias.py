@@ -10,12 +10,12 @@ from ..analysis.points.operations import how, same_operand
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import defining_op
-from .gradient import Forward
+from .gradient import ForwardRead
 from .site import SCORES, Bias
 
 
 def bias_of(
-    forward: Forward, axes: tuple[int, ...], derivation: Derivation, pair: LoopPair | None
+    forward: ForwardRead, axes: tuple[int, ...], derivation: Derivation, pair: LoopPair | None
 ) -> Bias:
     """Returns the bias of an attention.
 
@@ -40,7 +40,7 @@ def bias_of(
 
 
 class _Collector:
-    def __init__(self, derivation: Derivation, forward: Forward, pair: LoopPair | None) -> None:
+    def __init__(self, derivation: Derivation, forward: ForwardRead, pair: LoopPair | None) -> None:
         self.scope = derivation.scope
         self.number = self.scope.number(forward.scores.results[0])
         self.steps: list[ir.Operation] = []

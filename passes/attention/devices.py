@@ -19,11 +19,11 @@ from ..ir.build import converted, typed
 from ..ir.build_collectives import across
 from ..ir.shardings import ValueSharding, sharding_of
 from ..ir.values import element_of, shape_of
-from .gradient import Forward
+from .gradient import ForwardRead
 from .site import SCORES, Devices, Labelled, MeshAxes, ScoreAxes
 
 
-def devices_of(forward: Forward, shardings: Shardings) -> Devices:
+def devices_of(forward: ForwardRead, shardings: Shardings) -> Devices:
     """Returns the devices that an attention is divided over. Raises NotPossibleError where they
     divide something else than batch and heads."""
     scores = forward.scores
@@ -46,7 +46,7 @@ def devices_of(forward: Forward, shardings: Shardings) -> Devices:
     return Devices(placement.mesh or found[0], found[1], batch, heads, shared)
 
 
-def _by_axis(placement: ValueSharding, forward: Forward) -> Mapping[int, MeshAxes]:
+def _by_axis(placement: ValueSharding, forward: ForwardRead) -> Mapping[int, MeshAxes]:
     """Returns the axes of the mesh by axis of the scores."""
     found: dict[int, MeshAxes] = {}
     for axes, part in zip(placement.axes, forward.parts, strict=True):
@@ -88,7 +88,9 @@ def _named(axes: MeshAxes) -> str:
     return f"axis {names} of the mesh" if len(axes) == 1 else f"axes {names} of the mesh"
 
 
-def _mesh_of(placement: ValueSharding, forward: Forward) -> tuple[str, tuple[tuple[str, int], ...]]:
+def _mesh_of(
+    placement: ValueSharding, forward: ForwardRead
+) -> tuple[str, tuple[tuple[str, int], ...]]:
     """Returns the module's mesh as text, and the sizes of its axes."""
     module = walk.module_of(forward.scores)
     meshes = mesh.mesh_ops(module)

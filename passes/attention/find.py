@@ -16,7 +16,7 @@ from ..framework.tables import Described, Left
 from ..ir import walk
 from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .gradient import Forward, GradientReader, Products, Scored
+from .gradient import ForwardRead, GradientReader, Products, Scored
 from .scopes import LoopScope
 from .site import EmptyRows, ScoreAxes
 from .softmax import Forms, Logits, Reader, SoftmaxReader
@@ -35,7 +35,7 @@ class Found:
       gradients: its gradients.
     """
 
-    forwards: tuple[Forward, ...]
+    forwards: tuple[ForwardRead, ...]
     logits: Logits
     empty_rows: EmptyRows
     gradients: tuple[Products, ...]
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Reading:
-    """An operand of a product, and the results of other products that it is made of, by number."""
+    """An operand of a product, and by number the results of other products in it."""
 
     product: ir.Operation
     side: int
@@ -92,7 +92,7 @@ class Finder:
                 yield view.operation
 
     def _softened(self) -> dict[int, ir.Value]:
-        """Returns, by number, results of products that exponentials are made of."""
+        """Returns, by number, results of products that exponentials are computed from."""
         found: dict[int, ir.Value] = {}
         for op in self._ops():
             if op.name in EXPONENTIALS and how(op) is not None:
@@ -168,7 +168,7 @@ class Finder:
 
     def _forward(
         self, number: int, origin: ir.Value, reading: _Reading
-    ) -> tuple[Forward, Logits] | None:
+    ) -> tuple[ForwardRead, Logits] | None:
         """Returns the attention whose weights a product's operand is; None where it is none, and
         does not look like one. Raises NotPossibleError."""
         derivation = self.derivation
@@ -231,7 +231,7 @@ class Finder:
             logits.query,
             key,
         )
-        forward = Forward(
+        forward = ForwardRead(
             weights,
             scores,
             parts,
@@ -245,7 +245,7 @@ class Finder:
 
     def _check_readers(self, number: int, found: Found) -> None:
         """Raises NotPossibleError where something else than the replaced products needs the scores,
-        the weights or what is made of them."""
+        the weights or what is computed from them."""
         replaced = {(walk.key(f.weights.product), f.weights.side) for f in found.forwards}
         ends = set()
         for gradient in found.gradients:

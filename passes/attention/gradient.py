@@ -38,7 +38,7 @@ of other floats."""
 
 @dataclass(frozen=True)
 class Scored:
-    """An operand of a product that is made of scores, and which of their axes each of its is."""
+    """An operand of a product, computed from scores, and the scores' axes that its axes are."""
 
     product: ir.Operation
     side: int
@@ -113,7 +113,7 @@ def operand_labels(product: ir.Operation, side: int, result: Groups, kind: str) 
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardRead:
     """An attention as it was read: its weights, and what they are.
 
     Attributes:
@@ -206,18 +206,18 @@ class Products:
 class GradientReader:
     """Reads the gradients of one attention."""
 
-    def __init__(self, reader: Reader, forward: Forward, forms: Forms) -> None:
+    def __init__(self, reader: Reader, forward: ForwardRead, forms: Forms) -> None:
         self.reader, self.forward, self.forms = reader, forward, forms
         self.key = forward.axes.key
 
     def read(
         self, scored: Sequence[Scored], dp_of: Mapping[int, ir.Value], has_bias: bool
     ) -> list[Products]:
-        """Returns the gradients among products that read something made of the scores.
+        """Returns the gradients among products that read something computed from the scores.
 
         Args:
           scored: these products' operands.
-          dp_of: by number of an operand in ``scored`` the other product that it is made of.
+          dp_of: by number of an operand in ``scored`` the other product that it is computed from.
           has_bias: whether the gradients of a bias are wanted.
 
         Raises NotPossibleError where a product is none of a gradient's.
@@ -379,7 +379,7 @@ class GradientReader:
         raise NotPossibleError("the weights' gradient has other axes than the weights")
 
     def _is_dv(self, scored: Scored, dp: ir.Operation, side: int, axes: Groups) -> bool:
-        """Whether a product of the weights sums what the weights' gradient is made of."""
+        """Whether a product of the weights sums what the weights' gradient is computed from."""
         if scored.summed != {*self.forward.axes.queries}:
             return False
         mine = Labelled(dp.operands[1 - side], operand_labels(dp, 1 - side, axes, VALUE))

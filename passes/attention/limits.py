@@ -14,7 +14,7 @@ from ..framework.errors import NotPossibleError
 from ..framework.target import Target
 from ..ir.types import float_format
 from ..ir.values import defining_op, element_of
-from .site import Bias, Kernel, Labelled
+from .site import Bias, FusedKernel, Labelled
 
 AUTO, CUDNN, EMULATED = "auto", "cudnn", "emulated"
 KERNELS = (AUTO, CUDNN, EMULATED)
@@ -76,7 +76,7 @@ def source_of(value: ir.Value) -> ir.Value:
 
 
 def check(
-    kernel: Kernel, bias: Bias | None, target: Target, *, queries: int, heads: tuple[int, int]
+    kernel: FusedKernel, bias: Bias | None, target: Target, *, queries: int, heads: tuple[int, int]
 ) -> None:
     """Raises NotPossibleError where cuDNN has no kernel.
 

@@ -24,16 +24,16 @@ from . import limits
 from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
-from .gradient import Forward, Products
+from .gradient import ForwardRead, Products
 from .scopes import LoopScope, scopes_of
 from .site import (
     HEAD,
     VALUE,
-    Attention,
-    Call,
+    AttentionSite,
+    ForwardCall,
     From,
-    Gradient,
-    Kernel,
+    FusedKernel,
+    GradientCall,
     Labelled,
     Replaced,
 )
@@ -42,7 +42,7 @@ from .write import is_there
 
 
 @dataclass(frozen=True)
-class AttentionPlan(ListPlan[Attention]):
+class AttentionPlan(ListPlan[AttentionSite]):
     """The attentions that become calls of a kernel, in the order of the program, and those that
     stay.
 
@@ -113,7 +113,7 @@ def plan_attention(
     """Plans a module for one kernel, "cudnn" or "emulated"."""
     planner = _Planner(module, target, kernel, cast)
     forms = Forms()
-    decided: list[Attention] = []
+    decided: list[AttentionSite] = []
     left: list[Left] = []
     for scope in scopes_of(module):
         finder = Finder(scope, forms, min_keys)
@@ -136,7 +136,7 @@ class _Planner:
 
     def attention(
         self, number: int, loop_scope: LoopScope, found: Found, derivation: Derivation
-    ) -> Attention:
+    ) -> AttentionSite:
         """Returns the plan of one attention. Raises NotPossibleError."""
         pair = self._pair(loop_scope, found)
         forward = found.forwards[0]
@@ -152,7 +152,7 @@ class _Planner:
             **forward.queries.sizes(HEAD),
             **forward.values.sizes(VALUE),
         }
-        kernel = Kernel(
+        kernel = FusedKernel(
             forward.axes,
             found.logits.scale,
             found.logits.mask,
@@ -175,7 +175,7 @@ class _Planner:
             query = forward.axes.query
             queries = 1 if query is None else forward.axes.sizes[query]
             limits.check(kernel, bias, self._target, queries=queries, heads=(head, values))
-        return Attention(
+        return AttentionSite(
             f"attention-{number}",
             kernel,
             bias,
@@ -200,11 +200,11 @@ class _Planner:
     def _gradient(
         self,
         products: Products,
-        calls: Sequence[Call],
-        kernel: Kernel,
+        calls: Sequence[ForwardCall],
+        kernel: FusedKernel,
         pair: LoopPair | None,
         derivation: Derivation,
-    ) -> Gradient:
+    ) -> GradientCall:
         dq, dk, dv = (
             Replaced(scored.product, scored.result_labels(kind))
             for scored, kind in (
@@ -234,7 +234,7 @@ class _Planner:
             if not is_there(pair.index, place):
                 raise NotPossibleError("the loop's index is made behind a product of its gradient")
             stacked = _stacked(pair, calls[number], kernel, place, derivation)
-        return Gradient(
+        return GradientCall(
             place,
             source,
             number,
@@ -247,7 +247,7 @@ class _Planner:
         )
 
 
-def _call(forward: Forward, element: str) -> Call:
+def _call(forward: ForwardRead, element: str) -> ForwardCall:
     product = forward.weights.product
     output = product.results[0]
     if str(element_of(output)) not in (element, "f32") or (
@@ -256,7 +256,7 @@ def _call(forward: Forward, element: str) -> Call:
         raise NotPossibleError(
             f"its output is read as {element_of(output)}, and the kernel gives {element}"
         )
-    return Call(
+    return ForwardCall(
         product,
         forward.scores,
         forward.queries,
@@ -280,7 +280,10 @@ def _is_rounded(value: ir.Value, element: str) -> bool:
 
 
 def _source(
-    calls: Sequence[Call], scores: ir.Operation | None, place: ir.Operation, pair: LoopPair | None
+    calls: Sequence[ForwardCall],
+    scores: ir.Operation | None,
+    place: ir.Operation,
+    pair: LoopPair | None,
 ) -> tuple[From, int]:
     """Returns where a gradient has the output from, and of which call.
 
@@ -304,7 +307,11 @@ def _source(
 
 
 def _stacked(
-    pair: LoopPair, call: Call, kernel: Kernel, place: ir.Operation, derivation: Derivation
+    pair: LoopPair,
+    call: ForwardCall,
+    kernel: FusedKernel,
+    place: ir.Operation,
+    derivation: Derivation,
 ) -> Labelled | None:
     """Returns the read of a stack that holds the output already, in whatever order of axes."""
     output = call.product.results[0]
@@ -325,7 +332,7 @@ def _stacked(
     return None
 
 
-def _weights_bytes(forward: Forward, pair: LoopPair | None) -> int:
+def _weights_bytes(forward: ForwardRead, pair: LoopPair | None) -> int:
     value = forward.weights.value
     once = tensor_bytes(value.type) or 0
     return once * (pair.forward.trip_count if pair is not None else 1)

@@ -1,4 +1,4 @@
-"""What the pass knows of an attention and its gradients: a plan of operations, axes and numbers."""
+"""The plan of an attention and its gradients: operations, axes and numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EmptyRows(enum.Enum):
 
 @dataclass(frozen=True)
 class Bias:
-    """What is added to the scaled scores: the program's own logits with scores of zero.
+    """The term added to the scaled scores: the program's own logits with scores of zero.
 
     Attributes:
       logits: the logits' value.
@@ -175,8 +175,8 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """What a call of the kernel is made of, apart from its operands.
+class FusedKernel:
+    """The properties that all calls of one attention's kernel share.
 
     Attributes:
       axes: the axes of the scores.
@@ -205,7 +205,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Call:
+class ForwardCall:
     """A product of weights and values, which becomes a call of the kernel.
 
     Attributes:
@@ -240,7 +240,7 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class GradientCall:
     """Four products of a gradient, which become a call of the kernel's gradient.
 
     Attributes:
@@ -268,7 +268,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionSite:
     """An attention with its gradients: all that reads one matrix of weights.
 
     Attributes:
@@ -283,10 +283,10 @@ class Attention:
     """
 
     id: str
-    kernel: Kernel
+    kernel: FusedKernel
     bias: Bias | None
-    calls: tuple[Call, ...]
-    gradients: tuple[Gradient, ...]
+    calls: tuple[ForwardCall, ...]
+    gradients: tuple[GradientCall, ...]
     pair: LoopPair | None
     devices: Devices | None = None
     weights_bytes: int = 0

@@ -59,10 +59,10 @@ EMPTY_ROWS = "rows without a key are no average of the values"
 
 @dataclass(frozen=True)
 class Logits:
-    """What weights are the softmax of.
+    """The logits whose softmax some weights are.
 
     Attributes:
-      place: the number of the logits among the values that the weights are made of.
+      place: the number of the logits among the values that the weights are computed from.
       of_logarithm: the logits are the logarithm of that value.
       scale: the factor of the scores in them.
       query: the axis of the queries' positions.
@@ -84,15 +84,15 @@ class Logits:
 
 @dataclass
 class Forms:
-    """What weights, and their gradients, of one form were found to be, for all scopes of a module:
-    the layers of a model are looked at once. A reason stands for what is none."""
+    """The results for weights and their gradients by their form, for all scopes of a module, so
+    that the layers of a model are examined once. A reason stands for a refusal."""
 
     logits: dict[Hashable, Logits | str] = field(default_factory=dict)
     gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
 
 
 class Reader:
-    """Questions about values that are made of one product's result.
+    """Questions about values that are computed from one product's result.
 
     Attributes:
       number: the number of the scores.
@@ -142,7 +142,7 @@ class Reader:
 
     def form(self, *values: ir.Value, marked: int | None = None) -> Hashable:
         """Returns a key of what values compute from the scores, whatever their leaves are called;
-        the marked number is told from other leaves.
+        the marked number differs from other leaves.
 
         Equal for the layers of a model. Raises NotPossibleError where that is too much to look at.
         """
@@ -215,8 +215,8 @@ class SoftmaxReader:
         return False
 
     def candidates(self) -> list[ir.Value]:
-        """Returns the values that may be the logits: made of the scores, of their size, one by one
-        and without a sum over others."""
+        """Returns the values that may be the logits: computed from the scores one by one, of their
+        size, and without a sum over others."""
         reader = self.reader
         return [
             value
@@ -286,7 +286,7 @@ class SoftmaxReader:
         """Raises NotPossibleError where the weights are no softmax of a value; returns what rows
         without a key weigh.
 
-        Rows in which the program itself overflows tell nothing.
+        Rows in which the program itself overflows are left out.
         """
         kinds: set[EmptyRows] = set()
         for seed, magnitude, true, floats in _ASSIGNMENTS:

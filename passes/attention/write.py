@@ -42,19 +42,20 @@ from .devices import by_parts, summed_over
 from .site import (
     HEAD,
     VALUE,
-    Attention,
+    AttentionSite,
     Bias,
-    Call,
     EmptyRows,
+    ForwardCall,
     From,
-    Gradient,
+    GradientCall,
     Labelled,
     Replaced,
 )
 from .softmax import MASKED
 
 _LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
-"""What masks a key, by the type of elements, as in JAX's calls: cuDNN takes no infinities."""
+"""The bias that masks a key, by the type of elements, as in JAX's calls: cuDNN takes no
+infinities."""
 
 _MOVEMENTS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
@@ -94,7 +95,7 @@ class _Made:
 
 @dataclass
 class _Loops:
-    """What the loops of a pair carry besides, for the attentions in their bodies."""
+    """The additional carries of a pair of loops, for the attentions in their bodies."""
 
     pair: LoopPair
     stacks: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
@@ -103,7 +104,9 @@ class _Loops:
     """Values outside of the loops, and what stands for them inside."""
 
 
-def write_attentions(module: ir.Module, attentions: Sequence[Attention], *, emulated: bool) -> None:
+def write_attentions(
+    module: ir.Module, attentions: Sequence[AttentionSite], *, emulated: bool
+) -> None:
     """Writes the calls of attentions of a module."""
     marks, channel = MarkBuilder(module), next_channel(module)
     loops: dict[object, _Loops] = {}
@@ -127,7 +130,7 @@ class _Writer:
 
     def __init__(
         self,
-        attention: Attention,
+        attention: AttentionSite,
         marks: MarkBuilder,
         number: int,
         loops: _Loops | None,
@@ -162,7 +165,7 @@ class _Writer:
         for gradient in self.attention.gradients:
             self._write_gradient(gradient)
 
-    def _write_call(self, call: Call) -> None:
+    def _write_call(self, call: ForwardCall) -> None:
         with ir.InsertionPoint(call.product), call.product.location:
             queries, keys, values = self._operands(call.queries, call.keys, call.values)
             bias = self._bias(call.product)
@@ -232,7 +235,7 @@ class _Writer:
             arranged(values, of_keys(kernel, VALUE), kernel),
         )
 
-    def _write_gradient(self, gradient: Gradient) -> None:
+    def _write_gradient(self, gradient: GradientCall) -> None:
         place, kernel = gradient.place, self.kernel
         with ir.InsertionPoint(place), place.location:
             queries, keys, values, given = (
@@ -387,7 +390,7 @@ class _Writer:
 
     # Loops.
 
-    def _stacked(self, gradient: Gradient) -> _Made:
+    def _stacked(self, gradient: GradientCall) -> _Made:
         """Returns output and statistics of a call in the forward body, as the backward body reads
         them."""
         assert self.loops is not None

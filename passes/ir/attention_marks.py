@@ -35,7 +35,7 @@ ATTENTION_GRADIENT = "hloom.attention_gradient"
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What a mark of attention says beside its operands.
+    """The attributes of a mark of attention.
 
     Attributes:
       scale: the factor of the scores.

@@ -282,7 +282,7 @@ class MarkBuilder:
           results: the types of its results.
           decomposed: writes its decomposition, from the operands.
           own: its attributes.
-          variant: tells decompositions of the same types apart.
+          variant: differs between different decompositions of the same types.
         """
         types = [value.type for value in operands]
         key = (name, *types, *results, variant)

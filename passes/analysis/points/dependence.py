@@ -1,6 +1,6 @@
-"""What values depend on, by the form of their code: which axes, and whether a difference alone.
+"""The axes that values depend on, by the form of their code, and whether on a difference alone.
 
-Unlike an evaluation at samples, what is told here holds at every position.
+Unlike an evaluation at samples, these answers hold at every position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def axes_of(scope: Scope, value: ir.Value, number: int, points: Sequence[Axes]) 
       scope: the program.
       value: the value.
       number: the number of the value that counts as a constant.
-      points: by axis of the value the axes that it is made of.
+      points: by axis of the value the axes that it is computed from.
     """
     found: set[int] = set()
     waiting: list[tuple[ir.Value, tuple[Axes, ...]]] = [(scope.resolve(value), tuple(points))]
@@ -123,14 +123,16 @@ class Line:
         )
 
 
-class Form(enum.Enum):
+class CoordinateForm(enum.Enum):
     """A form of a value that is no `Line`."""
 
     OF_DIFFERENCE = "of the difference of both coordinates"
     UNKNOWN = "unknown"
 
 
-_Formed = Line | Form
+_Formed = Line | CoordinateForm
+
+_OF_DIFFERENCE, _UNKNOWN = CoordinateForm.OF_DIFFERENCE, CoordinateForm.UNKNOWN
 
 _WIDE_BITS = 32
 
@@ -162,7 +164,7 @@ class _Forms:
 
     @staticmethod
     def is_of_difference(form: _Formed) -> bool:
-        return form is Form.OF_DIFFERENCE or (isinstance(form, Line) and form.first == -form.second)
+        return form is _OF_DIFFERENCE or (isinstance(form, Line) and form.first == -form.second)
 
     def of(self, value: ir.Value, points: tuple[Line | None, ...]) -> _Formed:
         key = value, points
@@ -173,36 +175,34 @@ class _Forms:
     def _of(self, value: ir.Value, points: tuple[Line | None, ...]) -> _Formed:
         scope = self._scope
         if scope.number(value) == self._number:
-            return Form.OF_DIFFERENCE
+            return _OF_DIFFERENCE
         made = scope.made_by(value)
         if made is None:
-            return Form.UNKNOWN
+            return _UNKNOWN
         op, kind = made
         if kind is How.CONSTANT:
             return self._constant(op)
         if kind is How.IOTA:
             line = points[ir.IntegerAttr(op.attributes["iota_dimension"]).value]
-            return Form.UNKNOWN if line is None or not _is_wide(value) else line
+            return _UNKNOWN if line is None or not _is_wide(value) else line
         if kind is How.SPREAD:
             source = _operand_lines(op, points)
-            return (
-                Form.UNKNOWN if source is None else self.of(scope.resolve(op.operands[0]), source)
-            )
+            return _UNKNOWN if source is None else self.of(scope.resolve(op.operands[0]), source)
         if kind is not How.ELEMENTWISE:
-            return Form.UNKNOWN
+            return _UNKNOWN
         read = [self.of(scope.resolve(x), points if shape_of(x) else ()) for x in op.operands]
         return self._combined(op, read)
 
     def _constant(self, op: ir.Operation) -> _Formed:
         if not is_splat(op):
-            return Form.UNKNOWN
+            return _UNKNOWN
         number = self._scope.constant(op)
         is_integer = number.dtype.kind == "i"
-        return Line(0, 0, int(number)) if is_integer else Form.OF_DIFFERENCE
+        return Line(0, 0, int(number)) if is_integer else _OF_DIFFERENCE
 
     def _combined(self, op: ir.Operation, read: list[_Formed]) -> _Formed:
         if op.name == "stablehlo.convert" and isinstance(read[0], Line):
-            return read[0] if _is_wide(op.results[0]) else Form.UNKNOWN
+            return read[0] if _is_wide(op.results[0]) else _UNKNOWN
         if len(read) == 2:
             left, right = read
             if isinstance(left, Line) and isinstance(right, Line):
@@ -210,10 +210,10 @@ class _Forms:
                     return left.plus(right, _LINEAR[op.name])
                 if op.name == "stablehlo.compare":
                     return self._compared(left.plus(right, -1))
-        return Form.OF_DIFFERENCE if all(map(self.is_of_difference, read)) else Form.UNKNOWN
+        return _OF_DIFFERENCE if all(map(self.is_of_difference, read)) else _UNKNOWN
 
     def _compared(self, apart: Line) -> _Formed:
-        return Form.OF_DIFFERENCE if self.is_of_difference(apart) else Form.UNKNOWN
+        return _OF_DIFFERENCE if self.is_of_difference(apart) else _UNKNOWN
 
 
 def _is_wide(value: ir.Value) -> bool:

@@ -1,4 +1,4 @@
-"""Which values are made of others element by element, and which of their axes are the same."""
+"""Finds values computed from others element by element, and which of their axes are the same."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ITSELF = -1
 
 
 class Derivation:
-    """The values of a scope that are made of others of their size, element by element.
+    """The values of a scope computed from others of their size, element by element.
 
-    A product's result may be split along its axes where a value made of it is: `split_by` notes
-    this, and axes are numbered after it.
+    A product's result may be split along its axes where a value computed from it is: `split_by`
+    notes this, and axes are numbered after it.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -62,7 +62,7 @@ class Derivation:
         return frozenset().union(*(self._products[each] for each in self._sources(value)))
 
     def has_exponential(self, value: ir.Value) -> bool:
-        """Whether an exponential is among what a value's elements are made of."""
+        """Whether an exponential is among what a value's elements are computed from."""
 
         def found(each: ir.Value) -> bool:
             op = defining_op(each)
@@ -72,8 +72,8 @@ class Derivation:
         return settled(self._exponential, self.scope.resolve(value), self._sources, found)
 
     def step(self, value: ir.Value, number: int) -> int | None:
-        """Returns the operand through which a value is made of the numbered one; -1 for that one
-        itself, None where it is not."""
+        """Returns the operand through which a value is computed from the numbered one; -1 for that
+        one itself, None where it is not."""
 
         def needs(key: tuple[ir.Value, int]) -> Iterator[tuple[ir.Value, int]]:
             if self.scope.number(key[0]) != number:
@@ -88,7 +88,7 @@ class Derivation:
         return settled(self._steps, (self.scope.resolve(value), number), needs, found)
 
     def origin(self, value: ir.Value, number: int) -> ir.Value:
-        """Returns the numbered value that a value is made of."""
+        """Returns the numbered value that a value is computed from."""
         value = self.scope.resolve(value)
         while (step := self.step(value, number)) != _ITSELF:
             made = self.scope.made_by(value)
@@ -98,7 +98,7 @@ class Derivation:
         return value
 
     def follow(self, value: ir.Value, number: int, points: Coordinates) -> Coordinates:
-        """Returns the coordinates of the numbered value that a value's elements are made of."""
+        """Returns the coordinates of the numbered value that a value's elements come from."""
         value = self.scope.resolve(value)
         while (step := self.step(value, number)) != _ITSELF:
             made = self.scope.made_by(value)
@@ -141,7 +141,7 @@ class Derivation:
         return self._parts.get(number) or [[size] for size in shape_of(value)]
 
     def split_by(self, value: ir.Value, number: int) -> None:
-        """Notes how the numbered value's axes are split by what a value is made of."""
+        """Notes how the numbered value's axes are split by what a value is computed from."""
         if number in self._parts:
             return
         origin = self.origin(value, number)

@@ -1,0 +1,112 @@
+"""Temporaries of models with attention on an H100: as they are, by the pass, and by hand.
+
+    python -m benchmarks.attention [MODEL ...]          (half an hour for all; no GPU)
+
+Each model is compiled for an H100 without one: as it is written, under `attention`, and written
+with `jax.nn.dot_product_attention(implementation="cudnn")`. Then GPTs of twelve layers, with
+recomputation. XLA's figures leave out the scratch memory that cuDNN asks for on a GPU. Nothing ran.
+
+Writes benchmarks/results/attention.json and attention.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import hloom
+from benchmarks.common.measure import Benchmark, Columns, mebi, section, text, without_cache
+from benchmarks.programs.attentions import MODELS
+from benchmarks.programs.gpt import Gpt
+from hloom._jax.executables import memory_figures
+from hloom.targets import deviceless
+
+TARGET = "h100_sxm"
+
+GPTS = {
+    f"{'scanned' if scanned else 'unrolled'}, {length}": Gpt(scanned=scanned, sequence=length)
+    for length in (1024, 4096)
+    for scanned in (False, True)
+}
+SPECS = ("off", "attention", "remat", "attention,remat", "attention,fit{budget=min}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compiles with the JAX that runs this, and writes the files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attention")
+    names = [*MODELS, *GPTS]
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
+    chosen = parser.parse_args(arguments).models or names
+    deviceless.prepare()
+    without_cache()
+    for name in chosen:
+        before = BENCHMARK.before()
+        models = {row["model"]: row for row in before.get("models", ())}
+        gpts = {row["model"]: row for row in before.get("gpts", ())}
+        if name in MODELS:
+            models[name] = _model(name)
+        else:
+            gpts[name] = _gpt(name)
+        print(
+            BENCHMARK.write(
+                models=[models[each] for each in MODELS if each in models],
+                gpts=[gpts[each] for each in GPTS if each in gpts],
+            )
+        )
+
+
+def _model(name: str) -> dict[str, Any]:
+    model, placement = MODELS[name], deviceless.placement(TARGET)
+    lowered = model.lower(placement)
+    row: dict[str, Any] = {"model": name}
+    for key, spec in (("off_bytes", "off"), ("attention_bytes", "attention")):
+        row[key] = _temporaries(lowered, spec)
+    row["plan"] = _plan()
+    with deviceless.attention_lowered_for(TARGET):
+        by_hand = model.lower(placement, fused=True)
+    row["by_hand_bytes"] = _temporaries(by_hand, "off")
+    return row
+
+
+def _gpt(name: str) -> dict[str, Any]:
+    lowered = GPTS[name].lower(deviceless.placement(TARGET))
+    return {"model": name} | {spec: _temporaries(lowered, spec) for spec in SPECS}
+
+
+def _temporaries(lowered: Any, spec: str) -> int:
+    compiled = lowered.compile(compiler_options={"hloom": spec})
+    return memory_figures(compiled.runtime_executable()).temp_bytes or 0
+
+
+def _plan() -> str:
+    runs = hloom.records()[-1].runs
+    return next(run.summary for run in runs if run.name == "attention")
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    yield from section(f"Models of four layers, jax {version}", COLUMNS, entry["models"])
+    yield from section(f"GPT of twelve layers, jax {version}", GPT_COLUMNS, entry["gpts"])
+
+
+COLUMNS: Columns = {
+    "model": text("model"),
+    "as it is, MiB": mebi("off_bytes"),
+    "`attention`": mebi("attention_bytes"),
+    "by hand": mebi("by_hand_bytes"),
+    "plan": text("plan"),
+}
+GPT_COLUMNS: Columns = {"model": text("model")} | {f"`{spec}`, MiB": mebi(spec) for spec in SPECS}
+
+BENCHMARK = Benchmark(
+    "attention",
+    "attention",
+    "Attention in a fused kernel",
+    "Temporary memory by compiles for an H100 without one. By hand is the same model with "
+    '`jax.nn.dot_product_attention(implementation="cudnn")`. The scratch memory that cuDNN asks '
+    "for on a GPU is in no figure. Nothing here ran on a GPU.",
+    _tables,
+)
+
+if __name__ == "__main__":
+    main()
