@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Derivation, Groups
 from ..analysis.points.evaluator import TooManyPointsError
-from ..analysis.points.operations import EXPONENTIALS, how
+from ..analysis.points.operations import EXPONENTIALS, How, how
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Left
 from ..ir import walk
@@ -162,6 +162,8 @@ class Finder:
         if kinds == {EmptyRows.AVERAGE} and logits.empty_rows is EmptyRows.SOFTMAX:
             raise NotPossibleError("rows without a key have a softmax, and no gradient of it")
         found = next(iter(kinds), logits.empty_rows)
+        if found is EmptyRows.SOFTMAX and logits.empty_rows is EmptyRows.AVERAGE:
+            return EmptyRows.FLAT
         if found is EmptyRows.AVERAGE and any(each.bias for each in gradients):
             raise NotPossibleError("its bias has a gradient, and rows may have no key")
         return found
@@ -277,6 +279,8 @@ class Finder:
                     raise NotPossibleError("its weights are read by code inside", op)
                 if key in stored and use.operand_number == 1:
                     waiting += stored[key].reads
+                elif how(op) is How.SAME:
+                    waiting.append(op.results[use.operand_number])
                 elif how(op) is not None:
                     waiting += op.results
                 elif not _is_dead(op):

@@ -70,6 +70,7 @@ class EmptyRows(enum.Enum):
 
     NONE = "there are none"
     AVERAGE = "all keys weigh the same, and no gradient reaches the scores"
+    FLAT = "all keys weigh the same, and gradients reach the scores: what is added hides them"
     SOFTMAX = "the softmax of the scores, as if nothing was masked"
 
 

@@ -47,6 +47,7 @@ _ASSIGNMENTS = (
     (6, 1e5, 1.0, 1.0),
     (7, 1e30, 0.7, 1.0),
     (8, 1.0, 0.7, -1e9),
+    (9, 1.0, 1.0, 1.0),
 )
 """Seeds, magnitudes of the scores, shares of true booleans, and magnitudes of other floats: a clip
 at 1e4 shows only above, and a mask may be an argument of large negative numbers."""
@@ -117,9 +118,17 @@ class Reader:
         """Returns a value at coordinates of the scores."""
         return points.at(value, joined(self.groups(value), self.sizes, where))
 
-    def points(self, seed: int, scores: Leaf, true: float = 0.7, floats: float = 1.0) -> Points:
+    def points(
+        self,
+        seed: int,
+        scores: Leaf,
+        true: float = 0.7,
+        floats: float = 1.0,
+        *,
+        rounds: bool = False,
+    ) -> Points:
         """Returns an assignment of the leaves, that of the scores given."""
-        return Points(self.scope, seed, {self.number: scores}, true, floats)
+        return Points(self.scope, seed, {self.number: scores}, true, floats, rounds=rounds)
 
     def scores(self, seed: int, magnitude: float) -> Leaf:
         """Returns random scores."""
@@ -177,12 +186,12 @@ class SoftmaxReader:
         self.length = reader.sizes[key]
 
     def is_normalized(self) -> bool:
-        """Whether the weights are positive and sum to 1 along the keys."""
+        """Whether the weights are positive and sum to 1 along the keys, in rows that are numbers:
+        behind minus infinity a row without a key is none."""
         weights = self._weights(self.reader.points(1, self.reader.scores(1, 1.0)), self._few)
+        rows = weights[np.isfinite(weights).all(1)]
         return bool(
-            np.all(np.isfinite(weights))
-            and np.all(weights >= 0)
-            and np.allclose(weights.sum(1), 1, atol=1e-6)
+            len(rows) and np.all(rows >= 0) and np.allclose(rows.sum(1), 1, atol=1e-6)
         )
 
     def may_be_meant(self) -> bool:
@@ -301,15 +310,20 @@ class SoftmaxReader:
                 raise NotPossibleError(NO_SOFTMAX)
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
-                kinds.add(self._kind_of_empty(weights[empty], logits[empty]))
-        if EmptyRows.SOFTMAX in kinds:
-            return EmptyRows.SOFTMAX
-        return EmptyRows.AVERAGE
+                precise = self.reader.points(seed, leaf, true, floats, rounds=True)
+                kinds.add(
+                    self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty])
+                )
+        if len(kinds) > 1:
+            raise NotPossibleError("rows without a key have weights of two kinds")
+        return next(iter(kinds), EmptyRows.AVERAGE)
 
     def _kind_of_empty(self, weights: Numbers, logits: Numbers) -> EmptyRows:
-        if are_close(weights, np.full_like(weights, 1 / self.length)):
-            return EmptyRows.AVERAGE
-        return EmptyRows.SOFTMAX
+        """Returns what is nearer to weights that the program rounds as it does: a sum with a large
+        number that masks keeps nothing of the scores, or much."""
+        from_average = np.abs(weights - 1 / self.length).sum()
+        from_softmax = np.abs(weights - softmax(logits)).sum()
+        return EmptyRows.AVERAGE if from_average <= from_softmax else EmptyRows.SOFTMAX
 
     def _scale(self, value: ir.Value, of_logarithm: bool) -> float:
         """Returns the factor of the scores, where that is one number at every point and magnitude.

@@ -17,6 +17,7 @@ from ..ir.build import (
     broadcast,
     compare,
     converted,
+    einsum,
     reduce,
     reshaped,
     slice_of_stack,
@@ -244,7 +245,8 @@ class _Writer:
             )
             q, k, v = self._operands(queries, keys, values)
             d_output = arranged(given, of_queries(kernel, VALUE), kernel)
-            q, bias, seen = self._without_empty_rows(q, self._bias(place))
+            whole = q
+            q, bias, seen = self._without_empty_rows(whole, self._bias(place))
             if gradient.source is From.CALL:
                 made = self.made[gradient.call]
             elif gradient.source is From.AGAIN:
@@ -254,7 +256,12 @@ class _Writer:
             operands = [q, k, v, *([] if bias is None else [bias])]
             operands += [made.output, made.statistics, d_output]
             found = self._gradient(operands, with_bias=bool(gradient.bias))
-            if seen is not None:
+            if seen is not None and kernel.empty_rows is EmptyRows.FLAT:
+                hidden = stablehlo.select(seen, zeros(whole.type), whole)
+                more = self._of_flat_rows(hidden, v, made.output, d_output)
+                wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
+                found[1] = converted(wide, element_of(k))
+            elif seen is not None:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
             for number, (replaced, order) in enumerate(
                 (
@@ -268,6 +275,34 @@ class _Writer:
                 result.replace_all_uses_with(new)
             for replaced in gradient.bias:
                 self._replace_bias_gradient(replaced, found[3])
+
+    def _of_flat_rows(
+        self, queries: ir.Value, values: ir.Value, output: ir.Value, d_output: ir.Value
+    ) -> ir.Value:
+        """Returns the gradient of the keys from rows in which all weigh the same, which the kernel,
+        given queries of zero, leaves out.
+
+        Linear in the values: scale / keys * sum over rows of (d_output * value - d_output * output)
+        * query, so that no array of weights is made.
+        """
+        f32 = ir.F32Type.get()
+        batch, length, heads, size = shape_of(queries)
+        _, keys, shared, elements = shape_of(values)
+        rows = [batch, length, shared, heads // shared]
+        queries = reshaped(converted(queries, f32), [*rows, size])
+        given = reshaped(converted(d_output, f32), [*rows, elements])
+        output = reshaped(converted(output, f32), [*rows, elements])
+        by_value = einsum("btngh,btngv->bnhv", queries, given)
+        first = einsum("bsnv,bnhv->bsnh", converted(values, f32), by_value)
+        inner = reduce(
+            stablehlo.multiply(given, output),
+            [4],
+            splat(ir.RankedTensorType.get([], f32), 0.0),
+            stablehlo.add,
+        )
+        rest = einsum("btngh,btng->bnh", queries, inner)
+        found = stablehlo.subtract(first, broadcast(rest, shape_of(first), [0, 2, 3]))
+        return stablehlo.multiply(found, splat(found.type, self.kernel.scale / keys))
 
     def _replace_bias_gradient(self, replaced: Replaced, found: ir.Value) -> None:
         """Replaces a reduction of the gradient of the logits by the kernel's gradient of the bias,
@@ -358,7 +393,7 @@ class _Writer:
         self, queries: ir.Value, bias: ir.Value | None
     ) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
         """Returns queries and bias with which a row without a key is what it is in the program, and
-        which queries have a key, where no gradient reaches the others.
+        which queries have a key, where the others are zeros.
 
         The kernel keeps the logarithm of a sum next to its largest term: behind -2^41 nothing is
         left of it, and the gradient would count each key of such a row as a whole one.
@@ -371,7 +406,7 @@ class _Writer:
         empty = compare(largest, splat(largest.type, MASKED), "LE")
         shifted = stablehlo.subtract(bias, broadcast(largest, shape, axes))
         bias = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
-        if self.kernel.empty_rows is not EmptyRows.AVERAGE:
+        if self.kernel.empty_rows is EmptyRows.SOFTMAX:
             return queries, bias, None
         seen = self._of_queries(compare(largest, splat(largest.type, MASKED), "GT"), queries)
         return stablehlo.select(seen, queries, zeros(queries.type)), bias, seen

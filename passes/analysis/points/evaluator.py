@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from ...ir import walk
 from ...ir.values import defining_op, element_of, shape_of
 from ..value_numbers import ValueNumbers
-from .leaves import Integers, Leaf, Numbers, mixed, normal, rounded, uniform
+from .leaves import Integers, Leaf, Numbers, normal, rounded, uniform
 from .operations import (
     BINARY,
     COMPARISONS,
@@ -127,15 +127,19 @@ class Points:
         leaves: Mapping[int, Leaf] | None = None,
         true: float = 0.7,
         floats: float = 1.0,
+        *,
+        rounds: bool = False,
     ) -> None:
         """``leaves`` overrides values by their number, ``true`` is the share of booleans that are
-        true, ``floats`` the magnitude of floats; a negative one is the number that all of them are.
-        Integers are 0 or 1: as masks they have no other meaning."""
+        true and of integers that are 1, ``floats`` the magnitude of floats; a negative one is the
+        number that all of them are. Integers are 0 or 1: as masks they have no other meaning. With
+        ``rounds`` elementwise results are rounded to their types, as the program does."""
         self._scope = scope
         self._seed = seed
         self._override = leaves or {}
         self._true = true
         self._floats = floats
+        self._rounds = rounds
         self._known: dict[tuple[ir.Value, tuple[int, ...]], Numbers] = {}
         self._kept: list[Coordinates] = []
         """Coordinates that are asked for: the keys of what is known are their addresses."""
@@ -175,7 +179,10 @@ class Points:
             return self._part(op, value, points)
         if kind is How.REDUCTION:
             return self._reduced(op, value, points)
-        return wrapped(self._elementwise(op, value, points), value)
+        found = wrapped(self._elementwise(op, value, points), value)
+        if self._rounds and is_of_floats(value):
+            return rounded(found, str(element_of(value)))
+        return found
 
     def _leaf(self, value: ir.Value, number: int, points: Coordinates) -> Numbers:
         places = linear(points, shape_of(value))
@@ -185,7 +192,7 @@ class Points:
         if is_of_booleans(value):
             return uniform(places, salt) < self._true
         if not is_of_floats(value):
-            return (mixed(places, salt) % np.uint64(2)).astype(np.int64)
+            return (uniform(places, salt) < self._true).astype(np.int64)
         if self._floats < 0:
             return np.full(len(places), self._floats)
         return rounded(normal(places, salt) * self._floats, str(element_of(value)))
