@@ -163,7 +163,10 @@ class _Planner:
         bias = None
         if found.logits.bias_axes:
             bias = bias_of(forward, found.logits.bias_axes, derivation, pair)
-        calls = tuple(_call(each, element) for each in found.forwards)
+        if self._cast == "off":
+            for each in found.forwards:
+                _check_output(each, element)
+        calls = tuple(map(_call, found.forwards))
         gradients = tuple(
             self._gradient(each, calls, kernel, pair, derivation) for each in found.gradients
         )
@@ -247,17 +250,20 @@ class _Planner:
         )
 
 
-def _call(forward: ForwardRead, element: str) -> ForwardCall:
-    product = forward.weights.product
-    output = product.results[0]
+def _check_output(forward: ForwardRead, element: str) -> None:
+    """Raises NotPossibleError where the kernel would round an output that the program does not."""
+    output = forward.weights.product.results[0]
     if str(element_of(output)) not in (element, "f32") or (
         str(element_of(output)) != element and not _is_rounded(output, element)
     ):
         raise NotPossibleError(
             f"its output is read as {element_of(output)}, and the kernel gives {element}"
         )
+
+
+def _call(forward: ForwardRead) -> ForwardCall:
     return ForwardCall(
-        product,
+        forward.weights.product,
         forward.scores,
         forward.queries,
         forward.keys,

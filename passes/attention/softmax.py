@@ -190,9 +190,7 @@ class SoftmaxReader:
         behind minus infinity a row without a key is none."""
         weights = self._weights(self.reader.points(1, self.reader.scores(1, 1.0)), self._few)
         rows = weights[np.isfinite(weights).all(1)]
-        return bool(
-            len(rows) and np.all(rows >= 0) and np.allclose(rows.sum(1), 1, atol=1e-6)
-        )
+        return bool(len(rows) and np.all(rows >= 0) and np.allclose(rows.sum(1), 1, atol=1e-6))
 
     def may_be_meant(self) -> bool:
         """Whether the weights are neither negative nor large, whatever the scores are: so that a
@@ -311,9 +309,7 @@ class SoftmaxReader:
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
                 precise = self.reader.points(seed, leaf, true, floats, rounds=True)
-                kinds.add(
-                    self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty])
-                )
+                kinds.add(self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty]))
         if len(kinds) > 1:
             raise NotPossibleError("rows without a key have weights of two kinds")
         return next(iter(kinds), EmptyRows.AVERAGE)
