@@ -1,0 +1,1 @@
+"""Ways to write attention, and what only looks like it."""

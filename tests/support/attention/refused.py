@@ -1,0 +1,242 @@
+"""What looks like attention and is none that a kernel computes, with the reason that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from support.attention.runs import Way
+from support.attention.ways import (
+    BATCH,
+    HEADS,
+    LENGTH,
+    ROOT,
+    SIZE,
+    by_position,
+    causal,
+    loss,
+    normal,
+    plain,
+)
+
+NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
+NOT_ONLY_SCALED = "the scores are not only scaled, shifted and masked before the softmax"
+NO_GRADIENT = "the gradient of the scores is not that of a softmax"
+EMPTY = "rows without a key are no average of the values"
+
+REFUSED: dict[str, tuple[Callable[[], Way], str]] = {}
+
+
+def refused(reason: str) -> Callable[[Callable[[], Way]], Callable[[], Way]]:
+    """Of a reason, "" where nothing is said: it does not look like attention."""
+
+    def register(make: Callable[[], Way]) -> Callable[[], Way]:
+        REFUSED[make.__name__] = make, reason
+        return make
+
+    return register
+
+
+def _of_scores(function: Callable[..., Any], *more: Any) -> Way:
+    """The usual einsums, with a function from scaled scores to weights."""
+
+    def whole(q: Any, k: Any, v: Any, w: Any, *more: Any) -> jax.Array:
+        p = function(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, *more)
+        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
+
+    return Way(whole, by_position(*more), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
+def cap() -> Way:
+    return Way(plain(lambda a: jnp.where(causal(), 5 * jnp.tanh(a / 5), -1e9)), by_position(), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
+def clip() -> Way:
+    return Way(plain(lambda a: jnp.clip(a, -1e4, 1e4)), by_position(), 0, 0)
+
+
+@refused(NO_SOFTMAX)
+def dropout() -> Way:
+    def weights(a: Any, key: Any) -> jax.Array:
+        kept = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, a.shape)
+        return jnp.where(kept, jax.nn.softmax(a) / 0.9, 0)
+
+    return _of_scores(weights, np.zeros(2, np.uint32))
+
+
+@refused(NO_SOFTMAX)
+def one_more_in_the_sum() -> Way:
+    def weights(a: Any) -> jax.Array:
+        e = jnp.exp(a)
+        return e / (1 + e.sum(-1, keepdims=True))
+
+    return _of_scores(weights)
+
+
+@refused("")
+def sinks() -> Way:
+    def weights(a: Any, sink: Any) -> jax.Array:
+        column = jnp.broadcast_to(sink[None, :, None, None], (BATCH, HEADS, LENGTH, 1))
+        return jax.nn.softmax(jnp.concatenate([a, column], -1))[..., :-1]
+
+    return _of_scores(weights, normal(HEADS))
+
+
+@refused("")
+def sigmoid() -> Way:
+    return _of_scores(lambda a: jax.nn.sigmoid(a - 5.0))
+
+
+@refused(NO_GRADIENT)
+def weights_that_are_a_result() -> Way:
+    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
+        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w) + (p * p).sum()
+
+    return Way(function, by_position(), 0, 0)
+
+
+@refused("its weights are read elsewhere, too")
+def weights_that_are_read_forward_only() -> Way:
+    def function(q: Any, k: Any, v: Any, w: Any, weigh: Any) -> jax.Array:
+        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
+        out = loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
+        return out + jax.lax.stop_gradient(jnp.max(p) * weigh.sum())
+
+    return Way(function, by_position(np.ones(2, np.int32)), 0, 0)
+
+
+@refused("an operand of its gradient is made after a product of it")
+def over_the_queries() -> Way:
+    return _of_scores(lambda a: jax.nn.softmax(a, -2))
+
+
+@refused(EMPTY)
+def nothing_where_nothing_is_seen() -> Way:
+    def weights(a: Any, m: Any) -> jax.Array:
+        return jnp.where(m[:, None], jax.nn.softmax(jnp.where(m[:, None], a, -1e9)), 0)
+
+    return _of_scores(weights, np.random.default_rng(0).random((BATCH, LENGTH, LENGTH)) < 0.5)
+
+
+@refused(NOT_ONLY_SCALED)
+def learnt_temperature() -> Way:
+    return _of_scores(
+        lambda a, t: jax.nn.softmax(a * jnp.exp(t)[None, :, None, None]), normal(HEADS)
+    )
+
+
+@refused(NOT_ONLY_SCALED)
+def scale_by_query() -> Way:
+    def weights(a: Any) -> jax.Array:
+        return jax.nn.softmax(a * jnp.log(jnp.arange(LENGTH) + 2.0)[:, None])
+
+    return _of_scores(weights)
+
+
+@refused("")
+def two_products() -> Way:
+    def function(q: Any, k: Any, v: Any, w: Any, r: Any) -> jax.Array:
+        a = jnp.einsum("bthd,bshd->bhts", q, k) + jnp.einsum("bthd,bshd->bhts", q, r)
+        return loss(jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a * ROOT), v), w)
+
+    return Way(function, by_position(normal(BATCH, LENGTH, HEADS, SIZE, scale=0.7)), 0, 0)
+
+
+@refused(NO_GRADIENT)
+def gradient_that_is_halved() -> Way:
+    @jax.custom_vjp
+    def softmax(a: Any) -> jax.Array:
+        return jax.nn.softmax(a)
+
+    def back(p: Any, g: Any) -> tuple[jax.Array]:
+        return (0.5 * p * (g - (p * g).sum(-1, keepdims=True)),)
+
+    softmax.defvjp(lambda a: (softmax(a), softmax(a)), back)
+    return _of_scores(softmax)
+
+
+@refused(NO_GRADIENT)
+def gradient_that_is_clipped() -> Way:
+    @jax.custom_vjp
+    def clipped(a: Any) -> jax.Array:
+        return a
+
+    clipped.defvjp(lambda a: (a, None), lambda _, g: (jnp.clip(g, -1e3, 1e3),))
+    return _of_scores(lambda a: jax.nn.softmax(clipped(a)))
+
+
+@refused(NO_GRADIENT)
+def gradient_of_another_mask() -> Way:
+    @jax.custom_vjp
+    def softmax(a: Any) -> jax.Array:
+        return jax.nn.softmax(jnp.where(causal(), a, -1e9))
+
+    def back(p: Any, g: Any) -> tuple[jax.Array]:
+        p = jnp.where(jnp.arange(LENGTH)[:, None] > jnp.arange(LENGTH), p, 0)
+        return (p * (g - (p * g).sum(-1, keepdims=True)),)
+
+    softmax.defvjp(lambda a: (softmax(a), softmax(a)), back)
+    return _of_scores(softmax)
+
+
+@refused("the gradient reads other keys than the attention does")
+def gradient_of_other_keys() -> Way:
+    @jax.custom_vjp
+    def scores(q: Any, k: Any, r: Any) -> jax.Array:
+        return jnp.einsum("bthd,bshd->bhts", q, k)
+
+    def back(kept: Any, g: Any) -> Any:
+        q, _, r = kept
+        dq, dk = jnp.einsum("bhts,bshd->bthd", g, r), jnp.einsum("bhts,bthd->bshd", g, q)
+        return dq, dk, jnp.zeros_like(r)
+
+    scores.defvjp(lambda q, k, r: (scores(q, k, r), (q, k, r)), back)
+
+    def function(q: Any, k: Any, v: Any, w: Any, r: Any) -> jax.Array:
+        p = jax.nn.softmax(scores(q, k, r) * ROOT)
+        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
+
+    return Way(function, by_position(normal(BATCH, LENGTH, HEADS, SIZE, scale=0.7)), 0, 0)
+
+
+@refused("the product that gives the values' gradient is not there")
+def gradient_of_other_outputs() -> Way:
+    """The values' gradient reads another gradient of the output than the weights' does."""
+
+    @jax.custom_vjp
+    def combined(p: Any, v: Any) -> jax.Array:
+        return jnp.einsum("bhts,bshd->bthd", p, v)
+
+    def back(kept: Any, g: Any) -> Any:
+        p, v = kept
+        dp = jnp.einsum("bthd,bshd->bhts", g, v)
+        return dp, jnp.einsum("bhts,bthd->bshd", p, jnp.tanh(g))
+
+    combined.defvjp(lambda p, v: (combined(p, v), (p, v)), back)
+
+    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+        return loss(combined(jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k)), v), w)
+
+    return Way(function, by_position(), 0, 0)
+
+
+@refused("its mask is made in the loop")
+def mask_of_each_layer() -> Way:
+    def function(x: Any, weights: Any, biases: Any, w: Any) -> jax.Array:
+        def layer(x: Any, each: Any) -> Any:
+            u, bias = each
+            a = jnp.einsum("btd,bsd->bts", x @ u, x) * ROOT + bias
+            return x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(a), x), None
+
+        return loss(jax.lax.scan(layer, x, (weights, biases))[0], w)
+
+    x, w = normal(BATCH, LENGTH, SIZE), normal(BATCH, LENGTH, SIZE, scale=0.5)
+    weights = normal(3, SIZE, SIZE, scale=0.3), normal(3, LENGTH, LENGTH)
+    return Way(function, (x, *weights, w), 0, 0)
