@@ -32,6 +32,9 @@ _MOST_OPERATIONS = 300
 """The most values that weights are computed from; attention takes 30 to 100."""
 
 _ROWS = 12
+_ROUNDING = 0.05
+"""How far weights sum to another number than 1 where 16 bits round them."""
+
 _SCATTERED = 20_000
 _BIAS_SAMPLES = 4_000
 
@@ -317,6 +320,10 @@ class SoftmaxReader:
     def _kind_of_empty(self, weights: Numbers, logits: Numbers) -> EmptyRows:
         """Returns what is nearer to weights that the program rounds as it does: a sum with a large
         number that masks keeps nothing of the scores, or much."""
+        if not np.all(np.abs(weights.sum(1) - 1) <= _ROUNDING):
+            raise NotPossibleError(
+                EMPTY_ROWS
+            )  # a logarithm of a sum next to a large number is lost
         from_average = np.abs(weights - 1 / self.length).sum()
         from_softmax = np.abs(weights - softmax(logits)).sum()
         return EmptyRows.AVERAGE if from_average <= from_softmax else EmptyRows.SOFTMAX

@@ -246,7 +246,8 @@ class _Writer:
             q, k, v = self._operands(queries, keys, values)
             d_output = arranged(given, of_queries(kernel, VALUE), kernel)
             whole = q
-            q, bias, seen = self._without_empty_rows(whole, self._bias(place))
+            added = self._bias(place)
+            q, bias, seen = self._without_empty_rows(whole, added)
             if gradient.source is From.CALL:
                 made = self.made[gradient.call]
             elif gradient.source is From.AGAIN:
@@ -263,6 +264,9 @@ class _Writer:
                 found[1] = converted(wide, element_of(k))
             elif seen is not None:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
+                if gradient.bias:
+                    hidden = broadcast(self._empty_rows(added), shape_of(added), [0, 1, 2])
+                    found[3] = stablehlo.select(hidden, zeros(found[3].type), found[3])
             for number, (replaced, order) in enumerate(
                 (
                     (gradient.dq, of_queries(kernel, HEAD)),
@@ -400,16 +404,24 @@ class _Writer:
         """
         if bias is None or self.kernel.empty_rows is EmptyRows.NONE:
             return queries, bias, None
-        lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
-        largest = reduce(bias, [3], lowest, stablehlo.maximum)
-        shape, axes = shape_of(bias), [0, 1, 2]
-        empty = compare(largest, splat(largest.type, MASKED), "LE")
+        largest, shape, axes = self._largest(bias), shape_of(bias), [0, 1, 2]
+        empty = self._empty_rows(bias)
         shifted = stablehlo.subtract(bias, broadcast(largest, shape, axes))
         bias = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
         if self.kernel.empty_rows is EmptyRows.SOFTMAX:
             return queries, bias, None
         seen = self._of_queries(compare(largest, splat(largest.type, MASKED), "GT"), queries)
         return stablehlo.select(seen, queries, zeros(queries.type)), bias, seen
+
+    def _largest(self, bias: ir.Value) -> ir.Value:
+        """Returns the largest number of each row, [batch, heads, queries]."""
+        lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
+        return reduce(bias, [3], lowest, stablehlo.maximum)
+
+    def _empty_rows(self, bias: ir.Value) -> ir.Value:
+        """Returns which rows have no key, [batch, heads, queries]."""
+        largest = self._largest(bias)
+        return compare(largest, splat(largest.type, MASKED), "LE")
 
     def _of_queries(self, rows: ir.Value, queries: ir.Value) -> ir.Value:
         """Returns a value of [batch, heads, queries] in the shape of the queries."""
