@@ -12,7 +12,7 @@ from support.attention.refused import REFUSED
 from support.attention.runs import Way, reasons, rewritten
 from support.attention.ways import WAYS, by_position, plain
 
-from benchmarks.attention_random import SPEC
+from benchmarks.attention_random.outcomes import SPEC
 from hloom import targets
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target

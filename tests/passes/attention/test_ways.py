@@ -6,7 +6,7 @@ import pytest
 from support.attention.runs import assert_same, rewritten
 from support.attention.ways import WAYS
 
-from benchmarks.attention_random import SPEC
+from benchmarks.attention_random.outcomes import SPEC
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target

@@ -1,4 +1,4 @@
-"""Programs with attention before and behind the pass, with what the kernel computes in its place."""
+"""Programs with attention before and behind the pass, which writes what the kernel computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 
-from benchmarks.attention_random import SPEC, difference, interpret
+from benchmarks.attention_random.outcomes import SPEC, difference, interpret
 from hloom._jax.execution import compile_module, execute
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.tables import rows_of

@@ -1,40 +1,20 @@
-"""Random programs with attention, and random changes of them, before and behind `attention`.
-
-    python -m benchmarks.attention_random --programs 500 --mutants 200
-
-Each program is drawn from a seed: letters and their order, heads that share keys, masks and biases,
-where the scale is, how the softmax is written, `vmap`, `jax.checkpoint`, scans. It is lowered with
-its gradients, changed by the pass with what the kernel computes in place of the kernel, and run by
-StableHLO's interpreter. A mutant is such a module with one operation changed by hand, in the forward
-or in the backward code: the pass has to leave it, or to give what it gives.
-"""
+"""Random programs with attention: what is drawn of them, their arguments, their modules."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import sys
-import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.framework.pipeline import PassRun, Pipeline
-from hloom.passes.framework.target import Target
-from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 
-SPEC = "attention{kernel=emulated min_keys=1}"
-
 Array = np.ndarray[Any, Any]
-Draw = np.random.Generator
 
 MASKED = {"-1e9": -1e9, "min": float(np.finfo(np.float32).min), "-1e30": -1e30, "-inf": -np.inf}
 
@@ -173,8 +153,8 @@ def drawn(seed: int) -> Program:
     masked = one(*MASKED)
     if empty and (masked == "-inf" or spelled == "behind" or softmax == "no_maximum"):
         empty = False
-    if softmax == "logsumexp":
-        empty = False  # a - logsumexp(a) is 0 in float32, where a hides the logarithm of the keys
+    if softmax == "no_maximum" and layers > 1:
+        layers = 1  # sums of exponentials of a deep layer's scores overflow when they are squared
     return Program(
         sizes,
         mixed("bt" + of_queries + shared + "d"),
@@ -380,29 +360,25 @@ def arguments_of(program: Program, seed: int = 0) -> list[Array]:
             value = (draw.normal(size=each.shape) * width).astype(np.float32)
         else:
             value = (draw.random(each.shape) < 0.7).astype(each.dtype)
-        if (
-            letters
-            and number == len(shapes) - 1
-            and program.mask not in ("learned", "learned_padding", "table")
-        ):
-            if program.mask == "additive":
-                hidden = draw.random(each.shape) < 0.3
-                value = np.where(hidden, np.float32(-1e9), np.float32(0.0))
-                value = np.moveaxis(value, letters.index("s"), 0)
-                value[0] = 0.0
-                value = np.moveaxis(value, 0, letters.index("s")).copy()
-            elif not program.empty:
-                value = np.moveaxis(value, letters.index("s"), 0).copy()
-                value[0] = 1
-                value = np.moveaxis(value, 0, letters.index("s")).copy()
-            elif "t" in letters:
-                value = np.moveaxis(value, letters.index("t"), 0).copy()
-                value[1] = 0
-                value = np.moveaxis(value, 0, letters.index("t")).copy()
-            else:
-                value.reshape(-1)[0] = 0
+        is_mask = program.mask in ("padding", "causal_padding", "array", "rows", "additive")
+        if letters and number == len(shapes) - 1 and is_mask:
+            value = _masks(program, letters, value)
         found.append(value)
     return found
+
+
+def _masks(program: Program, letters: str, value: Array) -> Array:
+    """Returns a mask whose rows have a key at least, or some of which have none."""
+    if program.mask == "additive":
+        value = np.where(value < -0.5, np.float32(-1e9), np.float32(0.0))
+    value = value.copy()
+    if not program.empty or program.mask == "additive":
+        np.moveaxis(value, letters.index("s"), 0)[0] = 0 if program.mask == "additive" else 1
+    elif "t" in letters:
+        np.moveaxis(value, letters.index("t"), 0)[1] = 0
+    else:
+        value[...] = np.where(np.arange(value.size).reshape(value.shape) < 3, 0, value)
+    return value
 
 
 def function_of(program: Program) -> Callable[..., Any]:
@@ -458,307 +434,3 @@ def module_of(program: Program) -> ir.Module:
     """Returns the program's module."""
     lowered = jax.jit(function_of(program), keep_unused=True).lower(*shapes_of(program))
     return clone_module(lowered.compiler_ir())
-
-
-def interpret(module: ir.Module, arguments: Sequence[Array]) -> list[Array]:
-    """Returns a module's results by StableHLO's interpreter."""
-    with module.context:
-        given = [_attribute(each) for each in arguments]
-        return [np.array(each) for each in stablehlo.eval_module(module, given)]
-
-
-def _attribute(array: Array) -> ir.DenseElementsAttr:
-    if array.dtype == bool:
-        sizes = "".join(f"{size}x" for size in array.shape)
-        text = f"dense<{str(array.tolist()).lower()}> : tensor<{sizes}i1>"
-        return ir.DenseElementsAttr(ir.Attribute.parse(text))
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(array))
-
-
-def rewrite(module: ir.Module, spec: str = SPEC) -> PassRun:
-    """Runs the pass on a module."""
-    run = Pipeline.parse(spec).run(module, target=Target()).runs[-1]
-    assert module.operation.verify()
-    return run
-
-
-def difference(wanted: Sequence[Array], got: Sequence[Array]) -> float:
-    """Returns the largest difference of results, by the largest element of each; where what is
-    wanted is not finite anything goes."""
-    largest = [float(np.max(np.abs(x[np.isfinite(x)]), initial=0)) for x in wanted]
-    floor = 1e-2 * max(largest[1:], default=0.0)
-    worst = 0.0
-    for number, (one, other, size) in enumerate(zip(wanted, got, largest, strict=True)):
-        apart = np.abs(one - other)[np.isfinite(one)]
-        if apart.size:
-            highest = float(np.max(np.where(np.isnan(apart), np.inf, apart)))
-            worst = max(worst, highest / max(size, floor if number else 0.1, 1e-6))
-    return worst
-
-
-# Mutants.
-
-_SWAPS = {
-    "stablehlo.add": "stablehlo.subtract",
-    "stablehlo.subtract": "stablehlo.add",
-    "stablehlo.multiply": "stablehlo.add",
-    "stablehlo.divide": "stablehlo.multiply",
-    "stablehlo.maximum": "stablehlo.minimum",
-    "stablehlo.minimum": "stablehlo.maximum",
-    "stablehlo.and": "stablehlo.or",
-    "stablehlo.exponential": "stablehlo.tanh",
-    "stablehlo.negate": "stablehlo.abs",
-    "stablehlo.log": "stablehlo.negate",
-}
-_DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
-
-
-def _mutations(op: ir.Operation) -> Iterator[Callable[[Draw], str]]:
-    """Yields what may be changed of an operation, as functions that change it and tell what."""
-    name = op.name
-    if name in _SWAPS and "IntegerType" not in str(type(_element(op))):
-        yield lambda draw: _replaced(op, _SWAPS[name])
-    if name in ("stablehlo.subtract", "stablehlo.divide", "stablehlo.dot_general"):
-        if op.operands[0].type == op.operands[1].type:
-            yield lambda draw: _exchanged(op, 0, 1)
-    if name == "stablehlo.select" and op.operands[1].type == op.operands[2].type:
-        yield lambda draw: _exchanged(op, 1, 2)
-    if name == "stablehlo.compare":
-        yield lambda draw: _redirected(op, draw)
-    if name == "stablehlo.constant":
-        yield lambda draw: _renumbered(op, draw)
-    if name in ("stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.iota"):
-        yield lambda draw: _turned(op, draw)
-    if name == "stablehlo.reduce":
-        yield lambda draw: _reduced(op, draw)
-    if len(op.results) == 1 and len(op.operands) and name.startswith("stablehlo."):
-        yield lambda draw: _reread(op, draw)
-        yield lambda draw: _disturbed(op, draw)
-
-
-def _element(op: ir.Operation) -> Any:
-    return ir.RankedTensorType(op.results[0].type).element_type
-
-
-def _replaced(op: ir.Operation, name: str) -> str:
-    with ir.InsertionPoint(op):
-        made = ir.Operation.create(name, [op.results[0].type], list(op.operands))
-    op.results[0].replace_all_uses_with(made.results[0])
-    return f"{op.name} is {name}"
-
-
-def _exchanged(op: ir.Operation, first: int, second: int) -> str:
-    one, other = op.operands[first], op.operands[second]
-    op.operands[first], op.operands[second] = other, one
-    return f"operands {first} and {second} of {op.name} are exchanged"
-
-
-def _redirected(op: ir.Operation, draw: Draw) -> str:
-    name = str(draw.choice(_DIRECTIONS))
-    op.attributes["comparison_direction"] = ir.Attribute.parse(
-        f"#stablehlo<comparison_direction {name}>"
-    )
-    return f"a comparison is {name}"
-
-
-def _renumbered(op: ir.Operation, draw: Draw) -> str:
-    attribute = ir.DenseElementsAttr(op.attributes["value"])
-    if not attribute.is_splat:
-        return ""
-    splat = attribute.get_splat_value()
-    if isinstance(splat, ir.FloatAttr):
-        number = ir.FloatAttr(splat).value
-        changed = float(draw.choice([number * 1.5, -number, number + 1.0, number * 1e-3, 0.0]))
-        new: Any = ir.FloatAttr.get(splat.type, changed)
-    elif ir.IntegerType(splat.type).width > 1:
-        number = ir.IntegerAttr(splat).value
-        changed = number + int(draw.choice([-1, 1, 2]))
-        new = ir.IntegerAttr.get(splat.type, changed)
-    else:
-        number = ir.IntegerAttr(splat).value
-        changed = 1 - abs(int(number))
-        new = ir.IntegerAttr.get(splat.type, changed)
-    op.attributes["value"] = ir.DenseElementsAttr.get_splat(op.results[0].type, new)
-    return f"a constant {number} is {changed}"
-
-
-def _turned(op: ir.Operation, draw: Draw) -> str:
-    """Exchanges two axes of one size."""
-    shape = ir.RankedTensorType(op.results[0].type).shape
-    pairs = [(a, b) for a in range(len(shape)) for b in range(a) if shape[a] == shape[b] > 1]
-    if not pairs:
-        return ""
-    a, b = pairs[draw.integers(len(pairs))]
-    order = list(range(len(shape)))
-    order[a], order[b] = b, a
-    _put_behind(op, lambda value: stablehlo.transpose(value, order))
-    return f"axes {a} and {b} of {op.name} are exchanged"
-
-
-def _reduced(op: ir.Operation, draw: Draw) -> str:
-    """Sums along another axis of one size."""
-    shape = ir.RankedTensorType(op.operands[0].type).shape
-    dimensions = walk.integers(op, "dimensions")
-    others = [
-        axis
-        for axis in range(len(shape))
-        if axis not in dimensions and len(dimensions) == 1 and shape[axis] == shape[dimensions[0]]
-    ]
-    if not others:
-        return ""
-    axis = others[draw.integers(len(others))]
-    op.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([axis])
-    return f"a reduction is along {axis}"
-
-
-def _reread(op: ir.Operation, draw: Draw) -> str:
-    """Reads another value of the same type."""
-    number = int(draw.integers(len(op.operands)))
-    old = op.operands[number]
-    found = [x for x in op.block.arguments if x.type == old.type and x != old]
-    for view in op.block.operations:
-        if view.operation == op:
-            break
-        found += [x for x in view.operation.results if x.type == old.type and x != old]
-    if not found or len(ir.RankedTensorType(old.type).shape) < 2:
-        return ""
-    op.operands[number] = found[draw.integers(len(found))]
-    return f"operand {number} of {op.name} is another value"
-
-
-def _disturbed(op: ir.Operation, draw: Draw) -> str:
-    """Puts something behind a result."""
-    type_ = op.results[0].type
-    if not isinstance(_element(op), ir.F32Type) or len(ir.RankedTensorType(type_).shape) < 2:
-        return ""
-    kind = str(draw.choice(["clamp", "factor", "sine", "root"]))
-
-    def constant(number: float) -> ir.Value:
-        attribute = ir.FloatAttr.get(ir.F32Type.get(), number)
-        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
-
-    makes: dict[str, Callable[[ir.Value], ir.Value]] = {
-        "clamp": lambda value: stablehlo.clamp(constant(-100.0), value, constant(100.0)),
-        "factor": lambda value: stablehlo.multiply(value, constant(1.25)),
-        "sine": stablehlo.sine,
-        "root": lambda value: stablehlo.sqrt(stablehlo.abs(value)),
-    }
-    _put_behind(op, makes[kind])
-    return f"{kind} behind {op.name}"
-
-
-def _put_behind(op: ir.Operation, make: Callable[[ir.Value], ir.Value]) -> None:
-    """Lets the readers of a result read what is made of it."""
-    readers = [(use.owner, use.operand_number) for use in op.results[0].uses]
-    with ir.InsertionPoint.after(op):
-        made = make(op.results[0])
-    for reader, number in readers:
-        reader.operands[number] = made
-
-
-def mutate(module: ir.Module, seed: int) -> str:
-    """Changes one thing of a module without calls; returns what, or nothing if it failed."""
-    draw = np.random.default_rng(seed)
-    with module.context, ir.Location.unknown():
-        ways = [
-            change
-            for op in walk.operations(module.operation)
-            if op.parent is not None and op.parent.name in ("func.func", "stablehlo.while")
-            for change in _mutations(op)
-        ]
-        said = ways[draw.integers(len(ways))](draw)
-        try:
-            return said if module.operation.verify() else ""
-        except Exception:  # a module that is none
-            return ""
-
-
-# The script.
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What became of a program.
-
-    Attributes:
-      kind: "fused", "left", "wrong" or "failed".
-      summary: the pass's.
-      difference: of results before and behind it.
-    """
-
-    kind: str
-    summary: str
-    difference: float
-
-
-TOLERANCE = 1e-4
-
-
-def compare(module: ir.Module, arguments: Sequence[Array]) -> Outcome:
-    """Runs a module before and behind the pass."""
-    changed = clone_module(module)
-    try:
-        run = rewrite(changed)
-        if run.empty:
-            return Outcome("left", run.summary, 0.0)
-        wanted, got = interpret(module, arguments), interpret(changed, arguments)
-    except Exception as error:
-        traceback.print_exc()
-        return Outcome("failed", f"{type(error).__name__}: {error}"[:300], math.inf)
-    apart = difference(wanted, got)
-    return Outcome("fused" if apart <= TOLERANCE else "wrong", run.summary, apart)
-
-
-def program_outcome(seed: int) -> tuple[Program, Outcome]:
-    """Returns what becomes of the program of a seed."""
-    program = drawn(seed)
-    return program, compare(module_of(program), arguments_of(program, seed))
-
-
-def mutant_outcome(seed: int) -> tuple[Program, str, Outcome] | None:
-    """Returns what becomes of a mutant of the program of a seed; None where there is none."""
-    program = drawn(seed // 4)
-    module = module_of(program)
-    Pipeline.parse("inline,cse").run(module, target=Target())
-    said = mutate(module, seed)
-    if not said:
-        return None
-    return program, said, compare(module, arguments_of(program, seed))
-
-
-def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--programs", type=int, default=500)
-    parser.add_argument("--mutants", type=int, default=200)
-    parser.add_argument("--start", type=int, default=0)
-    asked = parser.parse_args(given)
-    counts: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    for seed in range(asked.start, asked.start + asked.programs):
-        program, outcome = program_outcome(seed)
-        counts[f"program {outcome.kind}"] += 1
-        if outcome.kind == "left":
-            reasons[outcome.summary] += 1
-            print(f"{seed} {outcome} {program}", flush=True)
-        if outcome.kind in ("wrong", "failed"):
-            print(f"{seed} {outcome} {program}", flush=True)
-    seed, done = asked.start, 0
-    while done < asked.mutants:
-        seed += 1
-        found = mutant_outcome(seed)
-        if found is None:
-            continue
-        done += 1
-        program, said, outcome = found
-        counts[f"mutant {outcome.kind}"] += 1
-        if outcome.kind in ("wrong", "failed"):
-            print(f"mutant {seed} {outcome} {said} {program}", flush=True)
-    for kind, count in sorted({**counts, **reasons}.items()):
-        print(f"{count:6d} {kind}")
-    return sum(count for kind, count in counts.items() if kind.endswith(("wrong", "failed")))
-
-
-if __name__ == "__main__":
-    sys.exit(main() != 0)
