@@ -265,7 +265,7 @@ class _Writer:
             elif seen is not None:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
                 if gradient.bias:
-                    hidden = broadcast(self._empty_rows(added), shape_of(added), [0, 1, 2])
+                    hidden = broadcast(_are_empty(_largest(added)), shape_of(added), [0, 1, 2])
                     found[3] = stablehlo.select(hidden, zeros(found[3].type), found[3])
             for number, (replaced, order) in enumerate(
                 (
@@ -404,24 +404,14 @@ class _Writer:
         """
         if bias is None or self.kernel.empty_rows is EmptyRows.NONE:
             return queries, bias, None
-        largest, shape, axes = self._largest(bias), shape_of(bias), [0, 1, 2]
-        empty = self._empty_rows(bias)
+        largest, shape, axes = _largest(bias), shape_of(bias), [0, 1, 2]
+        empty = _are_empty(largest)
         shifted = stablehlo.subtract(bias, broadcast(largest, shape, axes))
         bias = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
         if self.kernel.empty_rows is EmptyRows.SOFTMAX:
             return queries, bias, None
         seen = self._of_queries(compare(largest, splat(largest.type, MASKED), "GT"), queries)
         return stablehlo.select(seen, queries, zeros(queries.type)), bias, seen
-
-    def _largest(self, bias: ir.Value) -> ir.Value:
-        """Returns the largest number of each row, [batch, heads, queries]."""
-        lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
-        return reduce(bias, [3], lowest, stablehlo.maximum)
-
-    def _empty_rows(self, bias: ir.Value) -> ir.Value:
-        """Returns which rows have no key, [batch, heads, queries]."""
-        largest = self._largest(bias)
-        return compare(largest, splat(largest.type, MASKED), "LE")
 
     def _of_queries(self, rows: ir.Value, queries: ir.Value) -> ir.Value:
         """Returns a value of [batch, heads, queries] in the shape of the queries."""
@@ -454,6 +444,17 @@ class _Writer:
         found = zeros(value.type)
         self.loops.stacks.append((value, found))
         return found
+
+
+def _largest(bias: ir.Value) -> ir.Value:
+    """Returns the largest number of each row of a bias, [batch, heads, queries]."""
+    lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
+    return reduce(bias, [3], lowest, stablehlo.maximum)
+
+
+def _are_empty(largest: ir.Value) -> ir.Value:
+    """Returns which rows have no key, by their largest numbers."""
+    return compare(largest, splat(largest.type, MASKED), "LE")
 
 
 def _cloned(bias: Bias) -> ir.Value:
