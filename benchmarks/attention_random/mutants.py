@@ -131,7 +131,7 @@ def _reread(op: ir.Operation, draw: Draw) -> str:
     """Reads another value of the same type."""
     number = int(draw.integers(len(op.operands)))
     old = op.operands[number]
-    found = [x for x in op.block.arguments if x.type == old.type and x != old]
+    found: list[ir.Value] = [x for x in op.block.arguments if x.type == old.type and x != old]
     for view in op.block.operations:
         if view.operation == op:
             break

@@ -36,7 +36,8 @@ def _attribute(array: Array) -> ir.DenseElementsAttr:
         sizes = "".join(f"{size}x" for size in array.shape)
         text = f"dense<{str(array.tolist()).lower()}> : tensor<{sizes}i1>"
         return ir.DenseElementsAttr(ir.Attribute.parse(text))
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(array))
+    contiguous: Any = np.ascontiguousarray(array)
+    return ir.DenseElementsAttr.get(contiguous)
 
 
 def rewrite(module: ir.Module, spec: str = SPEC) -> PassRun:

@@ -432,5 +432,5 @@ def function_of(program: Program) -> Callable[..., Any]:
 
 def module_of(program: Program) -> ir.Module:
     """Returns the program's module."""
-    lowered = jax.jit(function_of(program), keep_unused=True).lower(*shapes_of(program))
-    return clone_module(lowered.compiler_ir())
+    module: Any = jax.jit(function_of(program), keep_unused=True).lower(*shapes_of(program))
+    return clone_module(module.compiler_ir())

@@ -258,14 +258,16 @@ class _Writer:
             operands += [made.output, made.statistics, d_output]
             found = self._gradient(operands, with_bias=bool(gradient.bias))
             if seen is not None and kernel.empty_rows is EmptyRows.FLAT:
-                hidden = stablehlo.select(seen, zeros(whole.type), whole)
-                more = self._of_flat_rows(hidden, v, made.output, d_output)
+                unseen = stablehlo.select(seen, zeros(whole.type), whole)
+                more = self._of_flat_rows(unseen, v, made.output, d_output)
                 wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
                 found[1] = converted(wide, element_of(k))
             elif seen is not None:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
-                if gradient.bias:
-                    hidden = broadcast(_are_empty(_largest(added)), shape_of(added), [0, 1, 2])
+                if gradient.bias and added is not None:
+                    hidden: ir.Value = broadcast(
+                        _are_empty(_largest(added)), shape_of(added), [0, 1, 2]
+                    )
                     found[3] = stablehlo.select(hidden, zeros(found[3].type), found[3])
             for number, (replaced, order) in enumerate(
                 (
