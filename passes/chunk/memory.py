@@ -184,6 +184,8 @@ class BlockMemory:
             makes=[self.trace.makes[n] for n in places],
             sizes=sizes,
             inner=[0] * len(places),
+            fills_apart_bytes=self.trace.fills_apart_bytes,
+            copies_fills=self.trace.copies_fills,
             writes_over=self.trace.writes_over,
             inputs=frozenset(root.arguments),
             returned=frozenset(root.returned),

@@ -124,9 +124,9 @@ def _record(trials: Trials, step: Chunk) -> ChunkRecord:
 
 def _unfilled(trials: Trials) -> Iterator[str]:
     """Yields `uninitialized-stacks` where the zeros of its stacks are at the peak by the model:
-    XLA:GPU writes those of one type at once, before the first loop that needs them. Elsewhere XLA
-    may choose an order of more memory without them: 960 MiB for 808 in a scanned GPT on jax
-    0.10.2."""
+    before jax 0.12 XLA:GPU writes those of one type at once, before the first loop that needs them,
+    and since then still those below a mebibyte (`fills_apart_bytes`). Elsewhere XLA may choose an
+    order of more memory without them: 960 MiB for 808 in a scanned GPT on jax 0.10.2."""
     spec = UninitializedStacks.name
     if trials.left_bytes(spec) * INDISTINCT < trials.peak_bytes:
         yield spec

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+import jax
 from jax.extend.mlir import ir
 
 from ...ir.op_facts import BufferUse
@@ -31,6 +32,14 @@ class MemoryRules:
 
     writes_over = False
     """Whether elementwise work overwrites its operands (`Kernels.beside`)."""
+
+    fills_apart_bytes = sys.maxsize
+    """From how many bytes on each value of the main block that is written over a constant is filled
+    by a kernel of its own; smaller ones of one type are filled together, before the first."""
+
+    copies_fills = False
+    """Whether such values of one type in a loop's body are copies of one fill, each made when it is
+    needed; the last takes the fill's own memory."""
 
     multiplies_outer_products = False
     """Whether a product that sums nothing is a multiplication, recomputed in each kernel that reads
@@ -90,6 +99,17 @@ class GpuRules(MemoryRules):
     writes_over = True
     copies_weights = True
     multiplies_outer_products = True
+
+    fills_apart_bytes = 1 << 20 if jax.__version_info__ >= (0, 12) else sys.maxsize
+    """From jax 0.12 on XLA replaces a copy of a filled value by another fill (the pass
+    constant-fill-copy-rewriter, which the plugins of jax 0.10.2 to 0.11.2 do not have); compiled
+    with jax 0.12.0.1 for 8 KiB to 128 MiB: 1048544 bytes are copied, 1048576 are not; 2026-11-28.
+    """
+
+    copies_fills = True
+    """Neither that pass nor the one that merges a fill with its copies (copy_fusion) looks into
+    loops: of one to four stacks of 19 MiB in a body no more than two are in memory at once, with
+    jax 0.10.2 and 0.12.0.1, 2026-11-28."""
 
     longest_row = 16384
     """1024 threads reduce 16 elements each (ReductionDimensionRaceFreeBound, reduction_utils.cc).

@@ -177,6 +177,8 @@ class _Buffers:
         trace, kernels = self.trace, self.kernels
         zeros: dict[int, int] = {}
         """By key of equal constants, the time when the first to be overwritten is needed."""
+        filled: dict[int, int] = {}
+        """By such a key, the last of them to be overwritten, where the others are copies of it."""
         uses, positions, buffer = trace.uses, kernels.positions, kernels.buffer
         for time, number in enumerate(self.order):
             position = positions[number]
@@ -186,12 +188,19 @@ class _Buffers:
                 self.first[value] = time
                 if uses[position] not in _IN_PLACE:
                     continue
+                if trace.sizes[value] >= trace.fills_apart_bytes:
+                    continue
                 reads = trace.reads[position]
                 is_free = place < len(reads) and kernels.free[reads[place]]
                 if is_free or value in trace.over_constants:
                     # XLA computes constants of one type in one kernel, for all their readers.
                     key = trace.over_constants.get(value, trace.sizes[value])
-                    self.first[value] = zeros.setdefault(key, time)
+                    begin = zeros.setdefault(key, time)
+                    if trace.copies_fills:
+                        filled[key] = value
+                    else:
+                        self.first[value] = begin
+        self.first.update({value: zeros[key] for key, value in filled.items()})
         taking = {self._memory(kernels.buffer[value]): target for value, target in trace.donations}
         for returned in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
             begin = self.first.pop(returned, None)

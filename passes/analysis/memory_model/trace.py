@@ -9,6 +9,7 @@ none.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -66,6 +67,9 @@ class OpTrace:
       over_constants: by value that is written over a constant, a negative number that those of one
         type have in common; values without an entry are distinguished by their sizes. A plan's
         stack has its size.
+      fills_apart_bytes: from how many bytes on constants that are written over are filled one by
+        one, each when it is needed; smaller ones of one type are filled together.
+      copies_fills: whether those are copies of one fill instead, which the last is written over.
       writes_over: whether elementwise work overwrites its operands.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.
       timings: in that case, by the first value that an operation makes, its time beside moving it.
@@ -84,6 +88,8 @@ class OpTrace:
     returned: frozenset[int] = frozenset()
     donations: tuple[tuple[int, int], ...] = ()
     over_constants: dict[int, int] = field(default_factory=dict)
+    fills_apart_bytes: int = sys.maxsize
+    copies_fills: bool = False
     writes_over: bool = False
     is_overlapped: bool = False
     timings: dict[int, Timing] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -104,8 +105,11 @@ def _kernels(graph: Program) -> Kernels:
 def _trace_around(graph: Program) -> OpTrace:
     """Returns the trace of a block without the bytes that are alive in the code inside of it."""
     rules = graph.device.rules
+    is_inside = graph.block.owner.operation.name != "func.func"
     trace = OpTrace(
         sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))],
+        fills_apart_bytes=sys.maxsize if is_inside else rules.fills_apart_bytes,
+        copies_fills=is_inside and rules.copies_fills,
         writes_over=rules.writes_over,
     )
     ends = bool(graph.ops) and graph.names[-1].endswith("return")

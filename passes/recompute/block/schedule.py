@@ -339,6 +339,8 @@ class _CloneWriter:
             returned=trace.returned,
             donations=trace.donations,
             over_constants=trace.over_constants,
+            fills_apart_bytes=trace.fills_apart_bytes,
+            copies_fills=trace.copies_fills,
             writes_over=trace.writes_over,
             is_overlapped=trace.is_overlapped,
             exchanges=dict(trace.exchanges),
