@@ -34,8 +34,8 @@ class MemoryRules:
     """Whether elementwise work overwrites its operands (`Kernels.beside`)."""
 
     fills_apart_bytes = sys.maxsize
-    """From how many bytes on each value of the main block that is written over a constant is filled
-    by a kernel of its own; smaller ones of one type are filled together, before the first."""
+    """From how many bytes on each stack of the main block's loops is filled by a kernel of its own;
+    other constants of one type that are written over are filled together, before the first."""
 
     copies_fills = False
     """Whether such values of one type in a loop's body are copies of one fill, each made when it is
@@ -104,7 +104,8 @@ class GpuRules(MemoryRules):
     """From jax 0.12 on XLA replaces a copy of a filled value by another fill (the pass
     constant-fill-copy-rewriter, which the plugins of jax 0.10.2 to 0.11.2 do not have); compiled
     with jax 0.12.0.1 for 8 KiB to 128 MiB: 1048544 bytes are copied, 1048576 are not; 2026-11-28.
-    """
+    What scatters write over is filled apart, too, but early: those fills wait for nothing, and the
+    list scheduler runs them before kernels that write more, of which messages on edges are one."""
 
     copies_fills = True
     """Neither that pass nor the one that merges a fill with its copies (copy_fusion) looks into

@@ -188,13 +188,13 @@ class _Buffers:
                 self.first[value] = time
                 if uses[position] not in _IN_PLACE:
                     continue
-                if trace.sizes[value] >= trace.fills_apart_bytes:
-                    continue
                 reads = trace.reads[position]
                 is_free = place < len(reads) and kernels.free[reads[place]]
                 if is_free or value in trace.over_constants:
                     # XLA computes constants of one type in one kernel, for all their readers.
                     key = trace.over_constants.get(value, trace.sizes[value])
+                    if key >= trace.fills_apart_bytes:
+                        continue
                     begin = zeros.setdefault(key, time)
                     if trace.copies_fills:
                         filled[key] = value

@@ -66,9 +66,9 @@ class OpTrace:
         counted where it is computed before the input was read last.
       over_constants: by value that is written over a constant, a negative number that those of one
         type have in common; values without an entry are distinguished by their sizes. A plan's
-        stack has its size.
-      fills_apart_bytes: from how many bytes on constants that are written over are filled one by
-        one, each when it is needed; smaller ones of one type are filled together.
+        stack has its size, and so has a loop's stack that is filled apart.
+      fills_apart_bytes: from how many bytes on loops' stacks are filled one by one, each when it is
+        needed; other constants of one type that are written over are filled together.
       copies_fills: whether those are copies of one fill instead, which the last is written over.
       writes_over: whether elementwise work overwrites its operands.
       is_overlapped: whether XLA orders the kernels once more, beside exchanges.

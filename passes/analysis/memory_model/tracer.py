@@ -266,13 +266,19 @@ def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
 
 
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
-    """Numbers the types of values that are written over constants."""
+    """Numbers the types of values that are written over constants; a loop's stack that is filled
+    apart has its size instead."""
     constant = graph.constant_derived
     numbers: dict[tuple[ir.Type, int], int] = {}
-    for use, reads, makes in zip(trace.uses, trace.reads, trace.makes, strict=True):
-        if use in (BufferUse.IN_PLACE, BufferUse.UPDATE):
+    for position, (reads, makes) in enumerate(zip(trace.reads, trace.makes, strict=True)):
+        if trace.uses[position] in (BufferUse.IN_PLACE, BufferUse.UPDATE):
             for value, made in zip(reads, makes, strict=False):
-                if constant[value]:
+                if not constant[value]:
+                    continue
+                is_looped = graph.names[position] == "stablehlo.while"
+                if is_looped and trace.sizes[made] >= trace.fills_apart_bytes:
+                    trace.over_constants[made] = trace.sizes[made]
+                else:
                     type_ = graph.values[made].type, trace.sizes[made]
                     trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
 
