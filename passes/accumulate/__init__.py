@@ -44,7 +44,9 @@ sharding constraint before the loop gathers them once, stacks of scanned layers 
 reads that (`phase_loops/gathers`). Where the batch takes all devices, each can then run the loop by
 itself, sum whole gradients, and get its part of them after it: one reduce-scatter a gradient.
 Either takes memory, so that `auto` does as much as the budget holds with the fewest microbatches;
-without a budget `gather=once` alone is no more than that.
+without a budget `gather=once` does not reduce once, too. Gathered once, parameters take their
+bytes, and one layer's gradients theirs: XLA computes a gathered weight's gradient whole on each
+device and then sums it, where it may compute parts for a weight that comes in parts.
 
 **With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
 by the memory model first, then by XLA's figures of the compiled plans.

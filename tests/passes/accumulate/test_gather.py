@@ -101,6 +101,17 @@ def test_parameters_are_gathered_once(form: str, axes: AxisType) -> None:
     assert kinds["all-gather"] == (1 if form == "scanned" else LAYERS)
 
 
+def test_gathered_once_takes_the_parameters_and_the_gradients_of_a_layer() -> None:
+    width = 128
+    step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=8), width=width)
+    taken = {}
+    for gather in ("each", "once"):
+        spec = spec_of(f"gather={gather} reduce=each")
+        compiled = step.lower(*arguments).compile(compiler_options={"hloom": spec})
+        taken[gather] = compiled.memory_analysis().temp_size_in_bytes
+    assert 0 < taken["once"] - taken["each"] <= 4 * (LAYERS + 1) * width**2
+
+
 @each_kind_of_axes
 @pytest.mark.parametrize("form", LOSSES)
 def test_nothing_is_sent_in_the_loop(form: str, axes: AxisType) -> None:
