@@ -195,11 +195,11 @@ class _Buffers:
                     key = trace.over_constants.get(value, trace.sizes[value])
                     if key >= trace.fills_apart_bytes:
                         continue
-                    begin = zeros.setdefault(key, time)
+                    filled_at = zeros.setdefault(key, time)
                     if trace.copies_fills:
                         filled[key] = value
                     else:
-                        self.first[value] = begin
+                        self.first[value] = filled_at
         self.first.update({value: zeros[key] for key, value in filled.items()})
         taking = {self._memory(kernels.buffer[value]): target for value, target in trace.donations}
         for returned in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
