@@ -44,6 +44,7 @@ _OWN = {
     "overlap": "hloom.passes.overlap:Overlap",
     "pipeline": "hloom.passes.pipeline:Pipeline",
     "ragged": "hloom.passes.ragged:Ragged",
+    "recursive-checkpoint": "hloom.passes.recursive_checkpoint:RecursiveCheckpoint",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",

@@ -115,12 +115,12 @@ def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
         pairs = loop_pairs(block)
         paired.update(walk.key(loop.op) for pair in pairs for loop in (pair.forward, pair.backward))
         if pairs and not any(walk.key(op) in paired for op in walk.ancestors(block)):
-            for linked in _linked(pairs):
-                found = _group(linked)
+            for each in linked(pairs):
+                found = group_of(each)
                 if isinstance(found, LoopGroup):
                     groups.append(found)
                 else:
-                    whole.append(left_whole(linked[0].forward.op, found))
+                    whole.append(left_whole(each[0].forward.op, found))
     return groups, whole
 
 
@@ -129,7 +129,7 @@ def left_whole(op: ir.Operation, reason: str) -> Left:
     return Left(Described.at(op.location, op.name), reason)
 
 
-def _linked(pairs: Iterable[LoopPair]) -> list[list[LoopPair]]:
+def linked(pairs: Iterable[LoopPair]) -> list[list[LoopPair]]:
     """Returns the pairs, grouped if they share a loop with one another, also through others."""
     together: list[list[LoopPair]] = []
     for pair in pairs:
@@ -144,7 +144,7 @@ def _keys(pairs: Iterable[LoopPair]) -> set[Hashable]:
     return {walk.key(loop.op) for pair in pairs for loop in (pair.forward, pair.backward)}
 
 
-def _group(pairs: list[LoopPair]) -> LoopGroup | str:
+def group_of(pairs: list[LoopPair]) -> LoopGroup | str:
     """Returns the group of linked pairs, or why their loops stay whole."""
     loops = {walk.key(one.op): one for pair in pairs for one in (pair.forward, pair.backward)}
     counts = sorted({loop.trip_count for loop in loops.values()})

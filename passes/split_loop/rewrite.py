@@ -33,7 +33,7 @@ def apply_split(split: GroupSplit) -> None:
     for number in range(len(split.group.loops)):
         _write_parts(split, number, written)
     for each in reversed(split.group.loops):
-        _erase_with_readers(each.loop.op)
+        erase_with_readers(each.loop.op)
 
 
 def _write_parts(
@@ -57,11 +57,11 @@ def _write_parts(
     written |= {(number, place): rows for place, rows in parts.written.items()}
 
 
-def _erase_with_readers(op: ir.Operation) -> None:
+def erase_with_readers(op: ir.Operation) -> None:
     """Erases a replaced loop, and the reshapes between a stack and an erased loop."""
     readers = [use.owner.operation for result in op.results for use in result.uses]
     for reader in dict.fromkeys(readers):
-        _erase_with_readers(reader)
+        erase_with_readers(reader)
     erase(op)
 
 

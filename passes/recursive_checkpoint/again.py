@@ -1,0 +1,71 @@
+"""What a loop has to compute again to give its residuals: a slice of its body, and its carries."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.loops.counted import CountedLoop
+from ..analysis.value_numbers import has_no_effect
+from ..ir import walk
+from ..ir.types import tensor_bytes
+from ..ir.values import defining_op
+from ..split_loop.groups import LoopGroup, SplitStack
+
+
+@dataclass(frozen=True)
+class Again:
+    """The part of a loop's body that its residuals follow from.
+
+    Attributes:
+      ops: its operations, in order.
+      carries: the carries that they read, which a border keeps.
+    """
+
+    ops: tuple[ir.Operation, ...]
+    carries: tuple[int, ...]
+
+    def carry_bytes(self, loop: CountedLoop) -> int:
+        """Returns the bytes of these carries."""
+        return sum(tensor_bytes(loop.op.operands[number].type) or 0 for number in self.carries)
+
+
+def writers(group: LoopGroup) -> dict[int, list[SplitStack]]:
+    """Returns the stacks of a group by the number of the loop that writes them."""
+    found: dict[int, list[SplitStack]] = {}
+    for stack in group.stacks:
+        found.setdefault(stack.writer, []).append(stack)
+    return found
+
+
+def computed_again(loop: CountedLoop, stacks: list[SplitStack]) -> Again | str:
+    """Returns what gives these stacks of a loop again, or why that cannot be done."""
+    body, returned = loop.body, loop.returned
+    carries: set[int] = set()
+    found: dict[Hashable, ir.Operation] = {}
+    waiting: list[ir.Value] = [each.stack.update.operands[1] for each in stacks]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value.owner, ir.Block):
+            if value.owner == body:
+                number = ir.BlockArgument(value).arg_number
+                if number not in carries | loop.invariant | {loop.counter}:
+                    carries.add(number)
+                    waiting.append(returned.operands[number])
+            continue
+        op = defining_op(value)
+        assert op is not None
+        if op.block == body and walk.key(op) not in found:
+            if not has_no_effect(op):
+                return f"its residuals follow from {op.name}, which may not run twice"
+            found[walk.key(op)] = op
+            waiting += walk.values_read(op)
+    for number in carries:
+        type_ = loop.op.operands[number].type
+        if tensor_bytes(type_) is None:
+            return f"it carries a value of type {type_}, which no stack keeps"
+    in_order = (view.operation for view in body.operations)
+    ops = tuple(op for op in in_order if len(op.results) and walk.key(op) in found)
+    return Again(ops, tuple(sorted(carries)))
