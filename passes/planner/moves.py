@@ -25,6 +25,7 @@ from ..framework.tables import Table
 from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..offload import Offload
+from ..recursive_checkpoint import MOST_LEVELS, RecursiveCheckpoint
 from ..uninitialized_stacks import UninitializedStacks
 
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
@@ -34,7 +35,7 @@ FASTER = (UNDO, Attention.name)
 """Moves that may take time away, so that they are tried where there is memory, too, and others are
 made after them."""
 
-OF_LOOPS = (SPLIT_LOOP, UninitializedStacks.name)
+OF_LOOPS = (SPLIT_LOOP, UninitializedStacks.name, RecursiveCheckpoint.name)
 """Moves after which loops are not as passes expect them that take whole loops."""
 
 _LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
@@ -48,6 +49,13 @@ _LOOPS = ("ragged", "ragged{loops=all}")
 """`ragged` for loops that take less time by the roofline, then for all."""
 
 _MICROBATCHES = (2, 4, 8, 16)
+
+_HALVINGS = 3
+"""How often the share of a loop's iterations that keep their residuals is halved or doubled."""
+
+_SMALLEST_SEGMENTED = 64
+"""`recursive-checkpoint` considers loops from which it saves one part in so many of the peak, or its
+own `min_bytes`."""
 
 _EXPOSED = (0.0, 0.1, 0.5, 2.0)
 """Shares of the loops' time that may be waited for copies between device and host."""
@@ -136,6 +144,29 @@ def _fused(_: Trials) -> Iterator[str]:
     yield Attention.name
 
 
+def _segmented(trials: Trials) -> Iterator[str]:
+    """Yields `recursive-checkpoint` where no plan without it fits: with the least memory of one
+    level, of more levels until a plan fits, and then with fewer iterations computed again."""
+    if trials.least_seconds("") < math.inf:
+        return
+    step = RecursiveCheckpoint()
+    least = min(trials.peak_bytes // _SMALLEST_SEGMENTED + 1, step.min_bytes)
+    step = dataclasses.replace(step, min_bytes=Bytes(least))
+    for levels in range(1, MOST_LEVELS + 1):
+        step = dataclasses.replace(step, levels=levels)
+        if not trials.runs(str(step)):
+            return
+        yield str(step)
+        if trials.least_seconds(str(step)) < math.inf:
+            break
+    kept, change = 0.5, 0.25
+    for _ in range(_HALVINGS if step.levels == 1 else 0):
+        more = str(dataclasses.replace(step, kept=kept))
+        yield more
+        kept += change if trials.least_seconds(more) < math.inf else -change
+        change /= 2
+
+
 def _accumulated(_: Trials) -> Iterator[str]:
     return (f"accumulate{{microbatches={count}}}" for count in _MICROBATCHES)
 
@@ -172,6 +203,7 @@ MOVES = {
     "attention": Move(("attention",), _fused, is_default=False),
     "chunk": Move(("one-hot", "chunk"), _chunked),
     "uninitialized-stacks": Move(("uninitialized-stacks",), _unfilled),
+    "recursive-checkpoint": Move(("recursive-checkpoint",), _segmented),
     SPLIT_LOOP: Move((SPLIT_LOOP,)),
     "accumulate": Move(("accumulate",), _accumulated, is_default=False),
     "offload": Move(("offload",), _offloaded, is_default=False, is_nested=True),
