@@ -10,6 +10,8 @@ from jax.extend.mlir import ir
 from ..analysis.loops.counted import CountedLoop
 from ..analysis.value_numbers import has_no_effect
 from ..ir import walk
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from ..split_loop.groups import LoopGroup, SplitStack
@@ -58,7 +60,7 @@ def computed_again(loop: CountedLoop, stacks: list[SplitStack]) -> Again | str:
         op = defining_op(value)
         assert op is not None
         if op.block == body and walk.key(op) not in found:
-            if not has_no_effect(op):
+            if not _may_run_twice(op):
                 return f"its residuals follow from {op.name}, which may not run twice"
             found[walk.key(op)] = op
             waiting += walk.values_read(op)
@@ -69,3 +71,17 @@ def computed_again(loop: CountedLoop, stacks: list[SplitStack]) -> Again | str:
     in_order = (view.operation for view in body.operations)
     ops = tuple(op for op in in_order if len(op.results) and walk.key(op) in found)
     return Again(ops, tuple(sorted(carries)))
+
+
+def _may_run_twice(op: ir.Operation) -> bool:
+    """Whether an operation gives the same again. An exchange does: a loop of a constant trip count
+    that is computed again stands in the block of the first, so that the same devices run it."""
+    facts = facts_of(op.name)
+    if has_no_effect(op) or facts.category is Category.COLLECTIVE:
+        return True
+    return (facts.branches or facts.category is Category.LOOP) and all(
+        _may_run_twice(view.operation) or facts_of(view.operation.name).ends_block
+        for region in op.regions
+        for block in region.blocks
+        for view in block.operations
+    )

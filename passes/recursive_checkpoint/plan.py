@@ -43,14 +43,16 @@ class Segmented:
 
     @property
     def description(self) -> str:
-        line = source_of(self.group.loops[0].loop.op.location).short
-        scan = f"the scan at {line}" if line else called(self.group.loops[0].loop.op.location, "a loop")
+        where = self.group.loops[0].loop.op.location
+        line = source_of(where).short
+        scan = f"the scan at {line}" if line else called(where, "a loop")
         level = self.schedule.levels[0]
-        deeper = "" if len(self.schedule.levels) == 1 else f", in {len(self.schedule.levels)} levels"
-        last = f"; the last {level.rest} keep theirs" if level.rest else ""
+        count = len(self.schedule.levels)
+        deeper = "" if count == 1 else f", in {count} levels"
+        last = f"; the last {level.rest} keep their residuals" if level.rest else ""
         return (
-            f"the carry of {scan} is kept every {pluralize(level.length, 'step')} and what follows "
-            f"is computed again between{deeper}{last}"
+            f"the carry of {scan} is kept every {pluralize(level.length, 'step')} and the steps "
+            f"between are computed again{deeper}{last}"
         )
 
 

@@ -1,0 +1,76 @@
+"""Schedules cover all iterations, and take about the least memory that their levels can."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hloom.passes.recursive_checkpoint.schedule import LEAST, Schedule, choose
+
+pytestmark = pytest.mark.once
+
+
+def covers(schedule: Schedule, trips: int) -> None:
+    for level in schedule.levels:
+        assert min(level.count, level.length) >= LEAST
+        assert level.rest >= 0
+        assert level.count * level.length + level.rest == trips
+        trips = level.length
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 1), (1, 30), (50, 1), (0, 8)], ids=str)
+def test_all_iterations_are_in_a_segment_or_after_them(levels: int, sizes: tuple[int, int]) -> None:
+    for trips in (*range(8, 90), 100_000):
+        for kept in (0.0, 0.3, 0.75):
+            found = choose(trips, *sizes, levels=levels, kept=kept)
+            if found is not None:
+                covers(found, trips)
+                assert found.repeated <= levels * trips
+
+
+def test_one_level_takes_the_square_root() -> None:
+    found = choose(1024, 2, 1)
+    assert found is not None
+    assert found.kept_bytes(2, 1) <= 2 * math.sqrt(2 * 1024)
+    assert found.repeated < 1024
+
+
+def test_no_other_length_takes_less() -> None:
+    for trips in (16, 47, 256):
+        for carry, residual in ((1, 1), (3, 1), (1, 7)):
+            found = choose(trips, carry, residual)
+            assert found is not None
+            least = min(
+                made.kept_bytes(carry, residual)
+                for segments in range(3, trips // 2)
+                if (made := choose(trips, carry, residual, segments=segments)) is not None
+            )
+            assert found.kept_bytes(carry, residual) <= least
+
+
+def test_each_level_takes_less_and_computes_more() -> None:
+    found = [choose(100_000, 1, 1, levels=levels) for levels in (1, 2, 3)]
+    sizes = [each.kept_bytes(1, 1) for each in found if each is not None]
+    work = [each.repeated for each in found if each is not None]
+    assert len(sizes) == 3
+    assert sizes == sorted(sizes, reverse=True)
+    assert work == sorted(work)
+    # n levels take (n + 1) times the root of that order.
+    for levels, size in enumerate(sizes, 1):
+        assert size <= 1.2 * (levels + 1) * 100_000 ** (1 / (levels + 1))
+
+
+def test_a_share_that_is_kept_is_not_computed_again() -> None:
+    for kept in (0.25, 0.5, 0.9):
+        found = choose(1000, 1, 1, kept=kept)
+        assert found is not None
+        assert found.levels[0].rest == pytest.approx(1000 * kept, abs=8)
+        assert found.repeated == 1000 - found.levels[0].rest
+
+
+@pytest.mark.parametrize(("trips", "segments", "told"), [(100, 10, "9 x 10 + 10"), (9, 4, "2 x 3 + 3"), (3, None, None)])
+def test_segments_that_are_asked_for(trips: int, segments: int | None, told: str | None) -> None:
+    found = choose(trips, 1, 1, segments=segments)
+    assert (None if found is None else str(found)) == told
