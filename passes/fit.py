@@ -8,8 +8,10 @@
 - ``attention``: attention runs in a fused kernel, so that its weights are never in memory;
 - ``chunk``: operations on the largest values run in chunks (`one-hot`, `chunk`);
 - ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
+- ``recursive-checkpoint``: the carry of a scan is kept every some steps, and the steps between are
+  computed again, where no plan without that holds;
 - ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; neither this
-  nor the one before it runs before `pipeline`, which takes whole loops;
+  nor the two before it run before `pipeline`, which takes whole loops;
 - ``offload``: stacks that a loop writes for the backward pass are stored in the host's memory;
 - ``accumulate``: the step runs in microbatches;
 - ``ragged``: products of rows in groups run in loops over tiles of rows.

@@ -103,6 +103,12 @@ TABLE = [
     Row("inline,fold-transposes"),
     Row("unroll{loops=all}", holds=no_while_is_left),
     Row(f"split-loop{{parts=3}},{FLOOR}", 10, prepare=lengthened, holds=scans_are_pairs),
+    Row(
+        "recursive-checkpoint{min_trips=4 min_bytes=1}",
+        20,
+        prepare=lengthened,
+        holds=scans_are_pairs,
+    ),
     Row("chunk{chunks=3 min_bytes=1}", 60, CHUNKS_TOLERANCE),
     Row("undo-checkpoint", 30, prepare=with_checkpoints, target=EAGER),
     Row(

@@ -29,7 +29,7 @@ more, the carry could be saved, and the residuals recomputed from it."""
 
 
 _FEWEST = 16
-"""Iterations from which two nested scans keep half of the carries, or less."""
+"""Iterations from which segments keep half of the carries, or less."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class KeptCarry:
 
     @property
     def remedy(self) -> str:
-        """Returns the user's remedy, since no pass recomputes a carry."""
+        """Returns the remedy: no recomputation inside of the loop's body saves a carry."""
         inner = math.isqrt(self.trips - 1) + 1
         outer = -(-self.trips // inner)
         return (
-            f"two nested scans, {outer} x {inner}, the outer body under jax.checkpoint, keep it "
-            f"{outer + inner} times"
+            f"the pass recursive-checkpoint, a move of fit, keeps it {outer + inner} times, as two "
+            f"nested scans do, {outer} x {inner}, the outer body under jax.checkpoint"
         )
 
 

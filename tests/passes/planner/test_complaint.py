@@ -243,9 +243,12 @@ def test_the_reason_is_that_of_what_stands_at_the_peak() -> None:
     """Where a scan's carry is most of it no compiler is at fault, nor an option."""
     module = lowered(jax.grad(simulated), spec(64, 64), spec(64, 64))
     reason = r"ost of the peak is the carry of the scan at test_complaint.py:\d+, 50 times"
-    remedy = "wo nested scans, 7 x 8, the outer body under jax.checkpoint, keep it 15 times"
+    remedy = (
+        "he pass recursive-checkpoint, a move of fit, keeps it 15 times, as two nested scans do, "
+        "7 x 8, the outer body under jax.checkpoint"
+    )
     for target in (Target(), replace(Target(), keeps_barriers=False)):
-        found = dry_run(Pipeline.parse("fit{budget=1KiB}"), module, target).complaint
+        found = dry_run(Pipeline.parse("remat{budget=1KiB}"), module, target).complaint
         assert found is not None
         assert re.search(rf"\n  M{reason}\.\n  T{remedy}\.\n", found), found
         assert "straight" not in found

@@ -1,0 +1,255 @@
+"""Gradients through long loops at several budgets, beside nested scans by hand and Equinox.
+
+    python -m benchmarks.long_loops          (needs cuda13 and Equinox; no GPU; about 15 minutes)
+
+A wave's adjoint, an LSTM, an ordinary differential equation with fixed steps, and layers under
+`jax.checkpoint`, compiled for an H100. Memory is XLA's figure. Work is what the program that XLA is
+given computes; of Equinox's loop, whose trip counts are found at run time, the step's evaluations
+are counted in a run. Writes benchmarks/results/long_loops_h100.json and long_loops_h100.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.common.flops import executed_flops
+from benchmarks.common.h100 import measure, placement
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
+
+Step = Callable[..., tuple[Any, Any]]
+BUDGETS = ("75%", "50%", "25%", "10%", "min")
+OUTERS = (1, 2, 4)
+"""By hand: nested scans of so many times as many segments as the square root."""
+
+CHECKPOINTS = (1, 2, 4, 8)
+"""Equinox: so many times as many states kept as half of the square root."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop that is differentiated.
+
+    Attributes:
+      step: the body, of parameters, carry and input; the output is None or a scalar.
+      trips: the iterations.
+      parameters, carry, inputs: shapes, of each iteration for the inputs.
+      checkpointed: whether the body is under `jax.checkpoint` in all programs.
+    """
+
+    name: str
+    step: Step
+    trips: int
+    parameters: Any
+    carry: Any
+    inputs: Any
+    checkpointed: bool = False
+
+    def arguments(self, make: Callable[[tuple[int, ...]], Any], trips: int) -> tuple[Any, ...]:
+        shapes = lambda given: jax.tree.map(make, given, is_leaf=_is_shape)  # noqa: E731
+        stacked = jax.tree.map(lambda s: (trips, *s), self.inputs, is_leaf=_is_shape)
+        return shapes(self.parameters), shapes(self.carry), shapes(stacked)
+
+    def gradient(self, scan: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the gradient through a kind of scan."""
+
+        def loss(parameters: Any, carry: Any, inputs: Any) -> Any:
+            def body(carry: Any, each: Any) -> Any:
+                return self.step(parameters, carry, each)
+
+            last, outputs = scan(jax.checkpoint(body) if self.checkpointed else body, carry, inputs)
+            total = sum((leaf**2).mean() for leaf in jax.tree.leaves(last))
+            return total if outputs is None else total + (outputs**2).sum()
+
+        return jax.value_and_grad(loss, (0, 1))
+
+
+def _is_shape(given: Any) -> bool:
+    return isinstance(given, tuple) and all(isinstance(size, int) for size in given)
+
+
+def _wave(velocity: Any, carry: Any, source: Any) -> tuple[Any, Any]:
+    u, before = carry
+    sides = sum(jnp.roll(u, shift, axis) for shift in (1, -1) for axis in (0, 1))
+    new = 2 * u - before + 0.1 * jax.nn.sigmoid(velocity) * (sides - 4 * u)
+    new = new.at[128, 64].add(source)
+    return (new, u), new[128, 192]
+
+
+def _lstm(weights: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+    h, c = carry
+    gates = jnp.split(x @ weights["x"] + h @ weights["h"], 4, axis=-1)
+    i, f, g, o = gates
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+
+def _ode(weights: Any, y: Any, dt: Any) -> tuple[Any, Any]:
+    def field(y: Any) -> Any:
+        return jnp.tanh(jnp.tanh(y @ weights["a"]) @ weights["b"])
+
+    h = 0.01 + 0.001 * dt
+    k = [field(y)]
+    for share in (0.5, 0.5, 1.0):
+        k.append(field(y + share * h * k[-1]))
+    return y + h / 6 * (k[0] + 2 * k[1] + 2 * k[2] + k[3]), None
+
+
+def _layer(_: Any, x: Any, w: Any) -> tuple[Any, Any]:
+    h = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    return x + jax.nn.gelu(h @ w["a"]) @ w["b"], None
+
+
+LOOPS = (
+    Loop("wave, 256 x 256, 1,024 steps", _wave, 1024, (256, 256), ((256, 256),) * 2, ()),
+    Loop(
+        "LSTM, 32 x 256, 4,096 steps",
+        _lstm,
+        4096,
+        {"x": (64, 1024), "h": (256, 1024)},
+        ((32, 256),) * 2,
+        (32, 64),
+    ),
+    Loop(
+        "Runge-Kutta, 256 x 64, 1,024 steps",
+        _ode,
+        1024,
+        {"a": (64, 128), "b": (128, 64)},
+        (256, 64),
+        (),
+    ),
+    Loop(
+        "64 layers under jax.checkpoint, 32 x 512 x 256",
+        _layer,
+        64,
+        (),
+        (32, 512, 256),
+        {"a": (256, 1024), "b": (1024, 256)},
+        checkpointed=True,
+    ),
+)
+
+
+def nested(outer: int) -> Callable[..., Any]:
+    """Returns a scan of so many checkpointed scans."""
+
+    def run(body: Any, carry: Any, inputs: Any) -> Any:
+        split = lambda leaf: leaf.reshape(outer, -1, *leaf.shape[1:])  # noqa: E731
+        part = jax.checkpoint(lambda carry, each: jax.lax.scan(body, carry, each))
+        last, outputs = jax.lax.scan(part, carry, jax.tree.map(split, inputs))
+        return last, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)
+
+    return run
+
+
+def equinox(checkpoints: int) -> Callable[..., Any]:
+    """Returns Equinox's scan that keeps so many states."""
+    from equinox.internal import scan
+
+    def run(body: Any, carry: Any, inputs: Any) -> Any:
+        return scan(body, carry, inputs, kind="checkpointed", checkpoints=checkpoints)
+
+    return run
+
+
+def main() -> None:
+    """Measures with the JAX that runs this, and writes both files."""
+    sharding = placement()
+    without_cache()
+    rows: list[dict[str, Any]] = []
+
+    def place(shape: tuple[int, ...]) -> Any:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    for loop in LOOPS:
+        arguments = loop.arguments(place, loop.trips)
+        root = 1 << round(math.log2(math.sqrt(loop.trips)))
+        plain = jax.jit(loop.gradient(jax.lax.scan)).lower(*arguments)
+        flops = executed_flops(plain.compiler_ir())
+        whole = flops.products + flops.elementwise
+        for way, spec, lowered in _ways(loop, arguments, plain, root):
+            print(loop.name, way, flush=True)
+            row: dict[str, Any] = {"loop": loop.name, "way": way, "work": None}
+            if way.startswith("Equinox"):
+                analysis = lowered.compile().memory_analysis()
+                row["temp_bytes"] = analysis.temp_size_in_bytes
+                row["steps"] = _evaluations(loop, int(way.split()[-2]))
+            else:
+                found = measure(lowered, spec)
+                row["temp_bytes"] = found.temp_bytes
+                row["work"] = (found.flops.products + found.flops.elementwise) / whole
+                row["complaint"] = found.complaint
+            rows.append(row)
+            print(row, flush=True)
+            text_of = BENCHMARK.write(rows=rows)
+    print(text_of)
+
+
+def _ways(
+    loop: Loop, arguments: Any, plain: Any, root: int
+) -> Iterator[tuple[str, str, Any]]:
+    yield "as it is", "off", plain
+    for times in OUTERS:
+        outer = root * times // 2
+        made = jax.jit(loop.gradient(nested(outer))).lower(*arguments)
+        yield f"by hand, {outer} x {loop.trips // outer}", "off", made
+    if not loop.checkpointed:
+        for times in CHECKPOINTS:
+            kept = root * times // 2
+            made = jax.jit(loop.gradient(equinox(kept))).lower(*arguments)
+            yield f"Equinox, {kept} states", "off", made
+    for budget in BUDGETS:
+        yield f"`fit{{budget={budget}}}`", f"fit{{budget={budget}}}", plain
+
+
+def _evaluations(loop: Loop, checkpoints: int) -> float:
+    """How often Equinox's loop evaluates a step, for each of its steps: counted in a run of a loop
+    of as many steps that adds one number."""
+    count = [0]
+
+    def body(carry: Any, each: Any) -> Any:
+        jax.debug.callback(lambda _: count.__setitem__(0, count[0] + 1), each)
+        return jnp.sin(carry) + each, None
+
+    def loss(x: Any, xs: Any) -> Any:
+        return equinox(checkpoints)(body, x, xs)[0]
+
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        jax.block_until_ready(jax.jit(jax.grad(loss))(1.0, jnp.ones(loop.trips)))
+        jax.effects_barrier()
+    return count[0] / loop.trips
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys(row["loop"] for row in entry["rows"]):
+        rows = [row for row in entry["rows"] if row["loop"] == name]
+        yield from section(f"## jax {version}: {name}", COLUMNS, rows)
+
+
+COLUMNS: Columns = {
+    "way": text("way"),
+    "temporaries, MiB": mebi("temp_bytes", 1),
+    "work": figure("work", ".2f"),
+    "evaluations of a step": lambda row: f"{row['steps']:.2f}" if "steps" in row else "",
+}
+
+BENCHMARK = Benchmark(
+    "long_loops_h100",
+    "long_loops",
+    "Gradients through long loops, compiled for an H100",
+    "`value_and_grad` of a loop, float32. By hand are nested scans, the outer body under "
+    "`jax.checkpoint`; Equinox is its checkpointed loop with so many states kept. Work is that of "
+    "the program in proportion to the first row, all operations, each element as one. Equinox's "
+    "loops count at run time: of these the table has how often a step is evaluated, for each of its "
+    "steps, the first time and those of the backward pass included; the first row evaluates each "
+    "once, nested scans twice.",
+    _tables,
+)
+
+if __name__ == "__main__":
+    main()
