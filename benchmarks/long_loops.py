@@ -13,10 +13,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jax.extend.mlir import ir
 
 from benchmarks.common.flops import executed_flops
 from benchmarks.common.h100 import measure, placement
@@ -51,9 +52,9 @@ class Loop:
     checkpointed: bool = False
 
     def arguments(self, make: Callable[[tuple[int, ...]], Any], trips: int) -> tuple[Any, ...]:
-        shapes = lambda given: jax.tree.map(make, given, is_leaf=_is_shape)  # noqa: E731
         stacked = jax.tree.map(lambda s: (trips, *s), self.inputs, is_leaf=_is_shape)
-        return shapes(self.parameters), shapes(self.carry), shapes(stacked)
+        given = self.parameters, self.carry, stacked
+        return tuple(jax.tree.map(make, each, is_leaf=_is_shape) for each in given)
 
     def gradient(self, scan: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the gradient through a kind of scan."""
@@ -170,7 +171,7 @@ def main() -> None:
         arguments = loop.arguments(place, loop.trips)
         root = 1 << round(math.log2(math.sqrt(loop.trips)))
         plain = jax.jit(loop.gradient(jax.lax.scan)).lower(*arguments)
-        flops = executed_flops(plain.compiler_ir())
+        flops = executed_flops(cast(ir.Module, plain.compiler_ir()))
         whole = flops.products + flops.elementwise
         for way, spec, lowered in _ways(loop, arguments, plain, root):
             print(loop.name, way, flush=True)
@@ -190,9 +191,7 @@ def main() -> None:
     print(text_of)
 
 
-def _ways(
-    loop: Loop, arguments: Any, plain: Any, root: int
-) -> Iterator[tuple[str, str, Any]]:
+def _ways(loop: Loop, arguments: Any, plain: Any, root: int) -> Iterator[tuple[str, str, Any]]:
     yield "as it is", "off", plain
     for times in OUTERS:
         outer = root * times // 2
@@ -245,9 +244,9 @@ BENCHMARK = Benchmark(
     "`value_and_grad` of a loop, float32. By hand are nested scans, the outer body under "
     "`jax.checkpoint`; Equinox is its checkpointed loop with so many states kept. Work is that of "
     "the program in proportion to the first row, all operations, each element as one. Equinox's "
-    "loops count at run time: of these the table has how often a step is evaluated, for each of its "
-    "steps, the first time and those of the backward pass included; the first row evaluates each "
-    "once, nested scans twice.",
+    "loops count at run time: of these the table has how often a step is evaluated, for each of "
+    "its steps, the first time and those of the backward pass included; the first row evaluates "
+    "each once, nested scans twice.",
     _tables,
 )
 

@@ -54,8 +54,8 @@ _HALVINGS = 3
 """How often the share of a loop's iterations that keep their residuals is halved or doubled."""
 
 _SMALLEST_SEGMENTED = 64
-"""`recursive-checkpoint` considers loops from which it saves one part in so many of the peak, or its
-own `min_bytes`."""
+"""`recursive-checkpoint` considers loops where it saves one part in so many of the peak, or its own
+`min_bytes`."""
 
 _EXPOSED = (0.0, 0.1, 0.5, 2.0)
 """Shares of the loops' time that may be waited for copies between device and host."""

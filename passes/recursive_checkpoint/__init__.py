@@ -41,12 +41,12 @@ not computed again. So trip counts need not be a multiple, and ``kept`` is betwe
 the least. With two levels a segment is itself cut while it is computed again, with three once more;
 each level computes the forward loop once more. The number of operations does not grow with T.
 
-The same operations run on the same values in the same order, so that the results stay the same. Only
-what the residuals follow from is computed again: no output, no sum, no effect. A stack with other
-readers, e.g. an output of the scan, is written by the forward loop alone. Several backward loops
-each compute a segment again, and where a backward loop stacks residuals for a loop of its own, as
-in a gradient of gradients, both are computed again. `remat` behind this pass decides what the
-loop of a segment stacks.
+The same operations run on the same values in the same order, so that the results stay the same.
+Only what the residuals follow from is computed again: no output, no sum, no effect. A stack with
+other readers, e.g. an output of the scan, is written by the forward loop alone. Several backward
+loops each compute a segment again, and where a backward loop stacks residuals for a loop of its
+own, as in a gradient of gradients, both are computed again. `remat` behind this pass decides what
+the loop of a segment stacks.
 
 A loop stays as it is if its trip count is known only at run time, if it has sharding attributes for
 each carry, if its residuals follow from an operation with an effect, or if that saves less than

@@ -1,4 +1,4 @@
-"""The plan of `recursive-checkpoint`: which loops become segments, by which schedule, and which not."""
+"""The plan of `recursive-checkpoint`: the loops that become segments, and those that stay whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..framework.base import ListPlan
-from ..framework.tables import Described, Kind, Left, Table
+from ..framework.tables import Described, Kind, Table
 from ..framework.text import pluralize, size
 from ..ir.locations import called, operation_name, source_of
 from ..ir.types import tensor_bytes

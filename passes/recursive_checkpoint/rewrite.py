@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import CountedLoop
 from ..analysis.loops.pairs import loop_pairs
 from ..analysis.purity import erase_dead
 from ..ir import walk
 from ..ir.build import counted_while, integer_like, reshaped, slice_of_stack, typed, zeros
 from ..ir.clone import remap_operands
-from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import is_read, shape_of
 from ..split_loop.groups import LoopGroup, group_of, linked
@@ -111,7 +109,10 @@ class _GroupWriter:
         level, counter = self.level, self._counter(number)
         again = self.again.get(number)
         kept = () if again is None else again.carries
-        empty = [zeros(typed(value, [level.count, *shape_of(value)])) for value in map(carried.__getitem__, kept)]
+        empty = [
+            zeros(typed(value, [level.count, *shape_of(value)]))
+            for value in map(carried.__getitem__, kept)
+        ]
         sources = self._sources(number)
 
         def iteration(segment: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
@@ -218,8 +219,7 @@ class _GroupWriter:
                 for index in [count if each.stack.slope == 1 else back]
             ]
             outs = [
-                inside.get(value, value)
-                for value in (loop.returned.operands[n] for n in carried)
+                inside.get(value, value) for value in (loop.returned.operands[n] for n in carried)
             ]
             return [*outs, *values[len(carried) : len(names) + 1], *ends]
 

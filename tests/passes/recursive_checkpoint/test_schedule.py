@@ -70,7 +70,9 @@ def test_a_share_that_is_kept_is_not_computed_again() -> None:
         assert found.repeated == 1000 - found.levels[0].rest
 
 
-@pytest.mark.parametrize(("trips", "segments", "told"), [(100, 10, "9 x 10 + 10"), (9, 4, "2 x 3 + 3"), (3, None, None)])
+@pytest.mark.parametrize(
+    ("trips", "segments", "told"), [(100, 10, "9 x 10 + 10"), (9, 4, "2 x 3 + 3"), (3, None, None)]
+)
 def test_segments_that_are_asked_for(trips: int, segments: int | None, told: str | None) -> None:
     found = choose(trips, 1, 1, segments=segments)
     assert (None if found is None else str(found)) == told
