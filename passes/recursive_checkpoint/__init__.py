@@ -73,7 +73,7 @@ from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.options import Bytes, option
 from ..framework.target import Target
-from .plan import RecursiveCheckpointPlan, Wanted, plan_module
+from .plan import RecursiveCheckpointPlan, SegmentOptions, plan_module
 from .rewrite import apply_schedule
 
 MOST_LEVELS = 3
@@ -109,7 +109,9 @@ class RecursiveCheckpoint(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> RecursiveCheckpointPlan:
         del target
-        wanted = Wanted(self.segments, self.levels, self.kept, self.min_trips, self.min_bytes)
+        wanted = SegmentOptions(
+            self.segments, self.levels, self.kept, self.min_trips, self.min_bytes
+        )
         return plan_module(module, wanted)
 
     def apply(self, plan: RecursiveCheckpointPlan) -> None:

@@ -1,4 +1,4 @@
-"""What a loop has to compute again to give its residuals: a slice of its body, and its carries."""
+"""The part of a loop that has to be computed again for its residuals: operations and carries."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ..ir.types import tensor_bytes
 from ..split_loop.groups import LoopGroup, left_whole, splittable
 from .again import Again, computed_again, writers
 from .rewrite import SCOPE
-from .schedule import Schedule, choose
+from .schedule import SegmentSchedule, choose
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Segmented:
     """
 
     group: LoopGroup
-    schedule: Schedule
+    schedule: SegmentSchedule
     carry_bytes: int
     stacked_bytes: int
     id: str = ""
@@ -100,7 +100,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SegmentOptions:
     """The options of the pass, by the names that it has."""
 
     segments: int | None
@@ -110,7 +110,7 @@ class Wanted:
     min_bytes: int
 
 
-def plan_module(module: ir.Module, wanted: Wanted) -> RecursiveCheckpointPlan:
+def plan_module(module: ir.Module, wanted: SegmentOptions) -> RecursiveCheckpointPlan:
     """Returns the plan of a module, its calls inlined; the function is pure."""
     groups, left = splittable(module.operation)
     decided: list[Segmented] = []
@@ -123,7 +123,7 @@ def plan_module(module: ir.Module, wanted: Wanted) -> RecursiveCheckpointPlan:
     return RecursiveCheckpointPlan(tuple(decided), tuple(left))
 
 
-def _segmented(group: LoopGroup, wanted: Wanted, name: str) -> Segmented | str:
+def _segmented(group: LoopGroup, wanted: SegmentOptions, name: str) -> Segmented | str:
     """Returns the segments of a group, or why its loops stay whole."""
     if any(SCOPE in operation_name(each.loop.op.location) for each in group.loops):
         return "it is computed again in segments already"

@@ -21,7 +21,7 @@ from ..ir.values import is_read, shape_of
 from ..split_loop.groups import LoopGroup, group_of, linked
 from ..split_loop.rewrite import erase_with_readers
 from .again import Again, computed_again, writers
-from .schedule import Schedule
+from .schedule import SegmentSchedule
 
 SCOPE = "hloom.recursive-checkpoint"
 """Name-stack component of the loops that the pass writes."""
@@ -33,7 +33,7 @@ Values = Mapping[int, ir.Value]
 """Values of a loop by the number of the carry."""
 
 
-def apply_schedule(group: LoopGroup, schedule: Schedule) -> None:
+def apply_schedule(group: LoopGroup, schedule: SegmentSchedule) -> None:
     """Replaces the loops of a group by loops over segments."""
     _GroupWriter(group, schedule).write()
 
@@ -47,7 +47,7 @@ class _GroupWriter:
       rests: the stacks of the iterations after all segments.
     """
 
-    def __init__(self, group: LoopGroup, schedule: Schedule) -> None:
+    def __init__(self, group: LoopGroup, schedule: SegmentSchedule) -> None:
         self.group, self.schedule = group, schedule
         self.level = schedule.levels[0]
         self.stacks = writers(group)
@@ -149,7 +149,7 @@ class _GroupWriter:
         results = dict(zip(carried, made[: len(carried)], strict=True))
         self.borders[number] = dict(zip(kept, made[len(carried) :], strict=True))
         if len(self.schedule.levels) > 1 and sources and made:
-            deeper = Schedule(self.schedule.levels[1:])
+            deeper = SegmentSchedule(self.schedule.levels[1:])
             loop = made[0].owner
             assert not isinstance(loop, ir.Block)
             for pairs in linked(loop_pairs(loop.operation.regions[1].blocks[0])):

@@ -29,7 +29,7 @@ _MOST_SEGMENTS = 512
 
 
 @dataclass(frozen=True)
-class Level:
+class SegmentLevel:
     """The segments of one level: ``rest`` iterations after them keep their residuals."""
 
     count: int
@@ -41,10 +41,10 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SegmentSchedule:
     """Levels, the outermost first; each has the iterations of a segment of the one before it."""
 
-    levels: tuple[Level, ...]
+    levels: tuple[SegmentLevel, ...]
 
     def kept_bytes(self, carry_bytes: int, residual_bytes: int) -> int:
         """Returns the bytes of borders and residuals that are alive at once, at most."""
@@ -73,7 +73,7 @@ def choose(
     levels: int = 1,
     kept: float = 0.0,
     segments: int | None = None,
-) -> Schedule | None:
+) -> SegmentSchedule | None:
     """Returns the schedule of the least bytes; None where there are too few iterations.
 
     Args:
@@ -86,8 +86,8 @@ def choose(
     """
 
     @functools.cache
-    def best(trips: int, levels: int, kept_trips: int) -> Schedule | None:
-        def cost(schedule: Schedule) -> tuple[int, int]:
+    def best(trips: int, levels: int, kept_trips: int) -> SegmentSchedule | None:
+        def cost(schedule: SegmentSchedule) -> tuple[int, int]:
             # Iterations that were to keep their residuals and do not count as if they did.
             missed = max(kept_trips - schedule.levels[0].rest, 0) if kept_trips else 0
             taken = schedule.kept_bytes(carry_bytes, residual_bytes) + missed * residual_bytes
@@ -97,7 +97,9 @@ def choose(
         found = (with_length(trips, length, levels, kept_trips) for length in lengths)
         return min(filter(None, found), key=cost, default=None)
 
-    def with_length(trips: int, length: int, levels: int, kept_trips: int) -> Schedule | None:
+    def with_length(
+        trips: int, length: int, levels: int, kept_trips: int
+    ) -> SegmentSchedule | None:
         if length < LEAST:
             return None
         # The rest takes no more memory than a segment that is computed again, or what is asked for.
@@ -110,8 +112,8 @@ def choose(
             count -= 1
         if count < LEAST:
             return None
-        level = Level(count, length, trips - count * length)
-        return Schedule((level, *(() if inner is None else inner.levels)))
+        level = SegmentLevel(count, length, trips - count * length)
+        return SegmentSchedule((level, *(() if inner is None else inner.levels)))
 
     kept_trips = min(round(kept * trips), trips)
     if segments is not None:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from hloom.passes.recursive_checkpoint.schedule import LEAST, Schedule, choose
+from hloom.passes.recursive_checkpoint.schedule import LEAST, SegmentSchedule, choose
 
 pytestmark = pytest.mark.once
 
 
-def covers(schedule: Schedule, trips: int) -> None:
+def covers(schedule: SegmentSchedule, trips: int) -> None:
     for level in schedule.levels:
         assert min(level.count, level.length) >= LEAST
         assert level.rest >= 0
