@@ -37,7 +37,8 @@ class LoopScope:
 def scopes_of(module: ir.Module) -> Iterator[LoopScope]:
     """Yields the scopes of all code of a module, outer ones first."""
     for function in walk.functions(module).values():
-        yield from _scopes_of_block(function.regions[0].blocks[0], ValueNumbers(), {})
+        for block in function.regions[0].blocks:  # none of a function that is only declared
+            yield from _scopes_of_block(block, ValueNumbers(), {})
 
 
 def _scopes_of_block(
