@@ -146,9 +146,10 @@ class Finder:
                 raise NotPossibleError("more than two products of scores meet", each.product)
             if others:
                 dp_of[place] = others[0]
-        gradients = GradientReader(reader, forwards[0], self.forms).read(
-            scored, dp_of, has_bias=bool(found.bias_axes)
-        )
+        gradient_reader = GradientReader(reader, forwards[0], self.forms)
+        for again in forwards[1:]:
+            gradient_reader.check_repeated(again)
+        gradients = gradient_reader.read(scored, dp_of, has_bias=bool(found.bias_axes))
         empty = self._empty_rows(found, gradients)
         result = Found(tuple(forwards), found, empty, tuple(gradients))
         self._check_readers(number, result)

@@ -380,10 +380,42 @@ class GradientReader:
 
     def _is_dv(self, scored: Scored, dp: ir.Operation, side: int, axes: Groups) -> bool:
         """Whether a product of the weights sums what the weights' gradient is computed from."""
-        if scored.summed != {*self.forward.axes.queries}:
+        if scored.summed != {*self.forward.axes.queries} or not self._is_weights(scored):
             return False
         mine = Labelled(dp.operands[1 - side], operand_labels(dp, 1 - side, axes, VALUE))
         return self._are_same(mine, Labelled(scored.other, scored.other_labels(VALUE)), VALUE)
+
+    def check_repeated(self, again: ForwardRead) -> None:
+        """Raises NotPossibleError where another product of weights of the same scores is not the
+        same attention, as a checkpoint repeats it: of another mask, or of other values."""
+        number = self.reader.scope.number
+        forward = self.forward
+        is_same = number(forward.weights.value) == number(again.weights.value)
+        if not (is_same and self._are_same(forward.values, again.values, VALUE)):
+            raise NotPossibleError("its scores are those of another attention, too")
+
+    def _is_weights(self, scored: Scored) -> bool:
+        """Whether an operand is the weights themselves, and not only computed from the scores."""
+        reader, forward = self.reader, self.forward
+        if reader.scope.number(scored.value) == reader.scope.number(forward.weights.value):
+            return True
+        form = reader.form(scored.value, forward.weights.value)
+        mark = form, scored.groups, forward.weights.groups, self.key
+        if mark not in self.forms.weights:
+            self.forms.weights[mark] = self._equals_weights(scored)
+        return self.forms.weights[mark]
+
+    def _equals_weights(self, scored: Scored) -> bool:
+        reader, length = self.reader, self.reader.sizes[self.key]
+        rows = reader.rows(self.key)
+        for seed, magnitude, true, _, floats in _ASSIGNMENTS:
+            points = reader.points(seed, reader.scores(seed, magnitude), true, floats)
+            found = self._rows(points, scored.value, rows, length)
+            weights = self._rows(points, self.forward.weights.value, rows, length)
+            finite = np.isfinite(weights).all(1)
+            if not are_close(found[finite], weights[finite]):
+                return False
+        return True
 
     def _check_operands(self, found: Products) -> None:
         """Raises NotPossibleError where the gradient reads other operands than the attention: the

@@ -93,6 +93,7 @@ class Forms:
 
     logits: dict[Hashable, Logits | str] = field(default_factory=dict)
     gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
+    weights: dict[Hashable, bool] = field(default_factory=dict)
 
 
 class Reader:
