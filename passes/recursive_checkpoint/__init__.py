@@ -84,7 +84,7 @@ class RecursiveCheckpoint(Pass):
     """Keep the carries of scans at borders of segments, and compute the segments again."""
 
     name: ClassVar[str] = "recursive-checkpoint"
-    summary: ClassVar[str] = "keep a scan's carry every some steps, and compute those between again"
+    summary: ClassVar[str] = "keep a scan's carry at borders of segments alone"
     example: ClassVar[str] = "recursive-checkpoint{levels=2}"
     requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
     once: ClassVar[bool] = True
