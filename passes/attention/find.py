@@ -241,6 +241,7 @@ class Finder:
             logits.scale,
             softmax.candidates()[logits.place],
             logits.of_logarithm,
+            logits.masked_rows,
         )
         return forward, logits
 

@@ -13,14 +13,18 @@ from ..analysis.points.derivation import Groups
 from ..analysis.points.evaluator import Coordinates, Points, are_close, linear
 from ..analysis.points.leaves import Numbers, scaled
 from ..analysis.points.operations import How
+from ..analysis.points.positions import Positions, source_of_elements
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.products import OperandAxes, ProductAxes
 from ..ir.values import defining_op, shape_of
 from .site import HEAD, SCORES, VALUE, EmptyRows, Label, Labelled, Labels, Replaced, ScoreAxes
-from .softmax import MASKED, Forms, Reader
+from .softmax import MASKED, Forms, Reader, Row
 
 _SAMPLES = 64
+
+_NO_SCORES = 0
+"""A number that no value has."""
 
 _MOST_OPERATIONS = 300
 
@@ -125,6 +129,7 @@ class ForwardRead:
       scale: the factor of the scores.
       logits: the logits.
       of_logarithm: the logits are the logarithm of that value.
+      masked_rows: rows whose keys are all masked by constants and positions alone.
     """
 
     weights: Scored
@@ -135,6 +140,7 @@ class ForwardRead:
     scale: float
     logits: ir.Value
     of_logarithm: bool
+    masked_rows: tuple[Row, ...] = ()
 
     @property
     def queries(self) -> Labelled:
@@ -246,7 +252,7 @@ class GradientReader:
         dk: Scored | None = None
         empty: EmptyRows | None = None
         for each, _ in readers:
-            empty = self._check(each, dp_number, self.forward.scale) or empty
+            empty = _of_one_kind(empty, self._check(each, dp_number, self.forward.scale))
             if each.summed == {self.key} and dq is None:
                 dq = each
             elif each.summed == {*self.forward.axes.queries} and dk is None:
@@ -262,7 +268,7 @@ class GradientReader:
         dv = next((each for each in weights if self._is_dv(each, dp, side, dp_axes)), None)
         if dv is None:
             raise NotPossibleError("the product that gives the values' gradient is not there")
-        bias = self._bias(dq, dp_number) if has_bias else ()
+        bias = self._bias(dq, dp_number, empty) if has_bias else ()
         found = Products(dq, dk, dv, dp, side, dp_axes, empty, bias)
         self._check_operands(found)
         return found, dv
@@ -288,7 +294,10 @@ class GradientReader:
         reader, forward = self.reader, self.forward
         if reader.derivation.groups(scored.value, dp_number) is None:
             raise NotPossibleError("the gradient of the scores is not elementwise")
-        rows = reader.rows(self.key)
+        positions = reader.positions
+        if not positions.tables(scored.value) <= positions.tables(forward.weights.value):
+            raise NotPossibleError("the gradient of the scores is changed at some positions")
+        rows = reader.rows(self.key, given=forward.masked_rows)
         length = reader.sizes[self.key]
         empty: EmptyRows | None = None
         for seed, magnitude, true, large, floats in _ASSIGNMENTS:
@@ -316,9 +325,7 @@ class GradientReader:
             rest = ~seen & finite
             if rest.any():
                 kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
-                if None not in (empty, kind) and empty is not kind:
-                    raise NotPossibleError("rows without a key have gradients of two kinds")
-                empty = empty or kind
+                empty = _of_one_kind(empty, kind)
         return empty
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
@@ -407,11 +414,14 @@ class GradientReader:
 
     def _equals_weights(self, scored: Scored) -> bool:
         reader, length = self.reader, self.reader.sizes[self.key]
-        rows = reader.rows(self.key)
+        positions, weights_value = reader.positions, self.forward.weights.value
+        if not positions.tables(scored.value) <= positions.tables(weights_value):
+            return False
+        rows = reader.rows(self.key, given=self.forward.masked_rows)
         for seed, magnitude, true, _, floats in _ASSIGNMENTS:
             points = reader.points(seed, reader.scores(seed, magnitude), true, floats)
             found = self._rows(points, scored.value, rows, length)
-            weights = self._rows(points, self.forward.weights.value, rows, length)
+            weights = self._rows(points, weights_value, rows, length)
             finite = np.isfinite(weights).all(1)
             if not are_close(found[finite], weights[finite]):
                 return False
@@ -435,8 +445,10 @@ class GradientReader:
         if letters != right.sizes(kind):
             return False
         reader = self.reader
+        if not self._are_computed_alike(left.value, right.value):
+            return False
         if any(
-            len(reader.derivation.region(each.value, 0)) > _MOST_OPERATIONS
+            len(reader.derivation.region(each.value, _NO_SCORES)) > _MOST_OPERATIONS
             for each in (left, right)
         ):
             raise NotPossibleError("its operands are computed from too many values to look at")
@@ -461,8 +473,18 @@ class GradientReader:
 
         return are_close(at(left), at(right))
 
-    def _bias(self, dq: Scored, dp_number: int) -> tuple[Replaced, ...]:
-        """Returns the reductions of the gradient of the logits: those of a bias that is read."""
+    def _are_computed_alike(self, left: ir.Value, right: ir.Value) -> bool:
+        """Whether two values are one value in some order of axes, or read the same tables, so that
+        they cannot differ at one position alone."""
+        scope, positions = self.reader.scope, Positions(self.reader.derivation, _NO_SCORES)
+        sources = [source_of_elements(scope, each) for each in (left, right)]
+        if scope.number(sources[0]) == scope.number(sources[1]):
+            return True
+        return positions.tables(left) == positions.tables(right)
+
+    def _bias(self, dq: Scored, dp_number: int, empty: EmptyRows | None) -> tuple[Replaced, ...]:
+        """Returns the reductions of the gradient of the logits: those of a bias that is read. Rows
+        without a key are in it as in the gradient of the scores, ``empty``."""
         reader, found = self.reader, []
         size = math.prod(reader.sizes)
         for view in dq.product.block.operations:
@@ -482,9 +504,10 @@ class GradientReader:
             if groups is None:
                 continue
             try:
-                self._check(Scored(op, 0, groups), dp_number, 1.0)
+                kind = self._check(Scored(op, 0, groups), dp_number, 1.0)
             except NotPossibleError:
                 continue
+            _of_one_kind(empty, kind)
             dimensions = walk.integers(op, "dimensions")
             labels = tuple(
                 tuple((SCORES, axis) for axis in group)
@@ -493,3 +516,10 @@ class GradientReader:
             )
             found.append(Replaced(op, labels))
         return tuple(found)
+
+
+def _of_one_kind(one: EmptyRows | None, other: EmptyRows | None) -> EmptyRows | None:
+    """Returns the kind that two gradients show of rows without a key; None where neither does."""
+    if one is not None and other is not None and one is not other:
+        raise NotPossibleError("rows without a key have gradients of two kinds")
+    return one or other

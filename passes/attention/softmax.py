@@ -8,7 +8,7 @@ depends on, and that a mask is causal at every position.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,10 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.dependence import Line, axes_of, depends_on_difference
 from ..analysis.points.derivation import Derivation, Groups, joined
-from ..analysis.points.evaluator import Coordinates, Points, are_close, grid, linear
-from ..analysis.points.leaves import Floats, Leaf, Numbers, rounded, scaled, zero
+from ..analysis.points.evaluator import Coordinates, Points, are_close, grid, linear, unraveled
+from ..analysis.points.leaves import Floats, Integers, Leaf, Numbers, rounded, scaled, zero
 from ..analysis.points.operations import How
+from ..analysis.points.positions import Positions
 from ..analysis.value_numbers import operation_key
 from ..framework.errors import NotPossibleError
 from ..ir import walk
@@ -37,6 +38,8 @@ _ROUNDING = 0.05
 
 _SCATTERED = 20_000
 _BIAS_SAMPLES = 4_000
+
+_MASKED_ROWS = 2
 
 _WHOLE_GRID = 2048
 """The most positions of a mask that is no function of their difference: all are looked at."""
@@ -61,6 +64,10 @@ NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
 EMPTY_ROWS = "rows without a key are no average of the values"
 
 
+Row = tuple[tuple[int, int], ...]
+"""Some coordinates of a row of keys: axes of the scores, and where."""
+
+
 @dataclass(frozen=True)
 class Logits:
     """The logits whose softmax some weights are.
@@ -74,6 +81,8 @@ class Logits:
       bias_axes: the axes that the rest of the logits depends on; empty without a rest.
       bias_numbers: samples of the rest where it masks nothing.
       empty_rows: the weights of rows without a key, by the forward program alone.
+      masked_rows: rows whose keys are all masked by constants and positions alone, by the axes that
+        these depend on.
     """
 
     place: int
@@ -84,6 +93,7 @@ class Logits:
     bias_axes: tuple[int, ...]
     bias_numbers: tuple[float, ...]
     empty_rows: EmptyRows
+    masked_rows: tuple[Row, ...] = ()
 
 
 @dataclass
@@ -109,6 +119,7 @@ class Reader:
         self.scope = derivation.scope
         self.number = number
         self.sizes = derivation.sizes(number, origin)
+        self.positions = Positions(derivation, number)
         self.rng = np.random.default_rng(7)
 
     def groups(self, value: ir.Value) -> Groups:
@@ -138,8 +149,8 @@ class Reader:
         """Returns random scores."""
         return scaled(self.number * 1000 + seed, magnitude)
 
-    def rows(self, key: int, count: int = _ROWS) -> Coordinates:
-        """Returns whole rows of keys, the first and the last one among them."""
+    def rows(self, key: int, count: int = _ROWS, given: Sequence[Row] = ()) -> Coordinates:
+        """Returns whole rows of keys, the first, the last, and those that are given among them."""
         rows = {
             axis: self.rng.integers(0, size, count)
             for axis, size in enumerate(self.sizes)
@@ -147,6 +158,9 @@ class Reader:
         }
         for axis, row in rows.items():
             row[0], row[-1] = 0, self.sizes[axis] - 1
+        for place, coordinates in enumerate(given, 1):
+            for axis, at in coordinates:
+                rows[axis][place] = at
         return grid(rows, key, self.sizes[key], len(self.sizes))
 
     def scattered(self, count: int) -> Coordinates:
@@ -269,6 +283,11 @@ class SoftmaxReader:
 
     def _read(self, place: int, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> Logits:
         empty = self._check_softmax(value, of_logarithm, rows)
+        positions = self.reader.positions
+        if not positions.tables(self.weights) <= positions.tables(value):
+            raise NotPossibleError("its weights are changed at some positions behind the softmax")
+        if positions.multiplies_unevenly(value):
+            raise NotPossibleError("its scores are scaled by numbers that differ by position")
         scale = self._scale(value, of_logarithm)
         depends = self._depends(value)
         query = max(
@@ -281,9 +300,13 @@ class SoftmaxReader:
         mask = self._mask(value, of_logarithm, query, depends)
         if mask is not None:
             return Logits(place, of_logarithm, scale, query, mask, (), (), EmptyRows.NONE)
+        masked = self._masked_rows(value, of_logarithm, query)
+        if masked:
+            rows = self.reader.rows(self.key, given=masked)
+            empty = self._check_softmax(value, of_logarithm, rows)
         numbers = self._bias_numbers(value, of_logarithm)
         axes = tuple(sorted(depends))
-        return Logits(place, of_logarithm, scale, query, Mask(), axes, numbers, empty)
+        return Logits(place, of_logarithm, scale, query, Mask(), axes, numbers, empty, masked)
 
     def logits_at(
         self, points: Points, value: ir.Value, of_logarithm: bool, where: Coordinates
@@ -322,9 +345,8 @@ class SoftmaxReader:
         """Returns what is nearer to weights that the program rounds as it does: a sum with a large
         number that masks keeps nothing of the scores, or much."""
         if not np.all(np.abs(weights.sum(1) - 1) <= _ROUNDING):
-            raise NotPossibleError(
-                EMPTY_ROWS
-            )  # a logarithm of a sum next to a large number is lost
+            # A logarithm of a sum next to a large number is lost.
+            raise NotPossibleError(EMPTY_ROWS)
         from_average = np.abs(weights - 1 / self.length).sum()
         from_softmax = np.abs(weights - softmax(logits)).sum()
         return EmptyRows.AVERAGE if from_average <= from_softmax else EmptyRows.SOFTMAX
@@ -403,12 +425,8 @@ class SoftmaxReader:
     def _all_positions(self, value: ir.Value, query: int) -> Iterator[Coordinates]:
         """Yields positions that stand for all: those of each difference where the value is a
         function of that alone, else all; nothing where these are too many."""
-        reader, key, length = self.reader, self.key, self.length
-        lines: list[Line | None] = [
-            Line(1, 0, 0) if group == (query,) else Line(0, 1, 0) if group == (key,) else None
-            for group in reader.groups(value)
-        ]
-        if depends_on_difference(reader.scope, value, reader.number, lines):
+        length = self.length
+        if self._is_of_difference(value, query):
             apart = np.arange(1 - length, length)
             queries, keys = np.maximum(apart, 0), np.maximum(-apart, 0)
         elif length <= _WHOLE_GRID:
@@ -416,10 +434,83 @@ class SoftmaxReader:
             keys = np.tile(np.arange(length), length)
         else:
             return
-        nothing = np.zeros_like(keys)
-        yield tuple(
-            queries if axis == query else keys if axis == key else nothing
-            for axis in range(len(reader.sizes))
+        yield self._placed({query: queries, self.key: keys})
+
+    def _masked_rows(
+        self, value: ir.Value, of_logarithm: bool, query: int | None
+    ) -> tuple[Row, ...]:
+        """Returns some of the rows whose keys are all masked whatever the data are, the first and
+        the last of them: no sample of rows would be sure to have one.
+
+        Raises NotPossibleError where too many positions would have to be looked at.
+        """
+        reader, key = self.reader, self.key
+        groups = reader.groups(value)
+        axes = axes_of(
+            reader.scope, value, reader.number, [frozenset(g) for g in groups], data_varies=False
+        )
+        if not axes:
+            return ()
+        seen = [axis for axis in sorted(axes) if axis != key]
+        keys = np.arange(self.length if key in axes else 1)
+        if (
+            query is not None
+            and seen == [query]
+            and self._is_of_difference(value, query, data_varies=False)
+        ):
+            return self._masked_by_difference(value, of_logarithm, query)
+        sizes = [reader.sizes[axis] for axis in seen]
+        count = math.prod(sizes)
+        if count * len(keys) > _WHOLE_GRID**2:
+            raise NotPossibleError(
+                f"its mask has more than {_WHOLE_GRID} x {_WHOLE_GRID} constants"
+            )
+        at = unraveled(np.repeat(np.arange(count), len(keys)), sizes)
+        where = self._placed({**dict(zip(seen, at, strict=True)), key: np.tile(keys, count)})
+        found: dict[int, None] = {}
+        for true in (0.0, 1.0):
+            rest = self.logits_at(reader.points(1, zero, true), value, of_logarithm, where)
+            masked = np.flatnonzero(~(rest.reshape(count, -1) > MASKED).any(1))
+            if len(masked) < count:
+                found |= dict.fromkeys([*masked[:_MASKED_ROWS], *masked[-_MASKED_ROWS:]])
+        coordinates = (unraveled(np.array([row]), sizes) for row in found)
+        return tuple(
+            tuple((axis, int(x[0])) for axis, x in zip(seen, each, strict=True))
+            for each in coordinates
+        )
+
+    def _masked_by_difference(
+        self, value: ir.Value, of_logarithm: bool, query: int
+    ) -> tuple[Row, ...]:
+        """Returns the same where a mask is a function of the difference of query and key."""
+        reader, key = self.reader, self.key
+        queries = reader.sizes[query]
+        apart = np.arange(1 - self.length, queries)
+        where = self._placed({query: np.maximum(apart, 0), key: np.maximum(-apart, 0)})
+        found: dict[int, None] = {}
+        for true in (0.0, 1.0):
+            rest = self.logits_at(reader.points(1, zero, true), value, of_logarithm, where)
+            before = np.concatenate([[0], np.cumsum(rest > MASKED)])
+            # A row has the differences from its position less the last key's to its position.
+            masked = np.flatnonzero(before[self.length :] == before[:queries])
+            if len(masked) < queries:
+                found |= dict.fromkeys([*masked[:_MASKED_ROWS], *masked[-_MASKED_ROWS:]])
+        return tuple(((query, int(row)),) for row in found)
+
+    def _placed(self, axes: Mapping[int, Integers]) -> Coordinates:
+        """Returns points by some coordinates, the others 0."""
+        nothing = np.zeros_like(next(iter(axes.values())))
+        return tuple(axes.get(axis, nothing) for axis in range(len(self.reader.sizes)))
+
+    def _is_of_difference(self, value: ir.Value, query: int, *, data_varies: bool = True) -> bool:
+        """Whether a value is a function of the difference of query and key alone."""
+        lines: list[Line | None] = [
+            Line(1, 0, 0) if group == (query,) else Line(0, 1, 0) if group == (self.key,) else None
+            for group in self.reader.groups(value)
+        ]
+        reader = self.reader
+        return depends_on_difference(
+            reader.scope, value, reader.number, lines, data_varies=data_varies
         )
 
     def _bias_numbers(self, value: ir.Value, of_logarithm: bool) -> tuple[float, ...]:

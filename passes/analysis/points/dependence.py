@@ -19,7 +19,14 @@ from .operations import How, is_splat
 Axes = frozenset[int]
 
 
-def axes_of(scope: Scope, value: ir.Value, number: int, points: Sequence[Axes]) -> Axes:
+def axes_of(
+    scope: Scope,
+    value: ir.Value,
+    number: int,
+    points: Sequence[Axes],
+    *,
+    data_varies: bool = True,
+) -> Axes:
     """Returns the axes on which a value may depend, the numbered value being constant.
 
     Args:
@@ -27,6 +34,7 @@ def axes_of(scope: Scope, value: ir.Value, number: int, points: Sequence[Axes]) 
       value: the value.
       number: the number of the value that counts as a constant.
       points: by axis of the value the axes that it is computed from.
+      data_varies: whether leaves depend on their positions; without, only iotas and constants do.
     """
     found: set[int] = set()
     waiting: list[tuple[ir.Value, tuple[Axes, ...]]] = [(scope.resolve(value), tuple(points))]
@@ -41,7 +49,7 @@ def axes_of(scope: Scope, value: ir.Value, number: int, points: Sequence[Axes]) 
             continue
         made = scope.made_by(each)
         if made is None:
-            found |= frozenset().union(*at)
+            found |= frozenset().union(*at) if data_varies else frozenset()
             continue
         op, kind = made
         if kind is How.CONSTANT:
@@ -140,7 +148,12 @@ _LINEAR = {"stablehlo.add": 1, "stablehlo.subtract": -1}
 
 
 def depends_on_difference(
-    scope: Scope, value: ir.Value, number: int, points: Sequence[Line | None]
+    scope: Scope,
+    value: ir.Value,
+    number: int,
+    points: Sequence[Line | None],
+    *,
+    data_varies: bool = True,
 ) -> bool:
     """Whether a value is a function of the difference of two coordinates alone, the numbered value
     being constant.
@@ -150,15 +163,17 @@ def depends_on_difference(
       value: the value.
       number: the number of the value that counts as a constant.
       points: by axis of the value its coordinate; None where it is neither.
+      data_varies: whether leaves depend on their positions; without, only iotas and constants do.
     """
-    forms = _Forms(scope, number)
+    forms = _Forms(scope, number, data_varies=data_varies)
     found = forms.of(scope.resolve(value), tuple(points))
     return forms.is_of_difference(found)
 
 
 class _Forms:
-    def __init__(self, scope: Scope, number: int) -> None:
+    def __init__(self, scope: Scope, number: int, *, data_varies: bool) -> None:
         self._scope = scope
+        self._of_leaves = _UNKNOWN if data_varies else _OF_DIFFERENCE
         self._number = number
         self._known: dict[tuple[ir.Value, tuple[Line | None, ...]], _Formed] = {}
 
@@ -178,7 +193,7 @@ class _Forms:
             return _OF_DIFFERENCE
         made = scope.made_by(value)
         if made is None:
-            return _UNKNOWN
+            return self._of_leaves
         op, kind = made
         if kind is How.CONSTANT:
             return self._constant(op)

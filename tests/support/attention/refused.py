@@ -132,7 +132,7 @@ def learnt_temperature() -> Way:
     )
 
 
-@refused(NOT_ONLY_SCALED)
+@refused("its scores are scaled by numbers that differ by position")
 def scale_by_query() -> Way:
     def weights(a: Any) -> jax.Array:
         return jax.nn.softmax(a * jnp.log(jnp.arange(LENGTH) + 2.0)[:, None])
@@ -172,7 +172,7 @@ def gradient_that_is_clipped() -> Way:
     return _of_scores(lambda a: jax.nn.softmax(clipped(a)))
 
 
-@refused(NO_GRADIENT)
+@refused("the gradient of the scores is changed at some positions")
 def gradient_of_another_mask() -> Way:
     @jax.custom_vjp
     def softmax(a: Any) -> jax.Array:
