@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 _VERSION = 91400
 """cuDNN 9.14, which has all kernels that JAX checks for."""
@@ -18,6 +17,8 @@ _VERSION = 91400
 def checked_for(capability: tuple[int, int]) -> AbstractContextManager[Any]:
     """Lets JAX lower its calls of cuDNN's attention inside the block as for a GPU of this compute
     capability, e.g. (9, 0)."""
+    from unittest import mock
+
     from jax._src.cudnn import fused_attention_stablehlo
 
     def is_reached(wanted: str) -> bool:

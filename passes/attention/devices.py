@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.shardings.shardings import Shardings
 from ..framework.errors import NotPossibleError
 from ..ir import mesh, walk
 from ..ir.build import converted, typed
-from ..ir.build_collectives import across
+from ..ir.build_collectives import Part, across, manual_computation
 from ..ir.shardings import ValueSharding, sharding_of
 from ..ir.values import element_of, shape_of
 from .gradient import ForwardRead
@@ -119,27 +119,19 @@ def by_parts(
     """
     if devices is None:
         return [*body([value for value, _ in operands])]
-    context = operands[0][0].context
     sizes = dict(devices.sizes)
-
-    def placed(each: Sequence[tuple[object, ValueSharding]]) -> sdy.TensorShardingPerValueAttr:
-        return sdy.TensorShardingPerValueAttr.get(
-            [sharding_of(placement, context) for _, placement in each]
-        )
-
-    made = sdy.ManualComputationOp(
-        [type_ for type_, _ in results],
-        [value for value, _ in operands],
-        placed(operands),
-        placed(results),
+    made = manual_computation(
+        [(value, _part(value.type, placement)) for value, placement in operands],
+        [_part(type_, placement) for type_, placement in results],
         mesh.manual_axes_attribute(sizes, sizes),
+        body,
     )
-    location = made.operation.location
-    types = [typed(value, placement.local_shape(shape_of(value))) for value, placement in operands]
-    block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
-    with ir.InsertionPoint(block):
-        sdy.ReturnOp(body(block.arguments))
-    return [*made.operation.results]
+    return [*made.results]
+
+
+def _part(type_: ir.Type, placement: ValueSharding) -> Part:
+    own = typed(type_, placement.local_shape(shape_of(type_)))
+    return Part(type_, sharding_of(placement, type_.context), own)
 
 
 def summed_over(devices: Devices, value: ir.Value, names: Sequence[str], channel: int) -> ir.Value:

@@ -14,7 +14,7 @@ from ..analysis.points.derivation import Derivation
 from ..analysis.shardings.shardings import Shardings
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
-from ..framework.tables import Described, Fact, Kind, Left, Table
+from ..framework.tables import Described, Fact, Kind, Left, Table, reasons_left
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import mesh, walk
@@ -74,12 +74,7 @@ class AttentionPlan(ListPlan[AttentionSite]):
 
     def summary(self) -> str:
         parts = [", ".join(map(str, self.facts()))] if self.decided else []
-        counts: dict[str, int] = {}
-        for each in self.left:
-            counts[each.reason] = counts.get(each.reason, 0) + 1
-        parts += [
-            f"{pluralize(count, 'attention')} left: {reason}" for reason, count in counts.items()
-        ]
+        parts += reasons_left(self.left, "attention")
         return "; ".join(parts) or "no attention"
 
     def decided_tables(self) -> tuple[Table, ...]:

@@ -8,6 +8,7 @@ as `Statement` writes and reads them.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
@@ -19,7 +20,7 @@ from ..ir.names import SourceLine, split_name
 from ..ir.origins import origin_of
 from ..ir.types import tensor_bytes
 from .structure import Condition, Whole, read, written
-from .text import flops, percent, seconds, short_type, size
+from .text import flops, percent, pluralize, seconds, short_type, size
 
 MOST_ROWS = 1000
 """The most rows of a table that its JSON contains; the others are counted."""
@@ -218,6 +219,12 @@ class Left:
     def __str__(self) -> str:
         taken = f"{size(self.value.bytes)} in " if self.value.bytes else ""
         return f"{taken}{self.value}: {self.reason}"
+
+
+def reasons_left(left: Iterable[Left], thing: str) -> list[str]:
+    """Returns for each reason e.g. "2 loops left: the trip count varies"."""
+    counts = Counter(each.reason for each in left)
+    return [f"{pluralize(count, thing)} left: {reason}" for reason, count in counts.items()]
 
 
 def left_table(

@@ -1,4 +1,4 @@
-"""Writes collectives at the insertion point, inside of a manual computation.
+"""Writes manual computations, and collectives inside of them, at the insertion point.
 
 Devices are named by their numbers in the mesh. A channel is a number that differs from that of
 every other collective that may run at the same time.
@@ -6,10 +6,11 @@ every other collective that may run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import sdy, stablehlo
 
 from .build import Combiner, typed
 from .values import element_of, shape_of
@@ -101,3 +102,45 @@ def sent(value: ir.Value, pairs: Sequence[tuple[int, int]], channel: int) -> ir.
 
 def _handle(channel: int) -> ir.Attribute:
     return ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {channel}, type = 1>")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A type of values, how they lie on a mesh, and the type of one device's part of each."""
+
+    whole: ir.Type
+    sharding: sdy.TensorShardingAttr
+    own: ir.Type
+
+
+def manual_computation(
+    operands: Sequence[tuple[ir.Value, Part]],
+    results: Sequence[Part],
+    manual: sdy.ManualAxesAttr,
+    body: Callable[[Sequence[ir.Value]], Sequence[ir.Value]],
+) -> ir.Operation:
+    """Writes a manual computation.
+
+    Args:
+      operands: the values that it reads.
+      results: its results.
+      manual: the axes of the mesh that it splits values along by itself.
+      body: writes a device's computation on its parts, and returns its parts of the results.
+    """
+    made = sdy.ManualComputationOp(
+        [each.whole for each in results],
+        [value for value, _ in operands],
+        _by_value(part for _, part in operands),
+        _by_value(results),
+        manual,
+    )
+    location = made.operation.location
+    types = [part.own for _, part in operands]
+    block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
+    with ir.InsertionPoint(block):
+        sdy.ReturnOp(body(block.arguments))
+    return made.operation
+
+
+def _by_value(parts: Iterable[Part]) -> sdy.TensorShardingPerValueAttr:
+    return sdy.TensorShardingPerValueAttr.get([part.sharding for part in parts])

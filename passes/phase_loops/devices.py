@@ -9,7 +9,7 @@ reduction in each iteration, unless the loop's own accumulation is reduced.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
@@ -19,7 +19,7 @@ from ..analysis.program import Node
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
 from ..ir.build import Box, converted, integer_like, typed
-from ..ir.build_collectives import across
+from ..ir.build_collectives import Part, across, manual_computation
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -67,6 +67,10 @@ class DeviceParts:
         shape = shape_of(type_)
         shape[axis] //= self.count
         return typed(type_, shape)
+
+    def part_of(self, type_: ir.Type, axis: int | None) -> Part:
+        """Returns the part of values of a type that each device has."""
+        return Part(type_, self.sharding(type_, axis), self.part(type_, axis))
 
     def scattered_axis(
         self, placement: ValueSharding, type_: ir.Type, op: ir.Operation
@@ -238,27 +242,13 @@ def compute_by_parts(
       results: the types of its results, with the same.
       body: writes a device's computation on its parts, and returns its parts of the results.
     """
-    made = sdy.ManualComputationOp(
-        [type_ for type_, _ in results],
-        [value for value, _ in operands],
-        _shardings(parts, ((value.type, axis) for value, axis in operands)),
-        _shardings(parts, results),
+    made = manual_computation(
+        [(value, parts.part_of(value.type, axis)) for value, axis in operands],
+        [parts.part_of(type_, axis) for type_, axis in results],
         mesh.manual_axes_attribute(parts.sizes, parts.axes),
+        body,
     )
-    location = made.operation.location
-    types = [parts.part(value.type, axis) for value, axis in operands]
-    block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
-    with ir.InsertionPoint(block):
-        sdy.ReturnOp(body(block.arguments))
-    return [*made.operation.results]
-
-
-def _shardings(
-    parts: DeviceParts, values: Iterable[tuple[ir.Type, int | None]]
-) -> sdy.TensorShardingPerValueAttr:
-    return sdy.TensorShardingPerValueAttr.get(
-        [parts.sharding(type_, axis) for type_, axis in values]
-    )
+    return [*made.results]
 
 
 def reduced(

@@ -8,7 +8,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -18,6 +18,7 @@ from ..analysis.purity import erase_dead, erase_unread
 from ..analysis.signatures.signature import AxisLayout
 from ..ir import moves, walk
 from ..ir.build import iota, reshaped
+from ..ir.build_collectives import Part, manual_computation
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mesh import manual_axes_attribute
@@ -126,36 +127,27 @@ class _LoopWriter:
                 for each in pipeline.written
             ),
         ]
-        made = sdy.ManualComputationOp(
-            [each.type for each in results],
-            [each.value for each in operands],
-            self._shardings([(each.value.type, each.split) for each in operands]),
-            self._shardings([(each.type, each.split) for each in results]),
+        made = manual_computation(
+            [(each.value, self._part(each.value.type, each.split)) for each in operands],
+            [self._part(each.type, each.split) for each in results],
             manual_axes_attribute(self._axis.sizes, self._places.manual),
+            lambda arguments: self._device(list(arguments)),
         )
-        types = [self._axis.part(each.value.type, each.split) for each in operands]
-        location = made.operation.location
-        block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
-        with ir.InsertionPoint(block):
-            sdy.ReturnOp(self._device(list(block.arguments)))
-        for inner in reversed(list(walk.code_blocks(made.operation))):
+        for inner in reversed(list(walk.code_blocks(made))):
             erase_dead(inner)
         found = {number: self._now(loop.op.operands[number]) for number in loop.invariant}
         if loop.counter in self._returned:
             kind = ir.RankedTensorType(loop.op.results[loop.counter].type)
             count = ir.IntegerAttr.get(kind.element_type, loop.trip_count)
             found[loop.counter] = stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, count))
-        for each, value in zip(results, made.operation.results, strict=True):
+        for each, value in zip(results, made.results, strict=True):
             repeats = pipeline.schedule.repeats if each.is_stack else 1
             found[each.number] = self._dealing.in_order(value, repeats)
         return {number: value for number, value in found.items() if number in self._returned}
 
-    def _shardings(
-        self, values: Sequence[tuple[ir.Type, AxesByDimension]]
-    ) -> sdy.TensorShardingPerValueAttr:
-        return sdy.TensorShardingPerValueAttr.get(
-            [self._axis.sharding(type_, split, self._places.manual) for type_, split in values]
-        )
+    def _part(self, type_: ir.Type, split: AxesByDimension) -> Part:
+        sharding = self._axis.sharding(type_, split, self._places.manual)
+        return Part(type_, sharding, self._axis.part(type_, split))
 
     def _held(self) -> dict[ir.Value, ir.Value]:
         """Returns the loop's initial values, by value, after the work to do before it."""

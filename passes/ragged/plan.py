@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
-from ..framework.tables import Described, Kind, Left, Table
+from ..framework.tables import Described, Kind, Left, Table, reasons_left
 from ..framework.target import Speed, Target
 from ..framework.text import pluralize
 from ..ir import mesh
@@ -79,13 +79,7 @@ class RaggedPlan(ListPlan[RaggedLoop]):
         if self.decided:
             rows = sorted({loop.tiles.rows for loop in self.decided})
             parts.append(f"{self.effect()} over tiles of {_listed(rows)} rows")
-        counts: dict[str, int] = {}
-        for each in self.left:
-            counts[each.reason] = counts.get(each.reason, 0) + 1
-        parts += [
-            f"{pluralize(count, 'ragged product')} left: {reason}"
-            for reason, count in counts.items()
-        ]
+        parts += reasons_left(self.left, "ragged product")
         return "; ".join(parts) or "no ragged product"
 
     def decided_tables(self) -> tuple[Table, ...]:
