@@ -57,8 +57,8 @@ class KeptCarry:
         inner = math.isqrt(self.trips - 1) + 1
         outer = -(-self.trips // inner)
         return (
-            f"the pass recursive-checkpoint, a move of fit, keeps it {outer + inner} times, as two "
-            f"nested scans do, {outer} x {inner}, the outer body under jax.checkpoint"
+            f"two nested scans, {outer} x {inner}, the outer body under jax.checkpoint, keep it "
+            f"{outer + inner} times; recursive-checkpoint writes such loops, or says why it does not"
         )
 
 

@@ -244,8 +244,8 @@ def test_the_reason_is_that_of_what_stands_at_the_peak() -> None:
     module = lowered(jax.grad(simulated), spec(64, 64), spec(64, 64))
     reason = r"ost of the peak is the carry of the scan at test_complaint.py:\d+, 50 times"
     remedy = (
-        "he pass recursive-checkpoint, a move of fit, keeps it 15 times, as two nested scans do, "
-        "7 x 8, the outer body under jax.checkpoint"
+        "wo nested scans, 7 x 8, the outer body under jax.checkpoint, keep it 15 times; "
+        "recursive-checkpoint writes such loops, or says why it does not"
     )
     for target in (Target(), replace(Target(), keeps_barriers=False)):
         found = dry_run(Pipeline.parse("remat{budget=1KiB}"), module, target).complaint
