@@ -58,7 +58,8 @@ class KeptCarry:
         outer = -(-self.trips // inner)
         return (
             f"two nested scans, {outer} x {inner}, the outer body under jax.checkpoint, keep it "
-            f"{outer + inner} times; recursive-checkpoint writes such loops, or says why it does not"
+            f"{outer + inner} times; recursive-checkpoint writes such loops, or says why it does "
+            "not"
         )
 
 
