@@ -16,7 +16,7 @@ from ..analysis.shardings.shardings import Shardings
 from ..framework.errors import NotPossibleError
 from ..ir import mesh, walk
 from ..ir.build import converted, typed
-from ..ir.build_collectives import Part, across, manual_computation
+from ..ir.build_collectives import ManualPart, across, manual_computation
 from ..ir.shardings import ValueSharding, sharding_of
 from ..ir.values import element_of, shape_of
 from .gradient import ForwardRead
@@ -129,9 +129,9 @@ def by_parts(
     return [*made.results]
 
 
-def _part(type_: ir.Type, placement: ValueSharding) -> Part:
+def _part(type_: ir.Type, placement: ValueSharding) -> ManualPart:
     own = typed(type_, placement.local_shape(shape_of(type_)))
-    return Part(type_, sharding_of(placement, type_.context), own)
+    return ManualPart(type_, sharding_of(placement, type_.context), own)
 
 
 def summed_over(devices: Devices, value: ir.Value, names: Sequence[str], channel: int) -> ir.Value:

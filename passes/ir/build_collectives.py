@@ -105,7 +105,7 @@ def _handle(channel: int) -> ir.Attribute:
 
 
 @dataclass(frozen=True)
-class Part:
+class ManualPart:
     """A type of values, how they lie on a mesh, and the type of one device's part of each."""
 
     whole: ir.Type
@@ -114,8 +114,8 @@ class Part:
 
 
 def manual_computation(
-    operands: Sequence[tuple[ir.Value, Part]],
-    results: Sequence[Part],
+    operands: Sequence[tuple[ir.Value, ManualPart]],
+    results: Sequence[ManualPart],
     manual: sdy.ManualAxesAttr,
     body: Callable[[Sequence[ir.Value]], Sequence[ir.Value]],
 ) -> ir.Operation:
@@ -142,5 +142,5 @@ def manual_computation(
     return made.operation
 
 
-def _by_value(parts: Iterable[Part]) -> sdy.TensorShardingPerValueAttr:
+def _by_value(parts: Iterable[ManualPart]) -> sdy.TensorShardingPerValueAttr:
     return sdy.TensorShardingPerValueAttr.get([part.sharding for part in parts])

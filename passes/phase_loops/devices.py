@@ -19,7 +19,7 @@ from ..analysis.program import Node
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
 from ..ir.build import Box, converted, integer_like, typed
-from ..ir.build_collectives import Part, across, manual_computation
+from ..ir.build_collectives import ManualPart, across, manual_computation
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -68,9 +68,9 @@ class DeviceParts:
         shape[axis] //= self.count
         return typed(type_, shape)
 
-    def part_of(self, type_: ir.Type, axis: int | None) -> Part:
+    def part_of(self, type_: ir.Type, axis: int | None) -> ManualPart:
         """Returns the part of values of a type that each device has."""
-        return Part(type_, self.sharding(type_, axis), self.part(type_, axis))
+        return ManualPart(type_, self.sharding(type_, axis), self.part(type_, axis))
 
     def scattered_axis(
         self, placement: ValueSharding, type_: ir.Type, op: ir.Operation

@@ -18,7 +18,7 @@ from ..analysis.purity import erase_dead, erase_unread
 from ..analysis.signatures.signature import AxisLayout
 from ..ir import moves, walk
 from ..ir.build import iota, reshaped
-from ..ir.build_collectives import Part, manual_computation
+from ..ir.build_collectives import ManualPart, manual_computation
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mesh import manual_axes_attribute
@@ -145,9 +145,9 @@ class _LoopWriter:
             found[each.number] = self._dealing.in_order(value, repeats)
         return {number: value for number, value in found.items() if number in self._returned}
 
-    def _part(self, type_: ir.Type, split: AxesByDimension) -> Part:
+    def _part(self, type_: ir.Type, split: AxesByDimension) -> ManualPart:
         sharding = self._axis.sharding(type_, split, self._places.manual)
-        return Part(type_, sharding, self._axis.part(type_, split))
+        return ManualPart(type_, sharding, self._axis.part(type_, split))
 
     def _held(self) -> dict[ir.Value, ir.Value]:
         """Returns the loop's initial values, by value, after the work to do before it."""
