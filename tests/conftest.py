@@ -7,9 +7,10 @@ Tests marked `gpu` start a process of their own on the GPU; they are skipped whe
 So are tests marked `h100` where JAX's CUDA plugin is not installed, and those marked `tpu` without
 libtpu. Tests can import `benchmarks`.
 
-CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest. Of
-random programs, which are the same on both, the newest has half. Tests marked `long` start first:
-one that starts at the end leaves the other workers without work.
+Of the cases of a test with three or more CI runs the first of each three on the newest JAX and the
+second on the oldest. Tests of planning alone run on the oldest. Of random programs, which are the
+same on both, the newest has half. `make test-all` runs everything on both. Tests marked `long`
+start first: one that starts at the end leaves the other workers without work.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ pytest_plugins = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases",
-        choices=("all", "third", "others"),
+        choices=("all", "first", "second"),
         default="all",
-        help="of the cases of each parametrized test: all, the first of each three, or the other "
-        "two of each three (and all of a test with fewer, or that is marked once)",
+        help="of the cases of each parametrized test: all, the first of each three, or the second "
+        "of each three (the first too of a test that is marked once); all of a test with fewer",
     )
     parser.addoption(
         "--files", type=int, default=0, help="print the seconds of so many files, the longest first"
@@ -77,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    examples.draw_share(0.5 if config.getoption("--cases") == "third" else 1)
+    examples.draw_share(0.5 if config.getoption("--cases") == "first" else 1)
 
 
 _FILE_S = Counter[str]()
@@ -104,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     share = config.getoption("--cases")
     if share != "all":
-        _choose_cases(config, items, thirds=share == "third")
+        _choose_cases(config, items, first=share == "first")
     missing = {}
     if not Path("/dev/nvidia0").exists():
         missing["gpu"] = "no CUDA GPU on this machine"
@@ -126,14 +127,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, thirds: bool) -> None:
+_PLANNING = ("passes/analysis/", "passes/planner/", "tools/budgets/", "tools/estimates/")
+"""Folders of tests that ask what is planned of a module, whichever JAX wrote it."""
+
+
+def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, first: bool) -> None:
     tests = [item.nodeid.partition("[")[0] for item in items]
     counts, seen = Counter(tests), Counter[str]()
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     for test, item in zip(tests, items, strict=True):
-        is_first = seen[test] % 3 == 0
-        is_whole = not thirds and (counts[test] < 3 or item.get_closest_marker("once") is not None)
-        (chosen if is_whole or is_first == thirds else others).append(item)
+        number = seen[test] % 3
+        if counts[test] >= 3:
+            is_once = not first and item.get_closest_marker("once") is not None
+            is_chosen = number == (0 if first else 1) or (is_once and number == 0)
+        else:
+            is_chosen = not (first and test.removeprefix("tests/").startswith(_PLANNING))
+        (chosen if is_chosen else others).append(item)
         seen[test] += 1
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
