@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Derivation, Groups
 from ..analysis.points.evaluator import TooManyPointsError
-from ..analysis.points.operations import EXPONENTIALS, How, how
+from ..analysis.points.operations import EXPONENTIALS, How, how, is_of_sums
 from ..framework.errors import NotPossibleError
 from ..framework.tables import Described, Left
 from ..ir import walk
@@ -20,8 +20,6 @@ from .gradient import ForwardRead, GradientReader, Products, Scored
 from .scopes import LoopScope
 from .site import EmptyRows, ScoreAxes
 from .softmax import Forms, Logits, Reader, SoftmaxReader
-
-_PRODUCT = "stablehlo.dot_general"
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Finder:
 
     def _readings(self, softened: dict[int, ir.Value]) -> Iterator[_Reading]:
         for op in self._ops():
-            if op.name != _PRODUCT:
+            if not is_of_sums(op):
                 continue
             for side, value in enumerate(op.operands):
                 if len(shape_of(value)) < 2:
@@ -260,7 +258,7 @@ class Finder:
         waiting: list[ir.Value] = [
             result
             for op in self._ops()
-            if op.name == _PRODUCT
+            if is_of_sums(op)
             for result in op.results
             if self.scope.number(result) == number
         ]

@@ -63,7 +63,10 @@ def element_for(operands: Sequence[Labelled], kernel: str, cast: str) -> str:
             "its operands are float32, and the kernel takes bfloat16 and float16; "
             "attention{cast=bf16} converts them"
         )
-    raise NotPossibleError(f"the kernel takes bfloat16 or float16, not {' and '.join(found)}")
+    remedy = "; attention{cast=bf16} converts them" if {*found} <= {"bf16", "f16", "f32"} else ""
+    raise NotPossibleError(
+        f"the kernel takes bfloat16 or float16, not {' and '.join(found)}{remedy}"
+    )
 
 
 def source_of(value: ir.Value) -> ir.Value:

@@ -100,3 +100,20 @@ class ProductAxes:
         contracted."""
         left, right = self.left, self.right
         return zip(left.batch + left.contracted, right.batch + right.contracted, strict=True)
+
+
+def sums_nothing(op: ir.Operation) -> bool:
+    """Whether a product sums over no axis, or over axes of one element: it multiplies broadcasts,
+    and XLA makes a multiplication of it (HandleDot, algebraic_simplifier.cc)."""
+    shape = ir.ShapedType(op.operands[0].type).shape
+    return all(shape[axis] == 1 for axis in ProductAxes.of(op).left.contracted)
+
+
+def result_axes(op: ir.Operation, operand: int) -> tuple[int | None, ...]:
+    """Returns by axis of an operand of a product the axis of the result; None for a sum's."""
+    axes = ProductAxes.of(op)
+    mine = axes.left if operand == 0 else axes.right
+    start = len(axes.left.batch) + (0 if operand == 0 else len(axes.left.free))
+    places = {axis: number for number, axis in enumerate(mine.batch)}
+    places |= {axis: start + number for number, axis in enumerate(mine.free)}
+    return tuple(places.get(axis) for axis in range(mine.rank))

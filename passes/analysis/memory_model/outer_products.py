@@ -1,7 +1,6 @@
 """Products that XLA:GPU turns into multiplications, which each kernel that reads them recomputes.
 
-A product that sums over no axis, or over axes of one element, is a multiplication of broadcasts
-(HandleDot, algebraic_simplifier.cc). Most gradients of single examples are such products. A
+Most gradients of single examples are such products. A
 reduction of a transposed one reads the value before the transpose, as XLA moves transposes after
 elementwise work, so that a later product's transposed operand is in memory for that product alone.
 
@@ -10,11 +9,8 @@ Compiled with jax 0.10.2, 2026-11-28: batches of 64 and 128 examples, widths of 
 
 from __future__ import annotations
 
-import math
-
 from ...ir.op_facts import BufferUse
-from ...ir.products import ProductAxes
-from ...ir.values import shape_of
+from ...ir.products import sums_nothing
 from ..program import Program
 from .fusion import REDUCTIONS
 from .trace import OpTrace
@@ -26,19 +22,13 @@ _INLINE = frozenset({BufferUse.ELEMENTWISE, BufferUse.HEAVY})
 def mark_outer_products(graph: Program, trace: OpTrace) -> None:
     """Marks the products that are multiplications, and their transposed readers in sums."""
     for position, name in enumerate(graph.names[: len(trace.uses)]):
-        if name != _PRODUCT or not _sums_nothing(graph, position):
+        if name != _PRODUCT or not sums_nothing(graph.ops[position]):
             continue
         trace.uses[position] = BufferUse.FUSED
         [made] = graph.results[position]
         for user in graph.users[made]:
             if graph.names[user] == _TRANSPOSE:
                 _read_untransposed(graph, trace, graph.results[user][0], made)
-
-
-def _sums_nothing(graph: Program, position: int) -> bool:
-    op = graph.ops[position]
-    shape = shape_of(op.operands[0])
-    return math.prod(shape[axis] for axis in ProductAxes.of(op).left.contracted) == 1
 
 
 def _read_untransposed(graph: Program, trace: OpTrace, transposed: int, made: int) -> None:

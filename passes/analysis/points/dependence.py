@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ...ir import walk
+from ...ir.products import result_axes
 from ...ir.values import element_of, shape_of
 from .evaluator import Scope
 from .operations import How, is_splat
@@ -60,14 +61,17 @@ def axes_of(
         elif kind is How.PART:
             found |= frozenset().union(*at)  # not followed: an upper bound
         else:
-            waiting += [(scope.resolve(x), _operand_axes(op, kind, x, at)) for x in op.operands]
+            waiting += [
+                (scope.resolve(x), _operand_axes(op, kind, place, at))
+                for place, x in enumerate(op.operands)
+            ]
     return frozenset(found)
 
 
 def _operand_axes(
-    op: ir.Operation, kind: How, operand: ir.Value, at: tuple[Axes, ...]
+    op: ir.Operation, kind: How, operand: int, at: tuple[Axes, ...]
 ) -> tuple[Axes, ...]:
-    shape = shape_of(operand)
+    shape = shape_of(op.operands[operand])
     if not shape:
         return ()
     if kind is How.REDUCTION:
@@ -77,6 +81,9 @@ def _operand_axes(
         )
     if kind is How.ELEMENTWISE:
         return at
+    if kind is How.SCALED:
+        places = result_axes(op, operand)
+        return tuple(frozenset() if axis is None else at[axis] for axis in places)
     if op.name == "stablehlo.transpose":
         order = walk.integers(op, "permutation")
         return tuple(at[order.index(axis)] for axis in range(len(order)))

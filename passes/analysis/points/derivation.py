@@ -12,7 +12,7 @@ from ...ir.values import defining_op, shape_of
 from ..reach import settled
 from .evaluator import Coordinates, Scope, linear, moved, unraveled
 from .leaves import Integers
-from .operations import EXPONENTIALS, How
+from .operations import EXPONENTIALS, How, is_of_sums
 
 Groups = tuple[tuple[int, ...], ...]
 """By axis of a value, which axes of another it has, the major one first."""
@@ -39,7 +39,7 @@ class Derivation:
         """Returns the operands of a value's size of which its elements are made one by one, with
         their numbers."""
         made = self.scope.made_by(value)
-        if made is None or made[1] not in (How.ELEMENTWISE, How.SPREAD):
+        if made is None or made[1] not in (How.ELEMENTWISE, How.SPREAD, How.SCALED):
             return []
         size = math.prod(shape_of(value))
         return [
@@ -56,8 +56,7 @@ class Derivation:
         return (operand for _, operand in self.operands(value))
 
     def _products_of(self, value: ir.Value) -> frozenset[ir.Value]:
-        op = defining_op(value)
-        if op is not None and op.name == "stablehlo.dot_general":
+        if is_of_sums(defining_op(value)):
             return frozenset([value])
         return frozenset().union(*(self._products[each] for each in self._sources(value)))
 
@@ -105,8 +104,8 @@ class Derivation:
             assert made is not None
             assert step is not None
             op, kind = made
-            if kind is How.SPREAD:
-                points = moved(op, points)
+            if kind in (How.SPREAD, How.SCALED):
+                points = moved(op, points, step)
             value = self.scope.resolve(op.operands[step])
         return points
 

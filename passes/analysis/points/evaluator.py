@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from ...ir import walk
+from ...ir.products import result_axes
 from ...ir.values import defining_op, element_of, shape_of
 from ..value_numbers import ValueNumbers
 from .leaves import Integers, Leaf, Numbers, normal, rounded, uniform
@@ -179,7 +180,10 @@ class Points:
             return self._part(op, value, points)
         if kind is How.REDUCTION:
             return self._reduced(op, value, points)
-        found = wrapped(self._elementwise(op, value, points), value)
+        if kind is How.SCALED:
+            found = self._scaled(op, points)
+        else:
+            found = wrapped(self._elementwise(op, value, points), value)
         if self._rounds and is_of_floats(value):
             return rounded(found, str(element_of(value)))
         return found
@@ -216,6 +220,14 @@ class Points:
         if name == "stablehlo.clamp":
             return np.minimum(np.maximum(read[1], read[0]), read[2])
         return _converted(read[0], op.operands[0], value)
+
+    def _scaled(self, op: ir.Operation, points: Coordinates) -> Numbers:
+        left, right = (
+            _spread(self.at(operand, moved(op, points, number)), points)
+            for number, operand in enumerate(op.operands)
+        )
+        found: Numbers = left * right
+        return found
 
     def _part(self, op: ir.Operation, value: ir.Value, points: Coordinates) -> Numbers:
         source = op.operands[0]
@@ -301,8 +313,13 @@ def unraveled(positions: Integers, shape: Sequence[int]) -> Coordinates:
     return tuple(np.asarray(each, np.int64) for each in np.unravel_index(positions, shape))
 
 
-def moved(op: ir.Operation, points: Coordinates) -> Coordinates:
-    """Returns the coordinates in the operand of a movement, of which each point is one element."""
+def moved(op: ir.Operation, points: Coordinates, operand: int = 0) -> Coordinates:
+    """Returns the coordinates in the operand of a movement, of which each point is one element; or
+    in an operand of a product that sums nothing."""
+    if op.name == "stablehlo.dot_general":
+        none = np.zeros(_count(points), np.int64)
+        places = result_axes(op, operand)
+        return tuple(none if axis is None else points[axis] for axis in places)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if op.name == "stablehlo.transpose":
         order = walk.integers(op, "permutation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ...ir.ops import BARRIER
+from ...ir.products import sums_nothing
 from ...ir.shardings import CONSTRAINT
 from ...ir.types import float_format
-from ...ir.values import defining_op, element_of
+from ...ir.values import defining_op, element_of, shape_of
 from ..value_numbers import keeps_precision
 from .leaves import Numbers
 
@@ -30,6 +32,9 @@ class How(enum.Enum):
     CONSTANT = "constant"
     IOTA = "iota"
     REDUCTION = "reduction"
+    SCALED = "scaled"
+    """A matrix product that sums nothing, one of whose operands has no axis of its own: each
+    element of the other is multiplied by one number."""
 
 
 def quotient(left: Numbers, right: Numbers) -> Numbers:
@@ -137,9 +142,17 @@ def _how(op: ir.Operation, name: str) -> How | None:
         return How.ELEMENTWISE
     if name in UNARY or name in BINARY:
         return How.ELEMENTWISE if _has_arithmetic(op, name) else None
+    if name == "stablehlo.dot_general":
+        return How.SCALED if _scales(op) else None
     if name == "stablehlo.reduce":
         return How.REDUCTION if reduction_of(op) is not None else None
     return None
+
+
+def _scales(op: ir.Operation) -> bool:
+    size = math.prod(shape_of(op.results[0]))
+    is_whole = any(math.prod(shape_of(operand)) == size for operand in op.operands)
+    return is_whole and sums_nothing(op) and is_of_floats(op.results[0])
 
 
 def _has_arithmetic(op: ir.Operation, name: str) -> bool:
@@ -164,6 +177,11 @@ def reduction_of(op: ir.Operation) -> np.ufunc | None:
     if not is_boolean and name in ("stablehlo.and", "stablehlo.or"):
         return None
     return REDUCTIONS.get(name)
+
+
+def is_of_sums(op: ir.Operation | None) -> bool:
+    """Whether an operation is a matrix product that is more than a scaling."""
+    return op is not None and op.name == "stablehlo.dot_general" and how(op) is None
 
 
 def is_splat(op: ir.Operation) -> bool:

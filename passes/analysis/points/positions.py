@@ -21,7 +21,8 @@ from .operations import How, is_splat
 _MOST_ELEMENTS = 1 << 22
 """The most elements of a table that are looked at."""
 
-_PRODUCTS = frozenset({"stablehlo.divide", "stablehlo.multiply", "stablehlo.power"})
+_MULTIPLIES = frozenset({"stablehlo.dot_general", "stablehlo.multiply"})
+_PRODUCTS = _MULTIPLIES | {"stablehlo.divide", "stablehlo.power"}
 
 _VARIES, _EVEN, _DATA = "varies", "even", "data"
 
@@ -62,7 +63,7 @@ class Positions:
             kinds = [self._kind(operand) for operand in made[0].operands]
             if _DATA in kinds and _VARIES in kinds:
                 table = made[0].operands[kinds.index(_VARIES)]
-                if made[0].name != "stablehlo.multiply" or not self._is_mask(table):
+                if made[0].name not in _MULTIPLIES or not self._is_mask(table):
                     return True
         return False
 

@@ -61,6 +61,20 @@ def test_float32_stays_unless_it_may_be_cast() -> None:
     assert not planned(WAYS["where"](), "attention{min_keys=1 cast=bf16}", target).empty
 
 
+def test_of_two_types_may_be_cast() -> None:
+    def function(q: Any, k: Any, v: Any) -> Any:
+        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
+        return jnp.einsum("bhts,bshd->bthd", p.astype(v.dtype), v).astype(jnp.float32).sum()
+
+    scores, values = (np.zeros((2, 16, 2, 8), dtype) for dtype in (np.float32, jnp.bfloat16))
+    way, target = Way(function, (scores, scores, values)), targets.load("h100_sxm")
+    assert planned(way, CUDNN, target).summary == (
+        "1 attention left: the kernel takes bfloat16 or float16, not bf16 and f32; "
+        "attention{cast=bf16} converts them"
+    )
+    assert not planned(way, "attention{min_keys=1 cast=bf16}", target).empty
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_sixteen_bits_are_taken(dtype: Any) -> None:
     run = planned(narrow(WAYS["where"](), dtype), CUDNN, targets.load("h100_sxm"))

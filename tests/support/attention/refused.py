@@ -88,6 +88,25 @@ def sinks() -> Way:
     return _of_scores(weights, normal(HEADS))
 
 
+def _of_heads(function: Callable[..., Any], *more: Any) -> Way:
+    """Weights that are multiplied by a number of each head."""
+
+    def weights(a: Any, *more: Any) -> Any:
+        return jnp.einsum("...hqk,h->...hqk", jax.nn.softmax(a), function(*more))
+
+    return _of_scores(weights, *more)
+
+
+@refused(NO_SOFTMAX)
+def heads_that_are_learnt() -> Way:
+    return _of_heads(lambda m: m, normal(HEADS))
+
+
+@refused(NO_SOFTMAX)
+def heads_that_do_not_count() -> Way:
+    return _of_heads(lambda: (jnp.arange(HEADS) != 0.0).astype(np.float32))
+
+
 @refused("")
 def sigmoid() -> Way:
     return _of_scores(lambda a: jax.nn.sigmoid(a - 5.0))

@@ -300,6 +300,19 @@ def sliding_window() -> Way:
 
 
 @way
+def heads_that_all_count() -> Way:
+    """As Hugging Face's BERT has it: weights are multiplied by a mask of heads, in a product that
+    sums nothing."""
+
+    def function(q: Any, k: Any, v: Any, w: Any) -> Any:
+        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q / 2, k))
+        p = jnp.einsum("...hqk,h->...hqk", p, jnp.ones(HEADS))
+        return loss(jnp.einsum("...hqk,...khd->...qhd", p, v), w)
+
+    return Way(function, by_position(), 1, 1)
+
+
+@way
 def learnt_bias() -> Way:
     """As T5 has it: its table has a gradient."""
 

@@ -38,7 +38,7 @@ class Program:
         ops = [view.operation for view in block.operations]
         self.scope = Scope(ValueNumbers(), [block], {})
         self.derivation = Derivation(self.scope)
-        [product] = [op for op in ops if op.name == "stablehlo.dot_general"]
+        product = next(op for op in ops if op.name == "stablehlo.dot_general")
         self.product: ir.Value = product.results[0]
         self.value: ir.Value = ops[-1].operands[0]
         self.number = self.scope.number(self.product)
@@ -53,6 +53,8 @@ class Program:
         (lambda s: s.reshape(B, 1, T, S, 1), ((0,), (), (1,), (2,), ())),
         (lambda s: s.transpose(1, 0, 2).reshape(T, B * S), ((1,), (0, 2))),
         (lambda s: s / s.sum(-1, keepdims=True), ((0,), (1,), (2,))),
+        (lambda s: jnp.einsum("bts,t->stb", s, jnp.ones(T)), ((2,), (1,), (0,))),
+        (lambda s: jnp.einsum("bts,btd->bsd", s, jnp.ones((B, T, 2))), None),
         (lambda s: s.reshape(B, S, T), None),
         (lambda s: s[:, ::-1], None),
         (lambda s: s.sum(-1), None),
@@ -100,6 +102,7 @@ ROWS = jax.ShapeDtypeStruct((B,), np.float32)
         (lambda s, b: s + b, (BIAS,), {1, 2}),
         (lambda s, r: s * r[:, None, None], (ROWS,), {0}),
         (lambda s, r: (s.T + r).T, (ROWS,), {0}),
+        (lambda s, r: jnp.einsum("bts,b->tsb", s, r).transpose(2, 0, 1), (ROWS,), {0}),
         (lambda s: s + jnp.arange(S), (), {2}),
         (lambda s: s + np.arange(S), (), {2}),
         (lambda s, b: s + b.sum(0), (BIAS,), {2}),
