@@ -28,7 +28,6 @@ from benchmarks.gpu.tables import results_section
 from benchmarks.split import summary as split_summary
 from benchmarks.split_weights import summary as split_weights_summary
 from benchmarks.stages import summary as stages_summary
-from benchmarks.stages_balance import summary as balance_summary
 
 ROOT = Path(__file__).parents[1]
 
@@ -328,10 +327,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "split": lambda: split_summary(_oldest("split_h100.json")[1]),
         "split-weights": lambda: split_weights_summary(_oldest("split_weights_h100.json")[1]),
     },
-    "docs/stages.md": {
-        "stages": lambda: stages_summary(_oldest("stages_h100.json")[1]),
-        "balance": lambda: balance_summary(_oldest("stages_balance.json")[1]),
-    },
+    "docs/stages.md": {"stages": lambda: stages_summary(_oldest("stages_h100.json")[1])},
     "docs/pipeline.md": {"pipeline": _pipeline},
     "docs/system.md": {"packages": _packages},
     "docs/results.md": {
