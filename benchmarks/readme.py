@@ -26,7 +26,6 @@ from benchmarks.frontier.store import PASSES, drawing, frontiers
 from benchmarks.frontier.yardsticks import H100
 from benchmarks.gpu.tables import results_section
 from benchmarks.split import summary as split_summary
-from benchmarks.split_weights import summary as split_weights_summary
 from benchmarks.stages import summary as stages_summary
 
 ROOT = Path(__file__).parents[1]
@@ -323,10 +322,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "frontier": _budgets,
         "errors": lambda: summary(_oldest("budgets_h100.json")[1]),
     },
-    "docs/split.md": {
-        "split": lambda: split_summary(_oldest("split_h100.json")[1]),
-        "split-weights": lambda: split_weights_summary(_oldest("split_weights_h100.json")[1]),
-    },
+    "docs/split.md": {"split": lambda: split_summary(_oldest("split_h100.json")[1])},
     "docs/stages.md": {"stages": lambda: stages_summary(_oldest("stages_h100.json")[1])},
     "docs/pipeline.md": {"pipeline": _pipeline},
     "docs/system.md": {"packages": _packages},
