@@ -31,7 +31,7 @@ _HEAD = """\
 
 <!-- Written by `hloom passes --markdown > docs/passes.md`; a test keeps it true. -->
 
-Each pass with its options and an example, as `hloom passes NAME` prints it:
+Each pass as `hloom passes NAME` prints it:
 
 ```console
 $ hloom passes %s
@@ -42,7 +42,7 @@ $ hloom passes %s
 A spec names passes in the order they run: `name{option=value option=value},name`. `off` stands
 for none and `default` for the recommended ones, now `%s`. Give it to JAX as
 `JAX_HLOOM=SPEC`, or to `hloom-opt -p SPEC`. What a pass needs runs first, unless the spec has it
-before.
+before. [The index](README.md) has the pages that say more.
 """
 
 

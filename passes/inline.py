@@ -22,7 +22,7 @@ A call stays if it has attributes beside the callee (``inlineable = "false"``), 
 has attributes of its own (``no_inline``, a sharding on an argument), is a declaration, has several
 blocks, or is recursive.
 
-Source: XLA's ``CallInliner``, which inlines the same calls in the HLO.
+Source: XLA's ``CallInliner``, which inlines the same calls.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ Results are those of the original step up to the order of sums. A step whose bat
 divided, e.g. by batch norm, is unchanged, and a warning names the operation and the user's line.
 """
 
-# Modules, in the order in which a step passes through them: `choice` finds the batch, `gather` and
-# `reduce` treat sharded parameters (FSDP), `closed_loop` holds a budget, `refusal` has the
-# warnings. The loops are written by `phase_loops`, from the proofs of `analysis/dimension_flow`.
+# Modules, in the order in which a step passes through them: `batch` finds the batch, by `trial`, or
+# says why there is none; `plan` has the decisions; `closed_loop` holds a budget; `record` is what
+# later plans read. `phase_loops` writes the loops, from the proofs of `analysis/dimension_flow`;
+# its `gathers` has sharded parameters (FSDP) gathered once.
 
 from __future__ import annotations
 
@@ -98,15 +99,15 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
     reduce: str = option(
         "auto",
         doc="when gradients of such parameters are reduced: once, after the loop, where each "
-        "device sums whole gradients; each, with every microbatch; auto, once where the budget "
-        "holds so, without a budget each. Once needs gather=once, and a batch that is sharded over "
-        "all devices; else it is each",
+        "device sums whole gradients; each, with every microbatch; auto, as for gather, but each "
+        "where gather is once and there is no budget. Once needs parameters gathered once, and a "
+        "batch that is sharded over all devices; else it is each",
         choices=("once", "each", "auto"),
     )
     phases: int = option(
         1,
-        doc="how many loops over the microbatches there may be, one after the other, with the "
-        "values between them kept for the whole batch: batch norm takes five",
+        doc="how many loops over the microbatches there may be, with the values between them kept: "
+        "batch norm takes five",
         minimum=1,
         maximum=16,
     )

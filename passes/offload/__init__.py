@@ -19,9 +19,8 @@ After::
     }
 
 A stack moves where the link copies its slices in the time of the loops' own work, by the cost
-model; two slices stay on the device. Others stay, and the plan has the reason: a trip count that
-is not constant, readers besides one backward loop, loops inside of loops. The results are the
-same.
+model; two slices stay on the device. Others stay: a trip count that is not constant,
+readers besides one backward loop, loops inside of loops. The results are the same.
 
 Source: JAX's ``save_and_offload_only_these_names``, whose annotations the pass writes.
 """
