@@ -92,9 +92,10 @@ def markdown() -> str:
 
 def _printed(cls: type[Pass]) -> str:
     """Returns the head and the options of a pass as a terminal of 80 columns shows them."""
-    console = PlainConsole(width=80, file=io.StringIO(), color_system=None)
+    written = io.StringIO()
+    console = PlainConsole(width=80, file=written, color_system=None)
     console.print(_head(cls), Padding(_terminal_options(cls), (1, 2, 0, 2)))
-    lines = console.file.getvalue().splitlines()
+    lines = written.getvalue().splitlines()
     return "\n".join(line.rstrip() for line in lines).rstrip()
 
 
