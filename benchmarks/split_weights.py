@@ -23,7 +23,6 @@ from benchmarks.common.measure import (
     figure,
     mebi,
     section,
-    table_of,
     text,
     tree_bytes,
     without_cache,
@@ -76,11 +75,6 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
         "in all `bwd_w`": mebi("w_step", 1),
     }
     return section(f"## jax {version}, Python {entry['python']}", columns, entry["rows"])
-
-
-def summary(entry: dict[str, Any]) -> list[str]:
-    """The table of products, and of what is held, for a page of the documentation."""
-    return table_of(_columns(), entry["rows"])
 
 
 def _columns() -> Columns:

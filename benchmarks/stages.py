@@ -122,8 +122,9 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
 
 
 def summary(entry: dict[str, Any]) -> list[str]:
-    """The table of the stages, for a page of the documentation."""
-    return table_of(_columns(), entry["rows"], names=2)
+    """The stages of the scanned model, for a page of the documentation."""
+    rows = [row for row in entry["rows"] if row["layers"] == "scanned"]
+    return table_of({k: v for k, v in _columns().items() if k != "layers"}, rows)
 
 
 def _columns() -> Columns:

@@ -20,7 +20,6 @@ from benchmarks.common.measure import (
     figure,
     mebi,
     section,
-    table_of,
     text,
 )
 from benchmarks.programs.uneven import dense_and_experts, encoder_decoder
@@ -56,11 +55,6 @@ def main() -> None:
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     return section(f"## jax {version}, Python {entry['python']}", _columns(), entry["rows"])
-
-
-def summary(entry: dict[str, Any]) -> list[str]:
-    """The table of the stages, for a page of the documentation."""
-    return table_of(_columns(), entry["rows"])
 
 
 def _columns() -> Columns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import re
 import sys
 import textwrap
@@ -30,9 +31,18 @@ _HEAD = """\
 
 <!-- Written by `hloom passes --markdown > docs/passes.md`; a test keeps it true. -->
 
+Each pass as `hloom passes NAME` prints it:
+
+```console
+$ hloom passes %s
+%s
+…
+```
+
 A spec names passes in the order they run: `name{option=value option=value},name`. `off` stands
 for none and `default` for the recommended ones, now `%s`. Give it to JAX as
-`JAX_HLOOM=SPEC`, or to `hloom-opt -p SPEC`.
+`JAX_HLOOM=SPEC`, or to `hloom-opt -p SPEC`. What a pass needs runs first, unless the spec has it
+before. [The index](README.md) has the pages that say more.
 """
 
 
@@ -74,8 +84,19 @@ def _tell_one(name: str, *, markdown: bool) -> int:
 def markdown() -> str:
     """Returns docs/passes.md: every registered pass, sorted by name."""
     classes = registry.all_passes()
-    parts = [_HEAD % registry.DEFAULT, _overview(classes), *map(_section, classes)]
-    return "\n".join(parts)
+    heads = {_printed(cls): cls.name for cls in classes if options_of(cls)}
+    shortest = min(heads, key=len)
+    head = _HEAD % (heads[shortest], shortest, registry.DEFAULT)
+    return "\n".join([head, _overview(classes), *map(_section, classes)])
+
+
+def _printed(cls: type[Pass]) -> str:
+    """Returns the head and the options of a pass as a terminal of 80 columns shows them."""
+    written = io.StringIO()
+    console = PlainConsole(width=80, file=written, color_system=None)
+    console.print(_head(cls), Padding(_terminal_options(cls), (1, 2, 0, 2)))
+    lines = written.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines).rstrip()
 
 
 def overview() -> Document:
@@ -93,10 +114,14 @@ def overview() -> Document:
 def details(cls: type[Pass]) -> RenderableType:
     """Returns everything about one pass, for a terminal."""
     return Group(
-        Text.assemble((cls.name, "bold cyan"), "  ", cls.summary),
-        Padding(_Narrow(_docstring(cls)), (1, 2)),
-        Padding(_terminal_details(cls), (0, 2)),
+        _head(cls),
+        Padding(Group(_terminal_options(cls), _terminal_facts(cls)), (1, 2)),
+        Padding(_Narrow(_docstring(cls)), (0, 2)),
     )
+
+
+def _head(cls: type[Pass]) -> Text:
+    return Text.assemble((cls.name, "bold cyan"), "  ", cls.summary)
 
 
 class _Narrow:
@@ -117,17 +142,13 @@ class _Narrow:
 
 
 def _overview(classes: Iterable[type[Pass]]) -> str:
-    rows = (f"| [`{cls.name}`](#{cls.name}) | {_cell(cls.summary)} |\n" for cls in classes)
-    return "| pass | what it does |\n| --- | --- |\n" + "".join(rows)
+    return "".join(f"- [`{cls.name}`](#{cls.name}): {cls.summary}\n" for cls in classes)
 
 
 def _section(cls: type[Pass]) -> str:
     lines = [f"## {cls.name}", "", _docstring(cls), ""]
     if options := options_of(cls):
-        lines += ["| option | value | default | meaning |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| `{o.name}` | {_cell(_value(o))} | {_default(o)} | {_cell(o.doc)} |" for o in options
-        ]
+        lines += [f"- `{o.name}` ({_value(o)}{_default(o)}): {o.doc}" for o in options]
     else:
         lines.append("It has no options.")
     lines += ["", *_facts(cls, quote="`"), ""]
@@ -137,12 +158,9 @@ def _section(cls: type[Pass]) -> str:
 def _facts(cls: type[Pass], *, quote: str) -> Iterator[str]:
     if cls.requires:
         names = ", ".join(f"{quote}{required.name}{quote}" for required in cls.requires)
-        yield f"Runs first, unless the spec has it before: {names}.\n"
+        yield f"Runs first: {names}.\n"
     if cls.preparation:
-        yield (
-            "It prepares for other passes: where only such passes found something to do, jax.jit "
-            "compiles the\nprogram as it was.\n"
-        )
+        yield "It prepares for other passes; alone it changes nothing.\n"
     acts = [called(platform) for platform, why in cls.not_on.items() if not why]
     for platform, why in cls.not_on.items():
         where = f"anything but {' and '.join(acts)}" if platform == OTHERS else called(platform)
@@ -156,10 +174,10 @@ def _value(option: OptionInfo) -> str:
 
 
 def _default(option: OptionInfo) -> str:
-    return option.shown_default if option.default is None else f"`{option.shown_default}`"
+    return "" if option.default is None else f"; default: `{option.shown_default}`"
 
 
-def _terminal_details(cls: type[Pass]) -> RenderableType:
+def _terminal_options(cls: type[Pass]) -> RenderableType:
     parts: list[RenderableType] = []
     for o in options_of(cls):
         value = f"  {_value(o)}; default: {o.shown_default}"
@@ -167,14 +185,11 @@ def _terminal_details(cls: type[Pass]) -> RenderableType:
             Text.assemble((o.name, "bold"), (value, "dim")),
             Padding(Text(o.doc), (0, 0, 0, 4)),
         ]
-    if parts:
-        parts.append(Text())
-    parts += (Text(" ".join(fact.split())) for fact in _facts(cls, quote=""))
-    return Group(*parts)
+    return Group(*parts, *([Text()] if parts else []))
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _terminal_facts(cls: type[Pass]) -> RenderableType:
+    return Group(*(Text(" ".join(fact.split())) for fact in _facts(cls, quote="")))
 
 
 def _docstring(cls: type[Pass]) -> str:

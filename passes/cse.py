@@ -1,7 +1,7 @@
 """Merge equal cheap operations of a block, so that an analysis counts each value once.
 
-JAX's autodiff computes the same value several times (``x - mean`` for the value and for its
-derivative). XLA merges the copies later. An analysis that runs before XLA would save both.
+JAX's autodiff computes the same value several times, e.g. ``x - mean`` for the value and for its
+derivative. XLA merges them later; an analysis before it would count both.
 
 Before::
 
@@ -14,13 +14,12 @@ After::
     %0 = stablehlo.subtract %x, %m : tensor<4xf32>
     %2 = stablehlo.multiply %0, %0 : tensor<4xf32>
 
-The pass merges cheap operations (elementwise operations, constants, data movement, reductions) and
-sharding constraints. Two of them merge if they are in the same block and their operands,
-attributes, regions and result types are equal. Expensive operations do not merge: XLA merges equal
-matrix products itself. MLIR's own ``cse`` is not used because it also merges optimization barriers,
-which undoes a user's ``jax.checkpoint``, and replaces a constant of a loop body by one outside,
-which XLA then carries through the loop.
+Merged are elementwise operations, constants, data movement, reductions and sharding constraints in
+one block. XLA merges equal matrix products itself.
 """
+
+# MLIR's own `cse` also merges optimization barriers, which undoes a user's jax.checkpoint, and
+# replaces a constant of a loop body by one outside, which XLA then carries through the loop.
 
 from __future__ import annotations
 

@@ -1,26 +1,20 @@
 """Drop the sharding constraints that say what Shardy's propagation says anyway.
 
-On a mesh of explicit axes, which ``jax.make_mesh`` makes, JAX writes a constraint after every
-operation, constants and the stacks of scans included. Most of them change nothing, but separate
-operations that analyses of loops and of dimensions match together. On a mesh of automatic axes a
-program has none of them.
+On a mesh of explicit axes JAX writes a constraint after every operation, which separates
+operations that analyses match together.
 
 Before::
 
-    func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) {
-      %0 = stablehlo.tanh %x : tensor<8x4xf32>
-      %1 = sdy.sharding_constraint %0 <@mesh, [{"d"}, {}]> : tensor<8x4xf32>
-      %2 = sdy.sharding_constraint %1 <@mesh, [{}, {}]> : tensor<8x4xf32>
+    %0 = stablehlo.tanh %x : tensor<8x4xf32>              // %x: <@mesh, [{"d"}, {}]>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"d"}, {}]> : tensor<8x4xf32>
+    %2 = sdy.sharding_constraint %1 <@mesh, [{}, {}]> : tensor<8x4xf32>
 
 After::
 
-    func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) {
-      %0 = stablehlo.tanh %x : tensor<8x4xf32>
-      %2 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x4xf32>
+    %0 = stablehlo.tanh %x : tensor<8x4xf32>
+    %2 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x4xf32>
 
-Each dropped constraint is proved redundant: without it propagation, run on a clone, satisfies each
-constraint that is dropped, and shards the program's results as before. A constraint that moves data
-stays. So does one that leaves a sum to be done, one that names a single device, and one in a
+A constraint stays that moves data, leaves a sum to be done, names a single device, or is in a
 function that is called.
 """
 

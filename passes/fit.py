@@ -1,38 +1,17 @@
 """Make a step fit a number of bytes, by whatever adds the least time.
 
-``fit`` holds a budget as `remat` does, and has more moves than to recompute:
-
-- ``recompute``: values are computed again instead of kept (`remat`);
-- ``undo-checkpoint``: values that a user's ``jax.checkpoint`` recomputes are stored, as far as
-  there is memory: this takes time away;
-- ``attention``: attention runs in a fused kernel, so that its weights are never in memory;
-- ``chunk``: operations on the largest values run in chunks (`one-hot`, `chunk`);
-- ``uninitialized-stacks``: stacks of scans start uninitialised where their zeros are at the peak;
-- ``recursive-checkpoint``: the carry of a scan is kept every some steps, and the steps between are
-  computed again, where no plan without that holds;
-- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own; neither this
-  nor the two before it run before `pipeline`, which takes whole loops;
-- ``offload``: stacks that a loop writes for the backward pass are stored in the host's memory;
-- ``accumulate``: the step runs in microbatches;
-- ``ragged``: products of rows in groups run in loops over tiles of rows.
-
-Each move is a pass that can be used alone. The planner prices all of them in seconds of a step, by
-the roofline of the target, against bytes at the peak: it runs moves on copies of the program, plans
-the recomputation that what is left needs, and takes the least sum. XLA's figure for the compiled
-plan corrects the model, as with `remat`. Where the program fits as it is, only what makes it faster
-is done: checkpoints are undone, and on a GPU loops stack no more than is worth its write and read.
-A plan is never slower by the model than what `remat` alone would do.
+The planner prices the passes of ``moves``, and the recomputation that each leaves, in seconds of a
+step against bytes at the peak. XLA's figure for the compiled plan then corrects the model. Where
+the program fits as it is, only what makes it faster is done.
 
 Before::
 
-    %0 = stablehlo.dot_general %x, %w         : tensor<8192x768xf32>
     %1 = stablehlo.tanh %0                    : tensor<8192x768xf32>   // read in the backward pass
     %2 = stablehlo.dot_general %1, %v         : tensor<8192x131072xf32>
     %3 = stablehlo.exponential %2             : tensor<8192x131072xf32>
 
 After::
 
-    %0 = stablehlo.dot_general %x, %w         : tensor<8192x768xf32>
     %1 = stablehlo.tanh %0                    : tensor<8192x768xf32>
     stablehlo.while (8 times) {
       %2 = stablehlo.dot_general %c, %v       : tensor<1024x131072xf32>
@@ -40,9 +19,9 @@ After::
     }
     %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
 
-The plan names the moves in the spelling of a spec, here ``chunk``. The recomputation after them has
-no such spelling: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches the recomputation
-again.
+Each move is a pass that can be used alone; ``recompute`` is ``remat``. Before ``pipeline``, which
+takes whole loops, ``uninitialized-stacks``, ``recursive-checkpoint`` and ``split-loop`` are not
+tried.
 """
 
 from __future__ import annotations
@@ -68,23 +47,21 @@ class Fit(PlannedPass):
 
     budget: Budget = option(
         Budget(),
-        doc="the memory that a step may take on a device: fit, for what the device has; bytes for "
-        "arguments, results and all temporaries; a share of the temporaries that the program takes "
-        "without the pass; or min, for the least that can be reached, of which a last tenth is not "
-        "worth the time of another step",
+        doc="the memory that a step may take on a device: fit, what the device has; bytes, for "
+        "arguments, results and temporaries; a share of the temporaries without the pass; min, the "
+        "least, but for a last tenth that costs much time",
     )
     moves: Words = option(
         Words(DEFAULT_MOVES),
-        doc="what may be done to the program. attention, offload, accumulate and ragged are off "
-        "unless named: with offload a step took 1.6 to 2.6 times as long on an H200, the others "
-        "change rounding, or the order of sums; behind the pass ragged the last one is on",
+        doc="the passes that may be used. attention, offload, accumulate and ragged only where "
+        "named: with offload a step took 1.6 to 2.6 times as long on an H200, the others change "
+        "rounding, or the order of sums; behind the pass ragged, ragged is on",
         choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
-        doc="what takes less memory than this is not recomputed: a value, or all that a loop "
-        "stacks of one",
+        doc="values that take less, or whose stacks do, are kept",
         minimum=0,
     )
 

@@ -1,26 +1,24 @@
 """Read and write matrices of products as they lie, instead of transposing them.
 
 ``x @ w.T`` is a transpose of the weights and a product; its gradient is a product and a transpose.
-XLA fuses both into one kernel. A loop around the product would carry the transposed copy, though.
+XLA fuses both into one kernel, but a loop around the product would carry the transposed copy.
 
 Before::
 
     %0 = stablehlo.transpose %w, dims = [1, 0] : (tensor<9x4xf32>) -> tensor<4x9xf32>
     %1 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0]
-    %2 = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
-    %3 = stablehlo.transpose %2, dims = [1, 0] : (tensor<4x9xf32>) -> tensor<9x4xf32>
 
 After::
 
     %1 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-    %3 = stablehlo.dot_general %g, %x, contracting_dims = [0] x [0]
 
-An operand is read untransposed where the axes that the product keeps stay in their order, a result
-is written transposed where that only swaps the axes of both operands. Conversions between the
-product and the transpose are kept. Transposes of transposes become one, or none. Products with
-attributes besides dimension numbers and precision stay. The numbers are the same.
-Source: XLA's ``TransposeFolding`` does this to the HLO.
+Products with attributes besides dimension numbers and precision stay. The numbers are the same.
+
+Source: XLA's ``TransposeFolding``, on the HLO.
 """
+
+# An operand is read untransposed where the axes that the product keeps stay in their order; a
+# result is written transposed where that only swaps the axes of both operands.
 
 from __future__ import annotations
 

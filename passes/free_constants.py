@@ -1,33 +1,29 @@
 """Take constants out of optimization barriers and out of loop carries, so that XLA can fold them.
 
-``jax.checkpoint`` passes all operands of its function through an optimization barrier, including
-constants that JAX hoisted into its arguments. XLA cannot fold a mask after a barrier and keeps it
-in memory for the whole program. A scan carries such a constant through the loop in a buffer.
+``jax.checkpoint`` passes hoisted constants through its optimization barrier. XLA cannot fold a
+mask after a barrier, and keeps it in memory for the whole program; a scan carries it in a buffer.
 
 Before::
 
     %mask = stablehlo.broadcast_in_dim %true, dims = [] : (tensor<i1>) -> tensor<1024x1024xi1>
     %0:2 = stablehlo.optimization_barrier %x, %mask : tensor<8x1024xf32>, tensor<1024x1024xi1>
-    "use"(%0#0, %0#1)
 
 After::
 
     %mask = stablehlo.broadcast_in_dim %true, dims = [] : (tensor<i1>) -> tensor<1024x1024xi1>
     %0 = stablehlo.optimization_barrier %x : tensor<8x1024xf32>
-    "use"(%0, %mask)
 
-A constant here is a constant, an iota, a splat, or cheap work on these alone (a causal mask),
-including one that enters a loop as an invariant carry. A constant carry of at least ``min_bytes``
-is replaced by clones of its operations in the loop's body. XLA sinks smaller ones itself. A barrier
-without operands left is erased.
+Constants are also iotas, splats, and cheap work on these alone (a causal mask). An invariant carry
+is computed in the loop's body as well, where light work computes it from values of at most a
+sixteenth of its bytes, and no loop in the body reads it.
 
-An invariant carry of that size is computed in the body as well where light work computes it from
-values that take at most a sixteenth of it, which the loop then carries instead: a mask of padding
-and causality, for all heads, from one bit a token. It stays where a loop in the body reads it.
-
-Source: ``jax.checkpoint(prevent_cse=…)`` of jax 0.10 passes hoisted constants outside its barrier
-in the tuple form only; XLA's ``while-loop-constant-sinking`` sinks broadcasts of constants only.
+Source: XLA's ``while-loop-constant-sinking``, which sinks broadcasts of constants.
 """
+
+# jax 0.10 passes hoisted constants outside of the barrier in the tuple form of prevent_cse only;
+# XLA sinks broadcasts of constants only, and those smaller than `min_bytes` by itself. A mask of
+# padding and causality, for all heads, is computed from one bit a token, which the loop then
+# carries.
 
 from __future__ import annotations
 

@@ -1,18 +1,12 @@
 """Inline every call, so that the program is one function and other passes see all of it.
 
-JAX lowers helpers (``_where``, ``log_softmax``), bodies of scans and dynamic indexing to private
-functions. MLIR's ``inline`` leaves many of these calls in place. A pass that decides which values
-to save between the forward and the backward pass needs the whole program in one function.
+JAX lowers helpers (``_where``, ``log_softmax``) and bodies of scans to private functions, many of
+which MLIR's ``inline`` leaves.
 
 Before::
 
     func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
       %0 = call @relu(%x) : (tensor<4xf32>) -> tensor<4xf32>
-      return %0 : tensor<4xf32>
-    }
-    func.func private @relu(%x: tensor<4xf32>) -> tensor<4xf32> {
-      %c = stablehlo.constant dense<0.0> : tensor<4xf32>
-      %0 = stablehlo.maximum %x, %c : tensor<4xf32>
       return %0 : tensor<4xf32>
     }
 
@@ -24,12 +18,11 @@ After::
       return %0 : tensor<4xf32>
     }
 
-A call stays if it has attributes beside the callee (``mhlo.frontend_attributes`` such as
-``inlineable = "false"``), or if its callee has attributes of its own (``no_inline``, a sharding on
-an argument), is a declaration, has several blocks, or takes part in a recursion.
-The location name of an inlined operation is the name of the call followed by its own name, and its
-call stack continues with that of the call, as XLA's inliner has both.
-Source: XLA's ``CallInliner`` inlines the same calls in the HLO, so XLA loses no information.
+A call stays if it has attributes beside the callee (``inlineable = "false"``), or if its callee
+has attributes of its own (``no_inline``, a sharding on an argument), is a declaration, has several
+blocks, or is recursive.
+
+Source: XLA's ``CallInliner``, which inlines the same calls.
 """
 
 from __future__ import annotations

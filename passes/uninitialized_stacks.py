@@ -1,41 +1,23 @@
 """Let the stacks that a loop overwrites as a whole start uninitialised, instead of filled.
 
-A scan collects the results of its iterations in a stack, and starts from zeros: XLA writes all of
-it before the loop, and the loop writes all of it again. In the forward pass of a scanned model the
-stacks are the residuals of every layer.
+A scan's stack starts from zeros: XLA writes all of it, and the loop writes all of it again.
 
 Before::
 
     %zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<12x8x1024xf32>
-    %0:2 = stablehlo.while(%i = %c, %s = %zeros) {
-      %s1 = stablehlo.dynamic_update_slice %s, %y, %i, %c, %c
-      stablehlo.return %i1, %s1
-    }
+    %0:2 = stablehlo.while(%i = %c, %s = %zeros) { ... }
 
 After::
 
     %any = stablehlo.composite "hloom.uninitialized" {...} : () -> tensor<12x8x1024xf32>
-    %0:2 = stablehlo.while(%i = %c, %s = %any) {
-      ...
+    %0:2 = stablehlo.while(%i = %c, %s = %any) { ... }
 
-Lowering replaces the mark by a buffer that XLA allocates and does not initialise.
+A stack qualifies that starts from a constant and is proved to be written whole before it is read;
+not on the host, nor where XLA's partitioner has yet to split it. XLA may then choose a schedule of
+more memory, so that the pass compares XLA's figures, unless the spec has a pass with a budget. The
+results are the same to the bit.
 
-A stack qualifies where this is proved: the loop's trip count is a constant, N; the leading
-dimension of the stack is N; iteration i writes all of slice i, or of slice N-1-i; and no other
-operation reads the carry, neither in the body nor in the condition. So every element is written
-before the loop's result can be read. A stack with another initial value than a constant stays,
-since that is an existing buffer, and so does one on the host, and one that XLA's partitioner has
-yet to split.
-
-Without the fills XLA may choose another schedule, which may take more memory. So the pass compares
-XLA's figures: with all such stacks uninitialised, with none, and where all take more than none with
-the largest alone, which have three quarters of the bytes. Of the variants that take no more than
-none it uses the one that fills the least. With a budgeted pass in the spec, that pass decides on
-the attempts: all stacks start uninitialised, and its budget holds with them.
-
-On a TPU XLA does this itself. The results are the same to the last bit.
-
-Source: `AllocateBuffer`, the custom call that XLA's own host offloading writes.
+Source: ``AllocateBuffer``, the custom call that XLA's own host offloading writes.
 """
 
 from __future__ import annotations
@@ -187,8 +169,8 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
     )
     compiles: int = option(
         3,
-        doc="how often the program may be compiled: with all stacks uninitialised, with none, and "
-        "with the largest alone. With 1 nothing is compared, and the memory may grow",
+        doc="how often the program may be compiled, to compare all stacks uninitialised, none, "
+        "and the largest alone; with 1 the memory may grow",
         minimum=1,
     )
 

@@ -1,31 +1,25 @@
 """Unroll short loops that contain a host callback, or all short loops.
 
-The host drives a loop that contains a callback: each iteration launches one CUDA graph before the
-callback and one after it, and the host waits for the loop's condition. Once such a loop is
-unrolled, the work between two callbacks is one graph, and ``capture`` may move the callbacks to the
-end of the block, next to each other.
+The host drives a loop that contains a callback. Unrolled, the work between two callbacks is one
+CUDA graph, and ``capture`` may move the callbacks to the end of the block.
 
 Before::
 
     %0:2 = stablehlo.while(%i = %zero, %c = %x) cond { %i < 2 } do {
       stablehlo.custom_call @xla_ffi_python_gpu_callback(%c)
       %1 = stablehlo.tanh %c
-      %2 = stablehlo.add %i, %one
-      stablehlo.return %2, %1
+      stablehlo.return %i + 1, %1
     }
 
 After::
 
     stablehlo.custom_call @xla_ffi_python_gpu_callback(%x)
     %1 = stablehlo.tanh %x
-    %2 = stablehlo.add %zero, %one
     stablehlo.custom_call @xla_ffi_python_gpu_callback(%1)
     %3 = stablehlo.tanh %1
-    %4 = stablehlo.add %2, %one
 
-A loop stays if it would become more than 4096 operations, with the loops inside it unrolled, or if
-its iterations produce more than 64 MiB in total. A loop with sharding attributes stays as well,
-because these list the carries one by one.
+A loop stays if it would become more than 4096 operations, if its iterations produce more than 64
+MiB, or if it has sharding attributes for each carry.
 """
 
 from __future__ import annotations
@@ -106,8 +100,7 @@ class Unroll(Pass):
     trips: int = option(4, doc="iterations that a loop has at most to be written out", minimum=0)
     loops: str = option(
         "cut",
-        doc="cut: loops that a host callback keeps out of a CUDA graph, where there are graphs; "
-        "all: every loop of so few iterations",
+        doc="cut: loops that a host callback keeps out of a CUDA graph; all: every such short loop",
         choices=("cut", "all"),
     )
 

@@ -1,17 +1,12 @@
 """Split a step into a forward and a backward program, with the fewest bytes between them.
 
-A differentiated function runs as two programs where other work runs between them: stages of a
-pipeline, several losses over one forward pass, gradients on demand. No compiler can then free the
-values that the forward program passes to the backward program: each is written to memory, and held.
-This pass selects these *residuals*, by a minimum cut.
+Each value that the forward program passes on is written to memory, and held. The pass selects
+these *residuals* by a minimum cut. ``hloom.split`` runs the two programs from JAX.
 
 Before::
 
-    func.func public @main(%w: tensor<8x8xf32>, %x: tensor<4x8xf32>,
-                           %ct: tensor<4x8xf32> {hloom.cotangent}) -> (...) {
-      %0 = stablehlo.dot_general %x, %w
+    func.func public @main(%w, %x, %ct {hloom.cotangent}) -> (...) {
       %1 = stablehlo.tanh %0
-      %2 = stablehlo.multiply %1, %1
       %3 = stablehlo.subtract %one, %2
       %4 = stablehlo.multiply %ct, %3
       %5 = stablehlo.dot_general %x, %4
@@ -25,48 +20,21 @@ After::
       %1 = call @backward(%x, %0#1, %ct)
       return %0#0, %1
     }
-    func.func private @forward(%w, %x) -> (..., ... {hloom.residual = "subtract model.py:3"}) {
-      %0 = stablehlo.dot_general %x, %w
-      %1 = stablehlo.tanh %0
-      %2 = stablehlo.multiply %1, %1
-      %3 = stablehlo.subtract %one, %2
-      return %1, %3
-    }
-    func.func private @backward(%x, %3 {hloom.residual = "subtract model.py:3"}, %ct) -> ... {
-      %4 = stablehlo.multiply %ct, %3
-      %5 = stablehlo.dot_general %x, %4
-      return %5
-    }
+    func.func private @backward(%x, %3 {hloom.residual = "subtract model.py:3"}, %ct) { ... }
 
-The backward program contains all operations that depend on an argument with the attribute
-``hloom.cotangent``, and returns the results with ``hloom.gradient``: data flow alone decides, not
-names. Arguments and constants are no residuals, since the caller has them: the backward program
-takes the arguments that it reads. Cheap work (elementwise operations, conversions, reductions) is
-recomputed where that leaves fewer bytes to cross; matrix products and other expensive work are not,
-unless ``residuals`` bounds the bytes: then as little of it as meets the bound, in seconds by a
-model of the device. Under a bound a scan may also stack fewer values, which its backward loop
-recomputes. Bytes are those of one device, since sharded values stay sharded.
-
-Where results carry ``hloom.weight_gradient``, two backward functions are written: ``@backward_x``
-returns the other gradients, and ``@backward_w`` those of weights. Each matrix product is in one of
-them, and a second minimum cut selects the values that the first passes to the second. A backward
-loop that computes both kinds of gradients is divided.
-
-The bytes of a boundary are a sum, not a peak, so that the cut is the optimum. ``remat`` before this
-pass decides which values scans stack, and where the backward program recomputes the others.
-
-A program with an effect or a callback to Python is an error that names it: two programs would run
-the effect twice, or out of order. A bound that no boundary meets is an error, too. `hloom.split`
-runs the two programs from JAX.
-
-The package, in the order in which a module passes through it: ``boundary`` finds the operations
-that depend on cotangents, and cuts; ``merge`` removes barriers that keep equal work apart, and
-``scans`` reduces the stacks of loops; ``choose`` selects the cut; ``backward_loops`` and ``divide``
-divide the backward half; ``plan`` reports the decisions; ``rewrite`` writes the functions. ``flow``
-and ``copies`` serve several.
+The backward program has the operations that depend on an argument with ``hloom.cotangent``, and
+returns the results with ``hloom.gradient``. Cheap work is recomputed where fewer bytes then cross;
+matrix products only under ``residuals``. Results with ``hloom.weight_gradient`` make two backward
+functions. An effect, or a bound that no boundary meets, is an error.
 
 Source: the minimum cut between the two graphs of PyTorch's AOTAutograd (Hu et al., 2022).
 """
+
+# Modules, in the order in which a module of IR passes through them: `boundary` finds the operations
+# that depend on cotangents, and cuts; `merge` removes barriers that keep equal work apart, and
+# `scans` reduces the stacks of loops; `choose` selects the cut; `backward_loops` and `divide`
+# divide the backward half; `plan` reports the decisions; `rewrite` writes the functions. `flow` and
+# `copies` serve several.
 
 from __future__ import annotations
 
@@ -105,8 +73,8 @@ class Split(Pass):
 
     residuals: Bytes | None = option(
         None,
-        doc="what the residuals may take of one device; without it the fewest bytes with which no "
-        "expensive work is done again",
+        doc="the most bytes of residuals on one device; by default the fewest without expensive "
+        "work done again",
         minimum=0,
     )
 

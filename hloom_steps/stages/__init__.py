@@ -1,22 +1,12 @@
 """Cut a step into stages: programs for several devices, with the fewest bytes between them.
 
-A model whose layers differ cannot be one program that all devices run, unlike a pipeline of equal
-stages. This pass cuts the joint program of one microbatch, its value and its gradients, along its
-main path. Each stage is a forward and a backward program of its own.
+The pass cuts the joint program of one microbatch, its value and its gradients, for models whose
+layers differ. Each stage is a forward and a backward program. ``hloom.stages`` runs them.
 
 Before::
 
-    func.func public @main(%v: tensor<8x8xf32> {hloom.parameter},
-                           %w: tensor<8x8xf32> {hloom.parameter}, %x: tensor<4x8xf32>,
-                           %ct: tensor<4x8xf32> {hloom.cotangent})
-        -> (..., ... {hloom.gradient}, ... {hloom.gradient}) {
-      %0 = stablehlo.dot_general %x, %v
-      %1 = stablehlo.dot_general %0, %w
-      %2 = stablehlo.dot_general %0, %ct
-      %3 = stablehlo.dot_general %ct, %w
-      %4 = stablehlo.dot_general %x, %3
-      return %1, %4, %2
-    }
+    func.func public @main(%v {hloom.parameter}, %w {hloom.parameter}, %x, %ct {hloom.cotangent})
+        -> (..., ... {hloom.gradient}, ... {hloom.gradient}) { ... }
 
 After::
 
@@ -28,32 +18,16 @@ After::
       %3 = call @stage0_backward(%x, %2#0)
       return %1, %3, %2#1
     }
-    func.func private @stage0_forward(%v, %x)
-        -> (... {hloom.residual = "dot_general model.py:3"}) { ... }
-    ...
 
-Each boundary is a minimum cut of the bytes that cross, near the points at which stages take the
-same time, backward work, embedding and head included. A backward operation goes to the stage whose
-residuals it reads, since all other values cross. Scans over layers are cut between iterations,
-forward and backward loops at the same ones, and a stage reads only its own layers' rows of stacked
-parameters. Where several stages read a parameter, each returns a gradient, and the parameter's is
-their sum. Cheap values that need no activation, e.g. masks, are computed in each stage.
-
-Within a stage the forward program passes to the backward program the residuals that the minimum cut
-of `split` selects. With ``weights`` the gradients of parameters are a third program, for schedules
-without idle time.
-
-Arguments carry ``hloom.parameter`` where they are differentiated and ``hloom.cotangent``; results
-that carry ``hloom.gradient`` are the gradients of the parameters, in their order.
-
-A step with an effect, e.g. a callback to Python that prints, is an error that names it. So is a
-step whose main path has fewer parts than the requested stages. `hloom.stages` runs the programs.
-
-The package, in the order in which a module passes through it: ``joint`` reads the step, with
-``trips`` and ``rows`` to cut scans, and ``terms`` for gradients that are sums; ``flow`` is the
-network of crossing values; ``balance`` selects the cut; ``write`` writes ``programs``; ``plan``
-reports the decisions.
+A boundary is a minimum cut of the bytes that cross, near the points at which stages take the same
+time. Scans over layers are cut between iterations. Within a stage ``split`` selects the residuals.
+A step with an effect, or whose main path has fewer parts than stages, is an error that names it.
 """
+
+# Modules, in the order in which a module of IR passes through them: `joint` reads the step, with
+# `trips` and `rows` to cut scans, and `terms` for gradients that are sums; `flow` is the network of
+# crossing values; `balance` selects the cut; `write` writes `programs`; `plan` reports the
+# decisions.
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
 """Run a training step one microbatch at a time, and accumulate its gradients.
 
-A step that is written for a whole batch takes memory for the whole batch. This pass finds the batch
-among the dimensions of the step's arguments, or takes the given ones, and writes the loop over
-microbatches that users otherwise write themselves: the forward and the backward pass of a
-microbatch in its body, sums of gradients in its carry, the optimizer after it. Here x has 8
-examples, and there are 4 microbatches.
+The pass finds the batch among the dimensions of the step's arguments, or takes the given one, and
+writes the loop over microbatches, with sums of gradients in its carry. Here x has 8 examples.
 
 Before::
 
     %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>
-    %y = stablehlo.tanh %h                    : tensor<8x64xf32>
-    ...
     %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>
     %u = stablehlo.subtract %w, %d            : tensor<16x64xf32>
 
@@ -19,41 +14,20 @@ After::
     %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
       %part = stablehlo.dynamic_slice %x      : tensor<2x16xf32>
       %h = stablehlo.dot_general %part, %w    : tensor<2x64xf32>
-      %y = stablehlo.tanh %h                  : tensor<2x64xf32>
-      ...
       %d = stablehlo.dot_general %part, %g    : tensor<16x64xf32>
       %next = stablehlo.add %sum, %d          : tensor<16x64xf32>
       stablehlo.return %i + 1, %next
     }
     %u = stablehlo.subtract %w, %r#1          : tensor<16x64xf32>
 
-The results are those of the original step, up to the order of sums: how each value depends on the
-batch is proved (`passes/analysis/dimension_flow`), and means over the batch stay means over all of
-it. Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
-
-**Which dimension is the batch** (`choice`). Of the dimensions that the matrix products of the step
-share, it is the one that gradients are sums over. It is taken where one loop does (`phases`), and
-where at most 5 % of the products are left outside that loop, not counting work on sums, e.g. an
-optimizer's. Batches of one length that never meet, e.g. those of a generator and a discriminator,
-are divided together. A step whose batch cannot be divided so, e.g. with batch norm or a contrast
-within the batch, is unchanged, and a warning names the operation and the user's line (`refusal`).
-
-**Sharded parameters** (FSDP; `gather`, `reduce`). Parameters that are sharded over the devices of
-the batch are gathered for the products that read them. They are the same for all microbatches: a
-sharding constraint before the loop gathers them once, stacks of scanned layers too, and the loop
-reads that (`phase_loops/gathers`). Where the batch takes all devices, each can then run the loop by
-itself, sum whole gradients, and get its part of them after it: one reduce-scatter a gradient.
-Either takes memory, so that `auto` does as much as the budget holds with the fewest microbatches;
-without a budget `gather=once` does not reduce once, too. Gathered once, parameters take their
-bytes, and one layer's gradients theirs: XLA computes a gathered weight's gradient whole on each
-device and then sums it, where it may compute parts for a weight that comes in parts.
-
-**With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
-by the memory model first, then by XLA's figures of the compiled plans.
-
-A program without gradients, such as an evaluation, is left alone without a message. The data flow
-decides whether there are any (`gradients`); names are for messages.
+Results are those of the original step up to the order of sums. A step whose batch cannot be
+divided, e.g. by batch norm, is unchanged, and a warning names the operation and the user's line.
 """
+
+# Modules, in the order in which a step passes through them: `batch` finds the batch, by `trial`, or
+# says why there is none; `plan` has the decisions; `closed_loop` holds a budget; `record` is what
+# later plans read. `phase_loops` writes the loops, from the proofs of `analysis/dimension_flow`;
+# its `gathers` has sharded parameters (FSDP) gathered once.
 
 from __future__ import annotations
 
@@ -96,48 +70,44 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
 
     microbatches: int | None = option(
         None,
-        doc="into how many microbatches the batch is divided; where they do not divide it, the "
-        "last is shorter. Where the batch is sharded, each has a part on each device",
+        doc="how many microbatches; where they do not divide the batch, the last is shorter",
         minimum=1,
     )
     budget: Budget | None = option(
         None,
-        doc="in place of a number the memory that a step may take on a device, as for `remat`: the "
-        "fewest equal microbatches that hold it are taken. Without either it is fit, what the "
-        "device has",
+        doc="instead of a number: the memory that a step may take on a device, as for `fit`. "
+        "Without either it is fit, what the device has",
     )
     args: Axes | None = option(
         None,
-        doc="the arguments that have the batch, by their names or numbers, each with its axis, 0 "
-        "where none is given; a name stands for all arguments below it. By default the batch is "
-        "the dimension that gradients are sums over",
+        doc="the arguments that have the batch, by name or number, each with its axis, 0 where "
+        "none is given; a name stands for all arguments below it. By default the batch is the "
+        "dimension that gradients are sums over",
     )
     dtype: str = option(
         "f32",
-        doc="in what gradients are accumulated: f32, which makes sums of narrower floating-point "
-        "types in float32, or keep, which makes each in its own type",
+        doc="the type of sums of gradients: f32, at least float32; keep, each gradient's own",
         choices=("f32", "keep"),
     )
     gather: str = option(
         "auto",
-        doc="when parameters are gathered that are sharded along with the batch (FSDP): once, "
-        "before the loop, which holds them whole meanwhile; each, with every microbatch; or auto, "
-        "which does it once where the budget holds so, and without a budget where that adds at "
-        "most a quarter of the memory that microbatches save",
+        doc="when FSDP's parameters are gathered: once, before the loop, which holds them whole; "
+        "each, with every microbatch; auto, once where the budget holds so, and without a budget "
+        "where that adds at most a quarter of the memory that microbatches save",
         choices=("once", "each", "auto"),
     )
     reduce: str = option(
         "auto",
-        doc="when gradients of such parameters are reduced over the devices: once, after the loop, "
-        "for which each device sums whole gradients; each, with every microbatch; or auto, as for "
-        "gather, but each where gather is once and there is no budget. Once takes parameters that "
-        "are gathered once, and a batch that is sharded over all devices; else it is each",
+        doc="when gradients of such parameters are reduced: once, after the loop, where each "
+        "device sums whole gradients; each, with every microbatch; auto, as for gather, but each "
+        "where gather is once and there is no budget. Once needs parameters gathered once, and a "
+        "batch that is sharded over all devices; else it is each",
         choices=("once", "each", "auto"),
     )
     phases: int = option(
         1,
-        doc="how many loops over the microbatches there may be, one after the other: batch norm "
-        "takes five, which keep what they need of each other for the whole batch",
+        doc="how many loops over the microbatches there may be, with the values between them kept: "
+        "batch norm takes five",
         minimum=1,
         maximum=16,
     )

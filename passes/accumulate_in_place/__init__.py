@@ -1,44 +1,29 @@
 """Add matrix products to wider sums inside of the product, unrounded.
 
-A product of bfloat16 matrices adds up in float32 and rounds what it made to bfloat16. Where that is
-converted to float32 again and added to a sum, as gradients of microbatches are, the rounding is a
-loss, and the addition a kernel that reads the product back.
+A product of bfloat16 matrices that is converted to float32 and added to a sum, as gradients of
+microbatches are, is rounded before. XLA can add to the sum in the product's kernel.
 
 Before::
 
     %d = stablehlo.dot_general %x, %g  : (tensor<8x4xbf16>, tensor<8x9xbf16>) -> tensor<4x9xbf16>
-    %t = stablehlo.transpose %d        : tensor<9x4xbf16>
-    %f = stablehlo.convert %t          : tensor<9x4xf32>
-    %next = stablehlo.add %sum, %f     : tensor<9x4xf32>
+    %f = stablehlo.convert %d          : tensor<4x9xf32>
+    %next = stablehlo.add %sum, %f     : tensor<4x9xf32>
 
 After::
 
     %d = stablehlo.dot_general %x, %g  : (tensor<8x4xbf16>, tensor<8x9xbf16>) -> tensor<4x9xf32>
-    %t = stablehlo.transpose %d        : tensor<9x4xf32>
-    %next = stablehlo.add %sum, %t     : tensor<9x4xf32>
+    %next = stablehlo.add %sum, %d     : tensor<4x9xf32>
 
-XLA then reads and writes the sum in the product's kernel (cuBLAS's beta, Triton's epilogue), in
-place where the sum is a loop's carry, and the product is not in memory. The operands and the work
-are unchanged.
+Results change, to those of ``preferred_element_type=float32``, so that the pass runs only where a
+spec names it. A product stays that has another reader, whose sum is of integers or float64, whose
+algorithm or conversion rounds, whose shape is dynamic, or whose sum the devices exchange.
 
-**Results change**: they are what the same program gives with ``preferred_element_type=float32``,
-which is nearer to the exact sum. So the pass is in no default pipeline. `accumulate` does this to
-the sums that it makes (`passes/phase_loops`).
-
-**What stays**: a product with another reader, since it would be in memory in the wider type; one
-whose algorithm adds up in a narrower type than the sum's, and sums in float64, which no product of
-narrower types has; a conversion that rounds; shapes that are dynamic. In a program that is sharded
-over devices a product stays whose sum they exchange (`devices`), which would be of more bytes. Sums
-of integers wrap in their own type, so that a wider type would give another result.
-
-**Not on a CPU.** XLA does products of bfloat16 in float32 there and leaves the rounding out by
-itself. It cannot run, in jax 0.10.2 and 0.12.0.1, a product that has a result of float32,
-sums over two axes, as gradients with a batch and a sequence do, and is transposed: "Unsupported
-element type for DotThunk::Execute: BF16 x BF16 = F32".
-
-Source: the match is the inverse of what JAX writes for a gradient's ``astype``; XLA's GemmRewriter
-and Triton fusions take ``add(dot, accumulator)`` of one type only.
+Source: XLA's GemmRewriter and Triton fusions, which take ``add(dot, accumulator)`` of one type.
 """
+
+# jax 0.10.2 and 0.12.0.1 cannot run on a CPU a transposed product of bfloat16 with a result of
+# float32 that sums over two axes: "Unsupported element type for DotThunk::Execute: BF16 x BF16 =
+# F32".
 
 from __future__ import annotations
 

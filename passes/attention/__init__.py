@@ -12,22 +12,10 @@ After::
     %o, %stats = stablehlo.composite "hloom.attention" %q, %k, %v
     %dq, %dk, %dv = stablehlo.composite "hloom.attention_gradient" %q, %k, %v, %o, %stats, %do
 
-The weights are never in memory: at 4096 keys they are most of a step. Lowering makes cuDNN's calls
-of the marks, as `jax.nn.dot_product_attention(implementation="cudnn")` has them; elsewhere they
-are what they mean.
-
-A site is found by what it computes, not by how it is written: the values between two products are
-evaluated at some of their coordinates. Weights have to be the softmax of scale * scores + bias,
-gradients those of a softmax, of the same queries, keys and values. So transposes, merged axes,
-grouped heads, `vmap`, scans, `jax.checkpoint` and all ways to mask make no difference, and what
-only looks like attention stays, with a reason: a cap, dropout, a sink, a gradient that is changed
-by hand.
-
-Causal masks and windows are the kernel's. Any other mask becomes a bias of 16 bits. A row without
-any key keeps its meaning: an average of all values.
-
-In 16 bits results differ in their rounding: the kernel keeps logits and sums in float32
-([numbers.md](numbers.md)). So the pass is never run unless a spec names it.
+The weights are never in memory. On a CUDA GPU the marks become cuDNN's calls, as
+``jax.nn.dot_product_attention(implementation="cudnn")`` makes them. A site is found by its
+meaning, by evaluation at some coordinates. In 16 bits results differ in their rounding, so that
+the pass runs only where a spec names it.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
 """Put barriers around kernels that access their peers' memory, and order all synchronization.
 
-A kernel that reads its peers' buffers may start only after the peers have written them, and a
-buffer may be reused only after all peers have read it. The attribute ``hloom.collective`` of a
-custom call states the kernel's needs (also as a frontend attribute, which JAX's
-``set_xla_metadata`` writes); `hloom.declare_collective` states them for all calls of a target:
-
-- ``entry``: a barrier before the kernel;
-- ``exit=after``: a barrier after the kernel, before anything reads its results;
-- ``exit=module``: a barrier before the end of the program, or of the iteration of the loop around;
-- ``groups=[[0,1],[2,3]]``: the partitions that are peers; all partitions if left out.
+The attribute ``hloom.collective`` of a custom call, or ``hloom.declare_collective`` for all calls
+of a target, states what the kernel needs: ``entry``, ``exit=after`` or ``exit=module``, and
+``groups=[[0,1],[2,3]]``.
 
 Before::
 
     %0 = stablehlo.custom_call @write(%x) {hloom.collective = "entry exit=after"}
     %1 = "stablehlo.all_reduce"(%0)
-    return %1
 
 After::
 
@@ -24,36 +17,17 @@ After::
     %2:2 = stablehlo.composite "hloom.barrier" %0#0, %1, %0#1 {kind = "exit"}
     %3 = stablehlo.composite "hloom.add_dependency" %2#0, %2#1
     %4 = "stablehlo.all_reduce"(%3)
-    %5 = stablehlo.composite "hloom.after_all" %2#0, %4
-    return %4
 
-A barrier synchronizes only the peers of its kernel. It is left out if another operation
-synchronizes them at that point: the barrier of another kernel, or one of XLA's collectives over at
-least these partitions of a kind that no partition leaves before all have arrived (a reduction, a
-gather, an all-to-all). Next to such a collective the pass places a pin: a barrier of each partition
-alone, which keeps buffers in place and does not wait.
-
-Two devices may run two unordered barriers, or a barrier and one of XLA's collectives, in different
-orders, and then deadlock. Therefore one token passes through all of them in program order: through
-loops as a carry, through conditionals, manual computations and remaining calls as an operand or a
-result. The token is data, because data dependencies are the only order that XLA keeps.
-``jax.lax.ragged_all_to_all`` becomes part of this order as well.
-
-A program without such kernels does not change: XLA orders its own collectives. Collectives that
-XLA's partitioner inserts outside of ``jax.shard_map`` do not exist yet when this pass runs, and
-stay unordered.
-
-The package, in the order in which a module passes through it:
-
-- ``collect``: the kernels and collectives of each block, as nested sequences;
-- ``placement``: each block's needs from its kernels, the fewest barrier positions for them, and the
-  pins next to collectives;
-- ``plan``: the barriers as a plan, for users and dumps;
-- ``rewrite``: the plan, written into the module.
-
-Source: XLA's collective kernels synchronize at entry and exit in this way; the fewest barriers are
-the fewest points that stab all intervals, by the greedy rule.
+A barrier is left out where another operation synchronizes its peers. One token orders all barriers
+and all of XLA's collectives, but those that XLA's partitioner inserts outside of
+``jax.shard_map``. A program without such kernels is unchanged.
 """
+
+# Modules, in the order in which a module of IR passes through them: `collect` reads the kernels and
+# collectives of each block; `placement` finds the fewest barriers, and pins (barriers of one
+# partition that keep buffers in place) next to collectives; `plan` reports them; `rewrite` writes
+# them. XLA keeps no order but that of data, so the token is a carry of loops and an operand of
+# calls.
 
 from __future__ import annotations
 
@@ -94,14 +68,13 @@ class Barriers(Pass):
     )
     order: str = option(
         "all",
-        doc="what is in one order with the kernels: all of XLA's collectives, or only barriers and "
-        "kernels, where you know that the two never wait for each other",
+        doc="what is ordered with the kernels: all of XLA's collectives, or barriers alone, where "
+        "you know that the two never wait for each other",
         choices=("all", "barriers"),
     )
     timeout: Duration = option(
         Duration(60_000),
-        doc="how long a device waits for the others at a barrier before it is an error, or, where "
-        "a GPU waits, a warning",
+        doc="the wait at a barrier after which it is an error, or, in a GPU's kernel, a warning",
         minimum=1,
     )
 

@@ -1,18 +1,8 @@
 """Let a program run as few CUDA graphs: mark the work of each, and move what breaks it.
 
-XLA makes CUDA graphs (its command buffers) of work that runs without the host in between. By
-default it leaves loops and branches out, and the work between two host calls is one graph.
-
-A capture region is a maximal run of such work in one block that is large enough for a graph,
-including branches, and loops whose end the host would have to read, as a whole. Counted loops need
-no host between iterations; their bodies have regions. The pass reorders each block so that regions
-are large, and marks each region. Lowering turns the marks into compile options of this module:
-which work XLA is to capture, and which of its passes would prevent that. The graphs of the
-executable are read back and recorded with the plan.
-
-The package, in the order in which a module passes through it: ``capturable`` (which operations a
-graph can contain), ``schedule`` (the order of a block, and its regions), ``plan``, ``rewrite``,
-which also makes host calls wait.
+XLA makes CUDA graphs of work that runs without the host in between, without loops and branches.
+The pass reorders each block so that such regions are large, and has branches captured, and loops
+whose end the host would have to read.
 
 Before::
 
@@ -27,18 +17,17 @@ After::
     stablehlo.custom_call @xla_ffi_python_gpu_callback(%3)
 
 where %3 equals %1, and depends on %2. A host callback whose result no work needs moves to the end
-of its block, and one that needs no work to its start; callbacks without work between them become
-neighbours. XLA keeps no order but that of data. Therefore an operand of at most 1 MiB is selected
-by a condition computed from the values to wait for, at most the 32 latest ones. With
-several devices this happens inside a manual computation only: elsewhere, reading an element might
-move data between devices. Before this pass ``unroll`` unrolls short loops that contain a callback.
+of its block; one that needs no work, to the start. Run the pass last: other passes do not look
+into a region.
 
-Collectives are not captured by default: with them a program ran at 0.71 times the speed in one
-public report, and hung at step 838 in another. Run it last: other passes do not look into a region.
-
-Source: TVM's Relax (rewrite_cuda_graph.cc), which defines a capture region before it looks for one;
-XLA's command_buffer_conversion_pass.cc for what a graph can contain.
+Source: TVM's rewrite_cuda_graph.cc; XLA's command_buffer_conversion_pass.cc.
 """
+
+# Modules, in the order in which a module of IR passes through them: `capturable` (what a graph can
+# contain), `schedule` (the order of a block, and its regions), `plan`, `rewrite`. XLA keeps no
+# order but that of data: to make a callback wait, `rewrite` selects an operand of at most 1 MiB by
+# a condition on the (at most 32 latest) values to wait for; with several devices inside a manual
+# computation only, since elsewhere reading an element might move data between devices.
 
 from __future__ import annotations
 
@@ -77,22 +66,19 @@ class Capture(Pass):
 
     min_ops: int = option(
         5,
-        doc="operations that a region has at least, constants not counted, and kernels that a "
-        "graph has at least; 5 is XLA's own default for these",
+        doc="the least operations of a region, without constants, and the least kernels of a graph",
         minimum=1,
     )
     loops: str = option(
         "auto",
-        doc="loops and branches are captured whole, as conditional nodes (CUDA 12.3 or newer): "
-        "auto, where the host would have to read a value for them; on, counted loops as well, "
-        "whose nodes cost about 4 us an iteration on an H200; off, none. The bodies of others are "
-        "captured, each by itself",
+        doc="loops and branches captured whole, as conditional nodes (CUDA 12.3 or newer): auto, "
+        "where the host would have to read a value for them; on, counted loops as well; off, none. "
+        "The bodies of others have graphs of their own",
         choices=LOOPS,
     )
     collectives: bool = option(
         False,
-        doc="exchanges between devices are captured. Public reports tell of hangs and of steps "
-        "that got slower",
+        doc="exchanges between devices are captured; public reports tell of hangs and slower steps",
     )
 
     def plan(self, module: ir.Module, target: Target) -> CapturePlan:

@@ -1,11 +1,8 @@
 """Run what makes and reads the largest values in chunks of one dimension, so that they are never
 whole.
 
-A language model's loss head makes logits of [tokens, vocabulary], several times over with their
-gradients, and only sums and small values leave it. So does attention by query, or an MLP by
-position, inside a layer that is recomputed. Around the largest values at the peak this pass finds
-the region that one loop over a dimension can hold, and writes it as that loop: the loss, its
-gradient and the products of both gradients, each chunk of logits computed once.
+The region around a large value, such as the logits of a loss head, becomes one loop over a
+dimension.
 
 Before::
 
@@ -23,28 +20,18 @@ After::
       stablehlo.dynamic_update_slice ...       : tensor<8192xbf16>
     }
 
-A dimension is taken only if one loop has all of the region: never the vocabulary of a softmax, nor
-the keys of attention, whose maximum and sum would each take a loop of their own. Of several, one
-that is not sharded over devices is taken before one that is, then the one that leaves least memory,
-then the first. Values that cannot be cut stay whole, and the plan says why.
+A dimension is taken only where one loop has the whole region: never the vocabulary of a softmax.
+Sums over chunks are in float32 where the loop saves the memory for it, else in their own type.
 
-Without `chunks` a loop has the fewest that take it off the program's peak, and no more than keep
-matrix products as fast as whole ones by the cost model. With a budget it has the fewest that hold
-it, and XLA's figure for the compiled plan corrects the model.
-
-Sums over chunks are added up in float32 where that takes no more memory than the loop saves, or
-where the program converts them to float32 anyway; else in their own type.
-
-The package, in the order in which a module passes through it:
-
-- ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
-  around a value, ``memory`` the memory of a block with them in a loop, the types of sums, and how
-  products fill the device; it also sets the next plan's limit from XLA's figures of the last;
-- ``plan`` has the plan's decisions, and the record of an attempt.
-
-Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
-`docs/decisions/0022-loops-over-a-dimension.md` has the rules and their reasons.
+Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024), by hand.
 """
+
+# Modules, in the order in which a module of IR passes through them: `planner` takes values at the
+# peak and tries their dimensions, and sets a plan's limit from XLA's figures of the last one;
+# `region` finds the operations around a value; `memory` has the memory of a block with them in a
+# loop, the types of sums, and how products fill the device; `plan` has the decisions, and the
+# record of an attempt. docs/decisions/0022-loops-over-a-dimension.md has the rules and their
+# reasons.
 
 from __future__ import annotations
 
@@ -93,15 +80,13 @@ class Chunk(BudgetedPass[ChunkRecord]):
 
     budget: Budget | None = option(
         None,
-        doc="the memory that a step may take on a device: bytes for arguments, results and all "
-        "temporaries; a share of the temporaries that the program takes without the pass; fit, for "
-        "what the device has; or min, for the least that can be reached. The fewest chunks that "
+        doc="the memory that a step may take on a device, as for `fit`: the fewest chunks that "
         "hold it",
     )
     chunks: int | None = option(
         None,
-        doc="iterations of each loop; otherwise the fewest that take it off the program's peak, "
-        "as long as products still fill the device",
+        doc="iterations of each loop; otherwise the fewest that take it off the peak, as long as "
+        "products still fill the device",
         minimum=2,
     )
     min_bytes: Bytes = option(

@@ -1,31 +1,22 @@
 """Gather values after the elementwise work on them, where that makes them smaller.
 
-A value that is quantised after an all-gather crosses the links in its wide type, and each device
-does the work of all. Elementwise work commutes with a gather bit for bit, and so does a maximum.
+A value that is quantised after an all-gather crosses the links in its wide type; in ``shard_map``
+no pass of XLA changes that.
 
 Before::
 
     %0 = stablehlo.all_gather %x : (tensor<8x4xbf16>) -> tensor<64x4xbf16>
-    %1 = stablehlo.reduce(%0) maximum : tensor<bf16>
-    %2 = stablehlo.divide %0, broadcast(%1) : tensor<64x4xbf16>
-    %3 = stablehlo.convert %2 : tensor<64x4xf8E4M3FN>
+    %1 = stablehlo.divide %0, broadcast(%scale) : tensor<64x4xbf16>
+    %2 = stablehlo.convert %1 : tensor<64x4xf8E4M3FN>
 
 After::
 
-    %0 = stablehlo.reduce(%x) maximum : tensor<bf16>
-    %1 = stablehlo.all_gather %0 : (tensor<1xbf16>) -> tensor<8xbf16>
-    %2 = stablehlo.reduce(%1) maximum : tensor<bf16>
-    %3 = stablehlo.divide %x, broadcast(%2) : tensor<8x4xbf16>
-    %4 = stablehlo.convert %3 : tensor<8x4xf8E4M3FN>
-    %5 = stablehlo.all_gather %4 : (tensor<8x4xf8E4M3FN>) -> tensor<64x4xf8E4M3FN>
+    %1 = stablehlo.divide %x, broadcast(%scale) : tensor<8x4xbf16>
+    %2 = stablehlo.convert %1 : tensor<8x4xf8E4M3FN>
+    %3 = stablehlo.all_gather %2 : (tensor<8x4xf8E4M3FN>) -> tensor<64x4xf8E4M3FN>
 
-The values after a gather that take the fewest bytes together are gathered instead: a minimum cut.
-Where some work does not change the bytes, the gather comes after it. Sums stay: in parts they are
-rounded differently. The other operands of the work must be the same on all devices of the group: a
-scale that each device has of its own has another meaning after the gather. Maxima of parts are
-gathered and combined, rather than reduced by NCCL, whose maximum drops NaNs.
-
-In automatic programs XLA's partitioner does the same. Inside of `shard_map` no pass of XLA does.
+What is gathered has the same bits. Sums stay, since their rounding would change, and so does work
+whose other operands differ between devices.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Keep the residuals of scans in pinned memory of the host, and load them an iteration ahead.
 
-The forward loop of a scan stacks its residuals, a slice a layer, and the backward loop reads them
-slice by slice. This pass moves such stacks to the host's memory. The backward loop carries the
-slice that it works on, and at the beginning of each iteration requests that of the next one: the
-copy then runs beside the work of an iteration, whereas a copy loaded in the iteration that reads it
-is mostly waited for.
+The backward loop requests the next slice at the beginning of an iteration, so that the copy runs
+beside its work.
 
 Before::
 
-    %stack = stablehlo.while(%i, %x, %s = %zeros) {
-      %r = stablehlo.tanh %0 : tensor<8192x4096xbf16>
-      %s1 = stablehlo.dynamic_update_slice %s, %r, %i
-    }
     stablehlo.while(%i, %dx, %s = %stack) {
       %r = stablehlo.dynamic_slice %s, 11 - %i
       %1 = stablehlo.multiply %dx, %r
@@ -19,36 +12,21 @@ Before::
 
 After::
 
-    %stack, %last = stablehlo.while(%i, %x, %s = %zeros, %r0 = %zero) {
-      %r = stablehlo.tanh %0 : tensor<8192x4096xbf16>
-      %h = stablehlo.custom_call @annotate_device_placement(%r) {pinned_host}
-      %s1 = stablehlo.dynamic_update_slice %s, %h, %i
-    }
     stablehlo.while(%i, %dx, %s = %stack, %r = %last) {
       %h = stablehlo.dynamic_slice %s, max(10 - %i, 0)
       %next = stablehlo.custom_call @annotate_device_placement(%h) {device}
       %1 = stablehlo.multiply %dx, %r
     }
 
-A stack goes to the host only where the link moves its slices in the time of the loops' own work, by
-the cost model: a store can span the work of the forward body that does not wait for the value,
-largest are taken first. ``exposed`` allows for more.
-
-On the device each such stack leaves two slices: the one in use, and the next.
-
-Stacks stay on the device, and the plan says why, where the trip count is not constant, where
-anything but one backward loop reads them, where that does not begin with the slice that was stored
-last, and in loops inside other loops. Programs for other targets than a GPU whose link is known are
-unchanged. The operations that compute stay the same.
-
-No CUDA graph holds a copy between device and host: ``capture`` leaves loops with such stacks out,
-and says so.
-
-The package: ``candidates`` (which stacks, what each costs, and what a loop's work hides), ``plan``,
-``rewrite``.
+A stack moves where the link copies its slices in the time of the loops' own work, by the cost
+model; two slices stay on the device. Others stay: a trip count that is not constant,
+readers besides one backward loop, loops inside of loops. The results are the same.
 
 Source: JAX's ``save_and_offload_only_these_names``, whose annotations the pass writes.
 """
+
+# Modules: `candidates` (which stacks, what each costs, and what a loop's work hides: a store can
+# span the work of the forward body that does not wait for the value), `plan`, `rewrite`.
 
 from __future__ import annotations
 
@@ -91,8 +69,7 @@ class Offload(Pass):
     )
     exposed: float = option(
         0.0,
-        doc="the share of the loops' time by which copies may lengthen a step, by the cost "
-        "model; 0 takes only stacks whose copies are hidden",
+        doc="the share of the loops' time by which copies may lengthen a step, by the cost model",
         minimum=0,
     )
 

@@ -1,8 +1,7 @@
 """Access to one element of each row without indices, e.g. a loss's access to its labels.
 
-The gradient of ``log_probabilities[arange(T), labels]`` is a scatter of T numbers into zeros of [T,
-V]. No compiler fuses it: XLA makes these zeros in float32, scatters, and converts. The pass writes
-it as a select, which XLA computes inside of its readers.
+The gradient of ``log_probabilities[arange(T), labels]`` is a scatter of T numbers into zeros of
+[T, V], which XLA writes in float32. The pass writes a select, which XLA computes in its readers.
 
 Before::
 
@@ -15,18 +14,9 @@ After::
     %chosen = stablehlo.compare EQ, %positions, %labels ... both broadcast to TxV
     %0 = stablehlo.select %chosen, %updates, %zeros ... both broadcast to TxV
 
-A label outside of the row is dropped, as a scatter does, because no position equals it. The pass
-rewrites every scatter that adds to zeros or to the result of an elementwise operation, or writes
-there; a scatter into a value in memory stays, since it updates that in place.
-
-A gather stays a gather, since XLA reads through it: it computes only the chosen elements.
-``reads=select`` makes it a sum over the row, with the label clamped as a gather does.
-
-Where the indices distinguish rows by numbers (``arange(T)``) and not by batching dimensions, the
-numbers become these: XLA's partitioner and hloom's analyses then see that rows are independent. On
-a sharded batch this saves an all-reduce of the whole gradient.
-
-Results are the same to the bit.
+A scatter into a value in memory stays. Indices that number the rows (``arange(T)``) become
+batching dimensions, which saves an all-reduce on a sharded batch. The results are the same to the
+bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Exchange in steps beside the products that wait for it, or that it waits for.
 
-Under tensor parallelism a device waits for its peers before a layer's first product and after its
-last one. In `shard_map` XLA runs nothing beside these exchanges. In parts, a product uses one while
-the next one comes.
+In ``shard_map`` XLA runs nothing beside the exchanges of tensor parallelism.
 
 Before::
 
@@ -14,23 +12,17 @@ After::
     %1 = stablehlo.collective_permute %x, from the device above
     %2 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : tensor<1024x128xbf16>
     %3 = stablehlo.dynamic_update_slice %whole, %2, at this device's rows
-    %4 = stablehlo.collective_permute %1, from the device above
-    %5 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0] : tensor<1024x128xbf16>
-    %6, %7 = stablehlo.optimization_barrier %4, %5
     ...
 
 A product that is summed and scattered computes the terms of one part while the sum of another one
-moves. An all-reduce is both: its sum is scattered, and the result gathered. Elementwise work
-between exchange and product is done on parts. Operations that read all parts together are a product
-that contracts the gathered axis, and the one that saves the gathered value for the backward pass.
+moves. Gathers give the same bits; sums are added up in another order.
 
-Short rings are unrolled, in long ones an iteration moves a part beside a product. The barriers hold
-the order: XLA:GPU honours them until it has scheduled, and lets every part move before the first
-product without them. Gathers give the same bits; sums are added up in another order.
-
-Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large
-Deep Learning Models" (ASPLOS 2023), which XLA does to automatic programs as windowed einsum.
+Source: Wang et al., "Overlap Communication with Dependent Computation" (ASPLOS 2023).
 """
+
+# XLA:GPU honours the barriers until it has scheduled, and lets every part move before the first
+# product without them. A product that contracts the gathered axis, and one that saves the gathered
+# value for the backward pass, read all parts together.
 
 from __future__ import annotations
 
@@ -69,26 +61,23 @@ class Overlap(Pass):
     )
     min_rows: int = option(
         512,
-        doc="an exchange is left whole where a step's product would have fewer rows: small "
-        "products lose more than is hidden",
+        doc="an exchange is left whole where a step's product would have fewer rows",
         minimum=1,
     )
     steps: int | None = option(
         None,
-        doc="products that each one becomes, a multiple of the devices that exchange; otherwise as "
-        "many as these",
+        doc="products that one becomes, a multiple of the devices that exchange, by default these",
         minimum=2,
     )
     unroll: int = option(
         16,
-        doc="products of a ring that stand in the program one by one; a ring of more is a loop, "
-        "and goes one way",
+        doc="the most products of a ring that is written out; longer rings are loops",
         minimum=2,
     )
     directions: str = option(
         "one",
-        doc="one: parts move around the ring one way, which fills both ways of links to a switch; "
-        "both: half of them move the other way, where each link is to one neighbour",
+        doc="one: parts move around the ring one way, for links to a switch; both: half of them "
+        "move the other way, for links between neighbours",
         choices=("one", "both"),
     )
 

@@ -52,9 +52,8 @@ from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
 
 COMPILES_DOC = (
-    "how often the program may be compiled to hold the budget; of three times the last one, of "
-    "more the last two are for the least memory, where nothing before held it; near that memory "
-    "all but the first two that miss, or the first one where it misses by far"
+    "how often the program may be compiled to hold the budget; the last of three, or the last two "
+    "of more, are for the least memory, where none before held it"
 )
 
 _AS_MUCH = 1.1

@@ -1,8 +1,7 @@
 """Run ragged products in loops over tiles of rows, each row meeting the matrix of its group alone.
 
-A mixture of experts sorts its tokens by expert and multiplies them by `jax.lax.ragged_dot`. XLA
-multiplies every row by the matrix of every group, and drops the excess: with E experts E times the
-work, and the rows are copied E times first.
+A mixture of experts sorts its tokens by expert and multiplies them by ``jax.lax.ragged_dot``. XLA
+multiplies every row by the matrix of each of the E groups, from E copies of the rows.
 
 Before::
 
@@ -10,7 +9,6 @@ Before::
 
 After::
 
-    %tiles = which group and rows each tile has, from %sizes
     %0 = stablehlo.while (M / T + E times, T rows a tile) {
       %1 = stablehlo.dynamic_slice %x, ... : tensor<TxK>
       %2 = stablehlo.dynamic_slice %w, ... : tensor<KxN>
@@ -18,19 +16,8 @@ After::
       %4 = stablehlo.dynamic_update_slice %0, %3 // rows of the group alone
     }
 
-The pass rewrites gradients too: that of the rows is such a product, that of the weights sums over
-the rows of each group, in float32. Where it is added to a sum of its type, the loop begins with
-that. In a batch with sizes for each place, each place has tiles of its own. A group of no rows
-takes no tile, rows after the last group stay zeros. The loop runs as often as the worst sizes need,
-at most E times more than there are full tiles. So its trip count is a constant: the host does not
-wait, and graphs can hold it.
-
-The roofline of the target decides how many rows a tile has, and whether a loop is faster than the
-dense product. On a TPU the products by rows are left to XLA's kernel for them. Dense products that
-JAX itself writes for CPUs are found by their masks.
-
-Results differ as with any other order of a sum. A matrix that is not finite affects the rows of its
-own group alone; in a dense product it makes all rows NaN.
+Gradients are rewritten, too. Trip counts are constants. On a TPU the products by rows are left to
+XLA's kernel. Results differ as with any other order of a sum.
 """
 
 from __future__ import annotations

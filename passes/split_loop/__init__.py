@@ -1,57 +1,28 @@
 """Split a scan over layers into two or three, so that ``remat`` can plan each of them otherwise.
 
-A scan stacks the same residuals in all of its iterations, so that a plan of ``remat`` treats all
-layers alike: the memory of its plans goes in steps of a value times the trip count. Between two
-steps a budget pays for memory that it does not use. This pass writes the forward loop and its
-backward loop as parts, one after the other. Each part has its own body and its own stacks, and
-``remat`` after it can store more in one part than in another.
+The forward loop and its backward loop become parts, each with its own body and its own stacks.
 
 Before::
 
-    %0:3 = stablehlo.while(%i = 0, %c = %x, %s = %zeros_12) cond { %i < 12 } do {
-      %1 = stablehlo.tanh %c
-      %2 = stablehlo.dynamic_update_slice %s, %1, %i
-      stablehlo.return %i + 1, %1, %2
-    }
-    %3:3 = stablehlo.while(%i = 0, %g = %y, %s = %0#2) cond { %i < 12 } do {
-      %4 = stablehlo.dynamic_slice %s, 11 - %i
-      ...
-    }
+    %0:2 = stablehlo.while(%c = %x, %s = %zeros_12) (12 times) { ... }
+    %1:2 = stablehlo.while(%g = %y, %s = %0#1) (12 times) { ... }
 
 After::
 
     // with at=8
-    %0:3 = stablehlo.while(%i = 0, %c = %x, %s = %zeros_8) cond { %i < 8 } do {
-      %1 = stablehlo.tanh %c
-      %2 = stablehlo.dynamic_update_slice %s, %1, %i
-      stablehlo.return %i + 1, %1, %2
-    }
-    %3:3 = stablehlo.while(%i = 0, %c = %0#1, %s = %zeros_4) cond { %i < 4 } do { ... }
-    %4:3 = stablehlo.while(%i = 0, %g = %y, %s = %3#2) cond { %i < 4 } do {
-      %5 = stablehlo.dynamic_slice %s, 3 - %i
-      ...
-    }
-    %6:3 = stablehlo.while(%i = 0, %g = %4#1, %s = %0#2) cond { %i < 8 } do {
-      %7 = stablehlo.dynamic_slice %s, 7 - %i
-      ...
-    }
+    %0:2 = stablehlo.while(%c = %x, %s = %zeros_8) (8 times) { ... }
+    %1:2 = stablehlo.while(%c = %0#0, %s = %zeros_4) (4 times) { ... }
+    %2:2 = stablehlo.while(%g = %y, %s = %1#1) (4 times) { ... }
+    %3:2 = stablehlo.while(%g = %2#0, %s = %0#1) (8 times) { ... }
 
-The parts run the same operations on the same values in the same order, so that the results stay
-the same. Alone the pass saves no memory; the program has more bodies to compile. A part reads the
-scan's inputs in place, at its counter plus its first iteration. A stack with other readers than
-these loops, e.g. an output of a scan, stays whole and goes through all parts.
-
-The pass splits a forward loop that stacks residuals together with the backward loop that reads
-them, and all loops that share stacks with these. A loop stays whole if its trip count is known only
-at run time, if it has sharding attributes for each carry, or if a part would have fewer than two
-iterations. Loops inside of a split one stay in its bodies.
-
-The package, in the order in which a module passes through it:
-
-- ``groups`` finds the loops that can be split, and why others cannot;
-- ``plan`` has the positions, and chooses where to split for a budget, from the memory of plans
-  without a split; ``rewrite`` writes the parts.
+Alone the pass saves no memory. A loop stays whole if its trip count is known only at run time, if
+it has sharding attributes for each carry, or if a part would have fewer than two iterations.
 """
+
+# Modules, in the order in which a module of IR passes through them: `groups` finds the loops that
+# can be split, with all loops that share stacks, and why others cannot; `plan` has the positions,
+# and chooses where to split for a budget, from the memory of plans without a split; `rewrite`
+# writes the parts.
 
 from __future__ import annotations
 

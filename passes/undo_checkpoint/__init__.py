@@ -1,8 +1,6 @@
 """Store what a user's ``jax.checkpoint`` computes again, as if the checkpoint were not there.
 
-A checkpoint saves memory by computing its function twice, the second time after an optimization
-barrier or in the body of a backward loop. Where there is memory for the results of the first
-computation, the second only costs time. This pass lets the backward pass read the first results.
+Where there is memory for the results of the first computation, the backward pass reads these.
 
 Before::
 
@@ -10,37 +8,23 @@ Before::
     %1 = stablehlo.dot_general %x, %w               %4 = stablehlo.dynamic_slice %xs, %i
     %2 = stablehlo.tanh %1                          %5 = stablehlo.dot_general %4, %w
     %3 = stablehlo.dynamic_update_slice %xs, %x     %6 = stablehlo.tanh %5
-                                                    %7 = stablehlo.multiply %g, %6
 
 After::
 
     // forward body                                 // backward body
     %1 = stablehlo.dot_general %x, %w               %6 = stablehlo.dynamic_slice %ts, %i
-    %2 = stablehlo.tanh %1                          %7 = stablehlo.multiply %g, %6
+    %2 = stablehlo.tanh %1
     %3 = stablehlo.dynamic_update_slice %ts, %2
 
-Recomputation is recognised by value numbering, not by names: equal operations of equal operands are
-equal to the bit. Barriers are looked through. A slice that a backward loop reads equals the slice
-that the forward loop stored in the iteration with the same index. Random bits are equal where their
-key and counter are. Custom calls and collectives equal nothing, so values computed from them are
-still recomputed.
-
-In straight-line code the readers of a second computation read the first one, and the barriers
-between the two are removed. In loops the forward loop stacks the values that take less time to
-write and read than to recompute, by the roofline of the target; the values to stack are a minimum
-cut. Stacks without readers are removed. A loop that runs again only to stack residuals, as under a
-checkpoint of the whole loss, replaces the first one. Where only cheap work is recomputed nothing is
-changed.
-
-The pass needs up to the memory of the program without its checkpoints. `fit` tries it as a move
-where a budget has room; ``remat{budget=…}`` after it recomputes the values that do not fit.
-
-The package, in the order in which a module passes through it:
-
-- ``plan`` is the program after the pass, made on a copy;
-- ``merge`` merges straight-line code, and moves loops that run again;
-- ``residuals`` decides which values loops store, and rewrites the loops.
+Recomputation is recognised by value numbering; values computed from custom calls and collectives
+are still recomputed. Loops stack what takes less time to write and read than to recompute, by the
+roofline of the target. The step needs up to the memory of the program without its checkpoints;
+``remat{budget=…}`` behind the pass recomputes what does not fit.
 """
+
+# Modules, in the order in which a module of IR passes through them: `plan` is the program after the
+# pass, made on a copy; `merge` merges straight-line code, and moves loops that run again;
+# `residuals` decides which values loops store, by a minimum cut, and rewrites the loops.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/transfers.md tells of JAX's and XLA's defaults between devices and between hosts."""
+"""What docs/shardings.md tells of JAX's and XLA's defaults between devices and between hosts."""
 
 from __future__ import annotations
 

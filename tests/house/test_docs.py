@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 
 import pytest
@@ -49,7 +50,7 @@ def test_every_summary_is_one_line(pass_class: type[Pass]) -> None:
 def test_every_option_is_told(pass_class: type[Pass]) -> None:
     section = passes_doc.markdown().split(f"\n## {pass_class.name}\n")[1].split("\n## ")[0]
     for option in options_of(pass_class):
-        assert f"\n| `{option.name}` | {option.wants}" in section
+        assert f"\n- `{option.name}` ({option.wants}" in section
         assert option.doc
 
 
@@ -57,30 +58,43 @@ def test_the_section_of_a_pass_word_for_word() -> None:
     with registry.registered(Toy, Touch, NeedsTouch):
         document = passes_doc.markdown()
     toy = document.split("\n## toy\n")[1].split("\n## ")[0]
-    table = toy[toy.index("| option") :]
-    assert table == (
-        "| option | value | default | meaning |\n"
-        "| --- | --- | --- | --- |\n"
-        "| `limit` | a whole number, from -5 to 100 (things) | `8` | How many. |\n"
-        "| `ratio` | a number, at least 0.0 | `0.5` | How much. |\n"
-        "| `weight` | a number | `1.0` | How heavy. |\n"
-        "| `loud` | on or off | `off` | Whether to shout. |\n"
-        "| `mode` | one of fast, small-first | `fast` | Which way. |\n"
-        "| `size` | a size in bytes such as 4KiB or 60GiB | `4KiB` | How large. |\n"
-        "| `room` | a size in bytes such as 4KiB or 60GiB, at least 1MiB | `1GiB` | How much room. "
-        "|\n"
-        "| `budget` | a size such as 60GiB, a share such as 50%, fit, or min | not given | How "
-        "much in all. |\n"
+    options = toy[toy.index("- `limit`") :]
+    assert options == (
+        "- `limit` (a whole number, from -5 to 100 (things); default: `8`): How many.\n"
+        "- `ratio` (a number, at least 0.0; default: `0.5`): How much.\n"
+        "- `weight` (a number; default: `1.0`): How heavy.\n"
+        "- `loud` (on or off; default: `off`): Whether to shout.\n"
+        "- `mode` (one of fast, small-first; default: `fast`): Which way.\n"
+        "- `size` (a size in bytes such as 4KiB or 60GiB; default: `4KiB`): How large.\n"
+        "- `room` (a size in bytes such as 4KiB or 60GiB, at least 1MiB; default: `1GiB`): "
+        "How much room.\n"
+        "- `budget` (a size such as 60GiB, a share such as 50%, fit, or min): How much in all.\n"
         "\n"
         "Example: `toy{limit=4}`\n"
     )
     needs = document.split(f"\n## {NeedsTouch.name}\n")[1].split("\n## ")[0]
-    assert "Runs first, unless the spec has it before: `touch`." in needs
+    assert "Runs first: `touch`." in needs
     touch = document.split("\n## touch\n")[1].split("\n## ")[0]
     assert "It has no options." in touch
     assert "It prepares for other passes" in touch
 
 
 def test_the_overview_names_every_pass_once() -> None:
-    rows = re.findall(r"^\| \[`(.+?)`\]\(#(.+?)\) \|", passes_doc.markdown(), re.MULTILINE)
+    rows = re.findall(r"^- \[`(.+?)`\]\(#(.+?)\): ", passes_doc.markdown(), re.MULTILINE)
     assert rows == [(cls.name, cls.name) for cls in registry.all_passes()]
+
+
+def test_options_stand_before_the_long_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """`hloom passes NAME` begins with what a spec needs."""
+    arguments = argparse.Namespace(name="fit", markdown=False)
+    assert passes_doc.run(arguments) == 0
+    printed = capsys.readouterr().out
+    places = [printed.index(each) for each in ("\n  budget  ", "Example: fit{", "Before:")]
+    assert places == sorted(places)
+
+
+def test_the_page_begins_with_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    document = passes_doc.markdown()
+    name, shown = re.findall(r"```console\n\$ hloom passes (.+?)\n(.+?)\n…\n```", document, re.S)[0]
+    assert passes_doc.run(argparse.Namespace(name=name, markdown=False)) == 0
+    assert capsys.readouterr().out.startswith(shown)
