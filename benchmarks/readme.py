@@ -29,6 +29,8 @@ from benchmarks.split import summary as split_summary
 from benchmarks.split_weights import summary as split_weights_summary
 from benchmarks.stages import summary as stages_summary
 from benchmarks.stages_balance import summary as balance_summary
+from hloom import targets
+from hloom.passes.framework.text import size
 
 ROOT = Path(__file__).parents[1]
 
@@ -140,6 +142,20 @@ def _packages() -> Iterator[str]:
                 tree = ast.parse(file.read_text(encoding="utf-8"))
                 first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
                 yield f"| `{file.parent.relative_to(ROOT)}/` | {first} |"
+
+
+def _targets() -> Iterator[str]:
+    """Every device that hloom plans for: its memory, and what a step may take of it."""
+    yield "| name | device | memory | for a step |"
+    yield "| --- | --- | ---: | ---: |"
+    for name in targets.names():
+        target = targets.load(name)
+        if target.memory_bytes is not None and target.usable_bytes is not None:
+            kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
+            sizes = f"{size(target.memory_bytes)} | {size(target.usable_bytes)}"
+            yield f"| `{name}` | {kind} | {sizes} |"
+        else:
+            yield f"| `{name}` | the host as it is | | |"
 
 
 def _demo() -> Iterator[str]:
@@ -333,6 +349,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     },
     "docs/pipeline.md": {"pipeline": _pipeline},
     "docs/system.md": {"packages": _packages},
+    "docs/targets.md": {"targets": _targets},
     "docs/results.md": {
         "figures": _figures,
         "demo": _demo,

@@ -271,7 +271,9 @@ def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None
     (tmp_path / "gpu_nvidia_h200.json").write_text(json.dumps(report()))
     lines = list(results_section(tmp_path))
     assert lines[0] == "NVIDIA H200, driver 580.1, jax 0.11.2, commit c0ffee:"
-    assert lines[1].startswith("7 ok, 1 out of memory, 1 failed, 1 skipped; failed: `step/gpt/fit`. A")
+    assert lines[1].startswith(
+        "7 ok, 1 out of memory, 1 failed, 1 skipped; failed: `step/gpt/fit`. A"
+    )
     assert "| gpt | 11 | 2048 |  |  |  |  |" in lines
     assert "| gpt | 0.750 |  | *over* |" in lines
     assert lines[-2].endswith("`fit` takes less time at 1 of 2")
