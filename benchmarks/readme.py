@@ -131,13 +131,14 @@ def _figures_of_loops() -> Iterator[str]:
 
 
 def _packages() -> Iterator[str]:
-    """Every package of the product with the first line of its docstring."""
+    """The packages of the product, to two levels, with the first line of their docstrings."""
     yield "| folder | content |"
     yield "| --- | --- |"
     tops = (file.parent for file in ROOT.glob("*/__init__.py"))
     for top in sorted(top for top in tops if top.name not in ("benchmarks", "tests")):
         # The links in hloom/ to the other three are not followed.
-        for file in sorted(top.glob("**/__init__.py"), key=lambda each: each.parent):
+        files = [top / "__init__.py", *top.glob("*/__init__.py")]
+        for file in sorted(files, key=lambda each: each.parent):
             if file.resolve() == file:
                 tree = ast.parse(file.read_text(encoding="utf-8"))
                 first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
