@@ -283,6 +283,27 @@ def _pipeline() -> Iterator[str]:
     yield from table(columns, rows, names=3)
 
 
+def _maxtext() -> Iterator[str]:
+    """Of each program and policy: memory and added work, beside `fit` with that memory."""
+    columns = ["program", "`remat_policy`", "MiB", "work", "`fit`, MiB", "work"]
+    _, entry = _oldest("maxtext.json")
+    rows: list[list[str]] = []
+    for program, measured in entry["programs"].items():
+        *policies, base = measured["policies"]
+        for policy, budget in zip(policies, measured["budgets"], strict=True):
+            assert 0 <= budget["budget_bytes"] - policy["step_bytes"] < MEBI_BYTES
+            cells = (_step_cells(each, base) for each in (policy, budget))
+            rows.append([program, f"`{policy['label']}`", *itertools.chain(*cells)])
+    yield from table(columns, rows, names=2)
+
+
+def _step_cells(point: dict[str, Any], base: dict[str, Any]) -> Iterator[str]:
+    """A step's memory, and the work that it adds to another's."""
+    work, least = (each["product_flops"] + each["elementwise_flops"] for each in (point, base))
+    yield _mebi(point["step_bytes"])
+    yield f"{work / least - 1:.1%}".replace("%", " %")
+
+
 def _dump_cost() -> Iterator[str]:
     """Of the oldest JAX that was measured: what it costs where no step is chosen."""
     version, entry = _oldest("dump_cost.json")
@@ -349,6 +370,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "balance": lambda: balance_summary(_oldest("stages_balance.json")[1]),
     },
     "docs/pipeline.md": {"pipeline": _pipeline},
+    "docs/maxtext.md": {"maxtext": _maxtext},
     "docs/system.md": {"packages": _packages},
     "docs/targets.md": {"targets": _targets},
     "docs/results.md": {
