@@ -292,8 +292,8 @@ def _maxtext() -> Iterator[str]:
         *policies, base = measured["policies"]
         for policy, budget in zip(policies, measured["budgets"], strict=True):
             assert 0 <= budget["budget_bytes"] - policy["step_bytes"] < MEBI_BYTES
-            cells = (_step_cells(each, base) for each in (policy, budget))
-            rows.append([program, f"`{policy['label']}`", *itertools.chain(*cells)])
+            rows.append([program, f"`{policy['label']}`", *_step_cells(policy, base)])
+            rows[-1] += _step_cells(budget, base)
     yield from table(columns, rows, names=2)
 
 

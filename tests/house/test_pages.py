@@ -29,18 +29,6 @@ TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in TOP_PAGES), *sorted((ROOT / "docs").rglob("*.md"))]
 CURRENT = [page for page in PAGES if not {page.name, page.parent.name}.intersection(HISTORY)]
 
-_ON_A_GPU = "an H200 has run and timed programs: benchmarks/results/gpu_nvidia_h200.md"
-_OFFLOAD = "JAX's policy that offloads was timed on an H200: docs/gpu.md"
-
-STALE = {
-    r"as soon as there are any": _ON_A_GPU,
-    r"offload[^.]{0,80} not measured on a device": _OFFLOAD,
-    r"no (program|step) of this project has run on (a GPU|one|them)\b": _ON_A_GPU,
-    r"was written without a GPU": _ON_A_GPU,
-    r"no figure [^.]* is from a GPU": _ON_A_GPU,
-}
-"""By pattern, what was true once, and what is true now."""
-
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _INDENTED = re.compile(r"^ {4}(.*)$", re.M)
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -150,12 +138,6 @@ def make_targets() -> frozenset[str]:
     return frozenset(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.M))
 
 
-def stale(text: str) -> list[str]:
-    """The sentences of a page that are true no longer, each with what is true."""
-    words = " ".join(text.split())
-    return [truth for pattern, truth in STALE.items() if re.search(pattern, words, re.I)]
-
-
 def test_the_readme_is_short() -> None:
     assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= MOST_LINES
 
@@ -198,10 +180,6 @@ def test_variables_are_there(page: Path) -> None:
     assert unknown(_VARIABLE.findall(page.read_text(encoding="utf-8"))) == []
 
 
-def test_no_sentence_is_stale(page: Path) -> None:
-    assert stale(page.read_text(encoding="utf-8")) == []
-
-
 def test_public_functions_are_there(page: Path) -> None:
     names = set(_PUBLIC.findall(page.read_text(encoding="utf-8")))
     assert sorted(name for name in names if not hasattr(hloom, name)) == []
@@ -238,8 +216,3 @@ def test_the_checks_above_can_fail() -> None:
     assert not resolves("hloom.passes.no")
     assert _PUBLIC.findall("hloom.nothing(1)") == ["nothing"]
     assert unknown(_VARIABLE.findall("HLOOM_NOTHING=1")) == ["HLOOM_NOTHING"]
-    found = stale(
-        "Offload was not measured on a device.\nNo program of this project has run on them."
-    )
-    assert found == [_OFFLOAD, _ON_A_GPU]
-    assert stale("No step of this project has run on a TPU.") == []
