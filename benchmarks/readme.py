@@ -27,6 +27,8 @@ from benchmarks.frontier.yardsticks import H100
 from benchmarks.gpu.tables import results_section
 from benchmarks.split import summary as split_summary
 from benchmarks.stages import summary as stages_summary
+from hloom import targets
+from hloom.passes.framework.text import size
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,17 +129,32 @@ def _figures_of_loops() -> Iterator[str]:
 
 
 def _packages() -> Iterator[str]:
-    """Every package of the product with the first line of its docstring."""
+    """The packages of the product, to two levels, with the first line of their docstrings."""
     yield "| folder | content |"
     yield "| --- | --- |"
     tops = (file.parent for file in ROOT.glob("*/__init__.py"))
     for top in sorted(top for top in tops if top.name not in ("benchmarks", "tests")):
         # The links in hloom/ to the other three are not followed.
-        for file in sorted(top.glob("**/__init__.py"), key=lambda each: each.parent):
+        files = [top / "__init__.py", *top.glob("*/__init__.py")]
+        for file in sorted(files, key=lambda each: each.parent):
             if file.resolve() == file:
                 tree = ast.parse(file.read_text(encoding="utf-8"))
                 first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
                 yield f"| `{file.parent.relative_to(ROOT)}/` | {first} |"
+
+
+def _targets() -> Iterator[str]:
+    """Every device that hloom plans for: its memory, and what a step may take of it."""
+    yield "| name | device | memory | for a step |"
+    yield "| --- | --- | ---: | ---: |"
+    for name in targets.names():
+        target = targets.load(name)
+        if target.memory_bytes is not None and target.usable_bytes is not None:
+            kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
+            sizes = f"{size(target.memory_bytes)} | {size(target.usable_bytes)}"
+            yield f"| `{name}` | {kind} | {sizes} |"
+        else:
+            yield f"| `{name}` | the host as it is | | |"
 
 
 def _demo() -> Iterator[str]:
@@ -275,6 +292,27 @@ def _pipeline() -> Iterator[str]:
     yield from table(columns, rows, names=3)
 
 
+def _maxtext() -> Iterator[str]:
+    """Of each program and policy: memory and added work, beside `fit` with that memory."""
+    columns = ["program", "`remat_policy`", "MiB", "work", "`fit`, MiB", "work"]
+    _, entry = _oldest("maxtext.json")
+    rows: list[list[str]] = []
+    for program, measured in entry["programs"].items():
+        *policies, base = measured["policies"]
+        for policy, budget in zip(policies, measured["budgets"], strict=True):
+            assert 0 <= budget["budget_bytes"] - policy["step_bytes"] < MEBI_BYTES
+            rows.append([program, f"`{policy['label']}`", *_step_cells(policy, base)])
+            rows[-1] += _step_cells(budget, base)
+    yield from table(columns, rows, names=2)
+
+
+def _step_cells(point: dict[str, Any], base: dict[str, Any]) -> Iterator[str]:
+    """A step's memory, and the work that it adds to another's."""
+    work, least = (each["product_flops"] + each["elementwise_flops"] for each in (point, base))
+    yield _mebi(point["step_bytes"])
+    yield f"{work / least - 1:.1%}".replace("%", " %")
+
+
 def _dump_cost() -> Iterator[str]:
     """Of the oldest JAX that was measured: what it costs where no step is chosen."""
     version, entry = _oldest("dump_cost.json")
@@ -335,7 +373,9 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "docs/split.md": {"split": lambda: split_summary(_oldest("split_h100.json")[1])},
     "docs/stages.md": {"stages": lambda: stages_summary(_oldest("stages_h100.json")[1])},
     "docs/pipeline.md": {"pipeline": _pipeline},
+    "docs/maxtext.md": {"maxtext": _maxtext},
     "docs/system.md": {"packages": _packages},
+    "docs/targets.md": {"targets": _targets},
     "docs/results.md": {
         "figures": _figures,
         "demo": _demo,

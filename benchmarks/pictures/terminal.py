@@ -1,4 +1,4 @@
-"""The picture of a terminal in docs/log.md: a training script that never mentions hloom.
+"""The picture of a terminal in docs/records.md: a training script that never mentions hloom.
 
     python -m benchmarks.pictures.terminal      (needs the extras demo and test)
 

@@ -245,6 +245,7 @@ def report() -> dict[str, Any]:
             "commit": "c0ffee",
         },
         "step/gpt/remat": {"status": "out of memory", "why": "|", "commit": "c0ffee"},
+        "step/gpt/fit": {"status": "failed", "why": "an error", "commit": "c0ffee"},
         "step/gpt/dots_saveable": {"status": "ok", "result": STEP, "commit": "c0ffee"},
         "step/gpt/nothing_saveable": {"status": "ok", "result": STEP, "commit": "c0ffee"},
         "step/gpt/fit, as dots_saveable": {"status": "ok", "result": held, "commit": "c0ffee"},
@@ -270,7 +271,11 @@ def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None
     (tmp_path / "gpu_nvidia_h200.json").write_text(json.dumps(report()))
     lines = list(results_section(tmp_path))
     assert lines[0] == "NVIDIA H200, driver 580.1, jax 0.11.2, commit c0ffee:"
-    assert "| gpt | 11 | 8.8 (0.800) |  |  | 12; 9 (0.750) |  | 16; does not fit |" in lines
+    assert lines[1].startswith(
+        "7 ok, 1 out of memory, 1 failed, 1 skipped; failed: `step/gpt/fit`. A"
+    )
+    assert "| gpt | 11 | 2048 |  |  |  |  |" in lines
+    assert "| gpt | 0.750 |  | *over* |" in lines
     assert lines[-2].endswith("`fit` takes less time at 1 of 2")
 
 

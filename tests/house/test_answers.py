@@ -63,7 +63,7 @@ def test_specs_in_yaml() -> None:
 
 @pytest.mark.h100
 def test_a_users_step_is_compiled_for_an_h100_as_the_page_has_it(run_python: RunPython) -> None:
-    (code,) = (block for block in blocks("on-a-gpu.md", "python") if "deviceless" in block)
+    (code,) = (block for block in blocks("targets.md", "python") if "deviceless" in block)
     imports, _, rest = code.partition("shapes =")
     step = """
 import jax.numpy as jnp

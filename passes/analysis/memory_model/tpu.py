@@ -18,7 +18,8 @@
   of one update into each row of zeros is a comparison with the index, fused into its readers.
 - A loop that reads a stack in another order than it was written in copies one slice at a time.
 
-docs/memory-model-tpu.md has the measurements, benchmarks/tpu/memory_model.py makes them.
+docs/decisions/0035-the-memory-model-on-tpus.md has the measurements, benchmarks/tpu/memory_model.py
+makes them.
 """
 
 from __future__ import annotations
