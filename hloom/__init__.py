@@ -51,6 +51,7 @@ __all__ = [
     "estimate",
     "fits",
     "initialize",
+    "log_to",
     "passes",
     "print_summary",
     "records",
@@ -82,6 +83,7 @@ _LAZY = {
     "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
     "estimate": ("hloom_tools.estimates.ask", "estimate"),
     "fits": ("hloom_tools.estimates.ask", "fits"),
+    "log_to": ("hloom.log.trackers", "log_to"),
     "print_summary": ("hloom.log.summary", "print_summary"),
     "split": ("hloom_steps.halves.splitting", "split"),
     "stages": ("hloom_steps.mpmd.stages", "stages"),
@@ -91,6 +93,7 @@ heavy."""
 
 if TYPE_CHECKING:
     from hloom.log.summary import print_summary as print_summary
+    from hloom.log.trackers import log_to as log_to
     from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective

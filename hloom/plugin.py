@@ -289,7 +289,8 @@ def _transform(
         observer=observer,
         kept=lambda: _kept_entry(origin, pipeline, target) if keeps else None,
     )
-    result = compile_program(request)
+    with jax.profiler.TraceAnnotation(f"hloom {origin.name}"):
+        result = compile_program(request)
     add_record(result.record)
     return result.executable
 

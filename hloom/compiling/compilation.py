@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jax.extend.mlir import ir
+from jax.profiler import TraceAnnotation
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.devices import ffi_targets
@@ -183,12 +184,13 @@ class Compilation:
         """The candidate that follows these attempts. Raises PassError where a step fails."""
         start_s = time.perf_counter()
         try:
-            if self.driver is not None and self._planner is None:
-                self._prepared = clone_module(self.request.module)
-                self._preparation = (self._run(self._prepared, 0, self._start),)
-                self._planner = self.driver.planner(self._prepared, self.request.target)
-            self.request.observer.candidate()
-            return self._finish(clone_module(self._prepared), attempts)
+            with TraceAnnotation(f"hloom: passes {len(attempts) + 1}"):
+                if self.driver is not None and self._planner is None:
+                    self._prepared = clone_module(self.request.module)
+                    self._preparation = (self._run(self._prepared, 0, self._start),)
+                    self._planner = self.driver.planner(self._prepared, self.request.target)
+                self.request.observer.candidate()
+                return self._finish(clone_module(self._prepared), attempts)
         finally:
             self.pass_s += time.perf_counter() - start_s
 
@@ -320,7 +322,7 @@ class Compilation:
             observer.attempt(number, self.driver.compiles, run.record, candidate.limit_bytes)
         start_s = time.perf_counter()
         try:
-            with watch_cache() as cache:
+            with watch_cache() as cache, TraceAnnotation(f"hloom: compile {number}"):
                 executable, captured = compile_captured(
                     request.compile, module, options, request.xla_options
                 )

@@ -1,1 +1,1 @@
-"""The log: a line for each large program, attempts, a summary."""
+"""The log: a line for each large program, attempts, a summary, figures for trackers."""

@@ -1,4 +1,4 @@
-"""Runs passes over a module: plan, apply, verify, each timed."""
+"""Runs passes over a module: plan, apply, verify, each timed, and a range in JAX's profiler."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
+from jax.profiler import TraceAnnotation
 
 from ..ir.mesh import has_several_devices
 from .base import Pass, Plan, PlanWithEffect, RefusingPlan, WarningPlan
@@ -338,6 +339,8 @@ def _verify(module: ir.Module) -> None:
 def _timed(step: Pass, phase: str, work: Callable[[], _T]) -> tuple[_T, float]:
     start_s = time.perf_counter()
     try:
-        return work(), time.perf_counter() - start_s
+        # A range in JAX's profiler; without a trace it is a check of one flag.
+        with TraceAnnotation(f"hloom {step.name}: {phase}"):
+            return work(), time.perf_counter() - start_s
     except Exception as error:
         raise PassError(step.name, phase, reason_of(error)) from error

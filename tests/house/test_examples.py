@@ -124,3 +124,32 @@ def test_two_programs() -> None:
     assert found == sorted(found, reverse=True)
     assert "dot_general two_programs.py:" in output
     assert re.search(r"% of the products done again$", output.strip())
+
+
+@pytest.mark.once
+def test_the_notebook(tmp_path: Path) -> None:
+    """As Jupyter runs it: a step before and after, its record, and its report."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(EXAMPLES / "hloom.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # figures are those of a run
+    client = NotebookClient(
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    with client.setup_kernel(env=os.environ | trained_on(1)):
+        for number, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, number)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [each.text for each in outputs if each.get("name") == "stderr"]
+    streams = "".join(each.text for each in outputs if each.output_type == "stream")
+    first, second = re.findall(r"losses: (.*)", streams)
+    assert [*map(float, second.split())] == pytest.approx([*map(float, first.split())], rel=1e-5)
+    pages = [each.data.get("text/html", "") for each in outputs if "data" in each]
+    texts = [each.data.get("text/plain", "") for each in outputs if "data" in each]
+    assert any("fit{budget=min}" in text for text in texts)
+    [line] = [text for text in texts if text.startswith("hloom: jit_train_step: ") and "%" in text]
+    assert re.search(r" → \S+ MiB temporaries \(-[45]\d %\), \d+ operations recomputed", line)
+    assert any("<td>fit{budget=60%}</td>" in page for page in pages)
+    [report] = [page for page in pages if "<iframe" in page]
+    assert "jit_train_step · hloom report" in report

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email import message_from_bytes
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -16,9 +18,12 @@ import pytest
 from support import ROOT, RunPython
 from support.devices.native_code import compiler
 
+import hloom
 from hloom import runtime
 
 pytestmark = pytest.mark.long
+
+VERSION = hloom.__version__
 
 FOLDERS = {
     "hloom": ROOT / "hloom",
@@ -72,7 +77,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         f"cmake.define.HLOOM_JAXLIB_INCLUDE={jax.ffi.include_dir()}",
         f"cmake.define.HLOOM_FFI_VERSION={'.'.join(map(str, theirs))}",
     )
-    assert path.name.startswith("hloom-0.1.0-py3-none-linux_"), result.stdout + result.stderr
+    assert path.name.startswith(f"hloom-{VERSION}-py3-none-linux_"), result.stdout + result.stderr
     assert "warning:" not in result.stdout + result.stderr
     return zipfile.ZipFile(path)
 
@@ -81,7 +86,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel of a machine on which the C++ cannot be compiled."""
     path, _ = build_wheel(tmp_path_factory.mktemp("pure"), CXX="false")
-    assert path.name == "hloom-0.1.0-py3-none-any.whl"
+    assert path.name == f"hloom-{VERSION}-py3-none-any.whl"
     return zipfile.ZipFile(path)
 
 
@@ -98,13 +103,13 @@ def expected_files() -> set[str]:
 
 
 def packed_files(wheel: zipfile.ZipFile) -> set[str]:
-    return {name for name in wheel.namelist() if not name.startswith("hloom-0.1.0.dist-info/")}
+    return {name for name in wheel.namelist() if not name.startswith(f"hloom-{VERSION}.dist-info/")}
 
 
 @pytest.mark.once
 def test_the_wheel_holds_every_file_under_its_import_name(wheel: zipfile.ZipFile) -> None:
     assert packed_files(wheel) == expected_files() | {LIBRARY}
-    assert "hloom-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
+    assert f"hloom-{VERSION}.dist-info/licenses/LICENSE" in wheel.namelist()
 
 
 @pytest.mark.once
@@ -119,9 +124,9 @@ def test_the_sdist_holds_the_sources_and_nothing_that_was_built(tmp_path: Path) 
         timeout=120,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    with tarfile.open(tmp_path / "hloom-0.1.0.tar.gz") as archive:
+    with tarfile.open(tmp_path / f"hloom-{VERSION}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    root = tmp_path / "hloom-0.1.0"
+    root = tmp_path / f"hloom-{VERSION}"
     packed = {file.relative_to(root) for file in root.rglob("*") if file.is_file()}
     for folder in ("passes", "lowering", "runtime"):
         inside, top = (
@@ -144,6 +149,23 @@ def test_the_sdist_holds_the_sources_and_nothing_that_was_built(tmp_path: Path) 
 @pytest.mark.once
 def test_the_pure_wheel_lacks_the_library_alone(pure_wheel: zipfile.ZipFile) -> None:
     assert packed_files(pure_wheel) == expected_files()
+
+
+@pytest.mark.once
+def test_an_index_can_show_the_wheel(pure_wheel: zipfile.ZipFile) -> None:
+    """Its long description is README without what leads nowhere away from a checkout."""
+    metadata = message_from_bytes(pure_wheel.read(f"hloom-{VERSION}.dist-info/METADATA"))
+    assert (metadata["Version"], metadata["License-Expression"]) == (VERSION, "Apache-2.0")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = metadata.get_payload()
+    assert isinstance(text, str)
+    assert text.startswith("# hloom\n")
+    assert re.findall(r"^## .*", text, re.M) == re.findall(
+        r"^## .*", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    leads = r"""\]\(([^)]*)\)|(?:src|href|srcset)=["']([^"']*)"""
+    found = [target for match in re.finditer(leads, text) for target in match.groups() if target]
+    assert [target for target in found if not target.startswith("https://")] == []
 
 
 FROM_WHEEL = """
