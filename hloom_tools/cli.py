@@ -164,8 +164,8 @@ def _check_command(words: list[str]) -> None:
         return
     from hloom.passes.framework.errors import did_you_mean
 
-    close = did_you_mean(name, _COMMANDS)
-    raise _UsageError(f"unknown command '{name}'.{close} Commands: {', '.join(_COMMANDS)}.")
+    close = did_you_mean(name, _COMMANDS) or f" Commands: {', '.join(_COMMANDS)}."
+    raise _UsageError(f"unknown command '{name}'.{close}")
 
 
 def _complain(what: str) -> int:

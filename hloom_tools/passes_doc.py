@@ -65,8 +65,9 @@ def _tell_one(name: str, *, markdown: bool) -> int:
         return complain("hloom", error)
     if pass_class is None:
         names = registry.names()
+        listed = f" Passes: {', '.join(names)}."
         close = did_you_mean(name.partition("{")[0].strip().lower(), names)
-        return complain("hloom", f"unknown pass '{name}'.{close} Passes: {', '.join(names)}.")
+        return complain("hloom", f"unknown pass '{name}'.{close or listed}")
     PlainConsole().print(details(pass_class))
     return 0
 

@@ -167,7 +167,11 @@ def load(name_or_path: str) -> Target:
 def _figures(name: str) -> dict[str, Any]:
     if name not in names():
         raise TargetError(
-            f"unknown target '{name}'.{did_you_mean(name, names())} Targets: {', '.join(names())}. "
-            f"A path of a description works too, such as ./{name}{_FIGURES}"
+            f"unknown target '{name}'."
+            + (
+                did_you_mean(name, names())
+                or f" Targets: {', '.join(names())}. A path of a description works too, such as "
+                f"./{name}{_FIGURES}"
+            )
         )
     return target_figures.read(resources.files(__name__).joinpath(name + _FIGURES))

@@ -108,9 +108,7 @@ def test_markdown_is_the_document(run: Command) -> None:
     [
         (
             ("pases",),
-            "unknown command 'pases'. Did you mean 'passes'? "
-            "Commands: passes, show, budgets, fits, targets, doctor, shardings, capture, demo, "
-            "replay, bisect, report.",
+            "unknown command 'pases'. Did you mean 'passes'?",
         ),
         (
             ("zzz",),
@@ -118,10 +116,8 @@ def test_markdown_is_the_document(run: Command) -> None:
             "Commands: passes, show, budgets, fits, targets, doctor, shardings, capture, demo, "
             "replay, bisect, report.",
         ),
-        (
-            ("passes", "remta"),
-            "unknown pass 'remta'. Did you mean 'remat'? Passes: %s.",
-        ),
+        (("passes", "remta"), "unknown pass 'remta'. Did you mean 'remat'?"),
+        (("passes", "zzz"), "unknown pass 'zzz'. Passes: %s."),
         (("passes", "remat", "--markdown"), "--markdown prints every pass; leave out the name."),
         (
             ("passes", "a", "b"),
