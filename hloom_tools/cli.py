@@ -81,7 +81,8 @@ class _UsageError(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}. `{self.prog} --help` shows how it is used.")
+        end = "" if message.endswith((".", "?")) else "."
+        raise _UsageError(f"{message}{end} `{self.prog} --help` shows how it is used.")
 
 
 class _Command(_Parser):

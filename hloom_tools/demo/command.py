@@ -15,7 +15,6 @@ from typing import Any
 import jax
 
 import hloom
-from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
 from hloom.passes.framework.tables import Kind
@@ -28,6 +27,7 @@ from hloom_tools.demo.program import ModelSizes, TrainStep
 from hloom_tools.document.content import Document, Note, Section, table_of
 from hloom_tools.document.terminal import show
 from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
+from hloom_tools.target_option import add_target
 
 TOLERANCE = 1e-4
 """The allowed relative difference of losses. Two float32 programs that add in another order differ
@@ -56,11 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--spec", default=Remat.name, help=f"the passes, e.g. 'fit{{budget=50%%}}'{default}")
     add("--steps", type=_positive, default=30, metavar="N", help=f"steps to train{default}")
     add("--seed", type=int, default=0, metavar="N", help=f"of first weights and text{default}")
-    add(
-        "--target",
-        choices=[name for name in targets.names() if name != "cpu"],
-        help="also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])",
-    )
+    what = "also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])"
+    add_target(parser, what, others=False)
     where = f"where the IR before and after each pass goes{default}"
     add("--out", type=Path, default=Path("hloom-demo"), metavar="DIR", help=where)
     dumped = "dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone"

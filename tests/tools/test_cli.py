@@ -123,6 +123,19 @@ def test_markdown_is_the_document(run: Command) -> None:
             ("passes", "a", "b"),
             "unrecognized arguments: b. `hloom --help` shows how it is used.",
         ),
+        *(
+            (
+                (command, "x", "--target", "h100"),
+                "argument --target: unknown target 'h100'. Did you mean 'h100_pcie' or "
+                f"'h100_sxm'? `hloom {command} --help` shows how it is used.",
+            )
+            for command in ("budgets", "shardings", "capture", "show", "fits", "replay", "bisect")
+        ),
+        (
+            ("demo", "--target", "./no.toml"),
+            "argument --target: no.toml: No such file or directory. `hloom demo --help` shows how "
+            "it is used.",
+        ),
         (("--vers",), "unrecognized arguments: --vers. `hloom --help` shows how it is used."),
     ],
 )

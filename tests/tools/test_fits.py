@@ -135,7 +135,8 @@ def test_a_multiple_helps_where_a_size_is_impossible(run: Command, train: Path) 
 def test_an_unknown_target_is_told(run: Command, train: Path, target: str, said: str) -> None:
     status, out, err = run("fits", "sized_train.py:sized", "--target", target)
     assert (status, out) == (1, "")
-    assert err.startswith(f"hloom fits: error: --target: {said}")
+    assert said in err
+    assert err.startswith(("hloom: error: argument --target: ", "hloom fits: error: --target: no"))
 
 
 @pytest.mark.once

@@ -10,7 +10,6 @@ from support import toy_passes as toy
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.planner.moves import MOVES
 
 _toys = registering(toy.Toy, toy.Touch, scope="module")
 
