@@ -242,3 +242,21 @@ def test_a_reader_that_goes_away_is_no_news() -> None:
     script = f"{sys.executable} -m hloom passes | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("report", "-o --out"),
+        ("targets", "-o --out --to"),
+        ("bisect", "-o --out --write"),
+        ("demo", "-o --out"),
+        ("demo", "-p --passes --spec"),
+        ("capture", "-p --passes"),
+        ("replay", "-p --passes"),
+    ],
+)
+def test_one_thing_has_one_name_and_older_names_work(run: Command, name: str, options: str) -> None:
+    listed = run(name, "--help").shown
+    shown = [each for each in options.split() if f"  {each}" in listed or f", {each}" in listed]
+    assert shown == options.split()

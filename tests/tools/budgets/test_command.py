@@ -67,7 +67,7 @@ def test_a_file_as_text_and_as_bytecode(
     module.operation.write_bytecode(data)
     bytecode = tmp_path / "step.mlirbc"
     bytecode.write_bytes(data.getvalue())
-    status, of_bytecode, err = run(bytecode, "--budget", "50%", "--budget", "min")
+    status, of_bytecode, err = run(bytecode, "--budget", "50%,min")
     assert (status, err) == (0, "")
     # It has the locations, which the text has not, and so names the values at the peak.
     peak = "What the step as it is has in temporary memory"
