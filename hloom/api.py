@@ -64,7 +64,9 @@ NAMES: dict[str, str] = {
     "hloom.passes.framework": "registry",
     "hloom.passes.framework.base": "Decision DivisiblePlan OTHERS Pass Plan PlanBase",
     "hloom.passes.framework.errors": "PassError SpecError did_you_mean echo reason_of",
-    "hloom.passes.framework.feedback": "Attempt MeasuredPass Planner Progress attempts record_in",
+    "hloom.passes.framework.feedback": (
+        "Attempt MeasuredPass Planner Progress SHARE_TOLERANCE attempts record_in"
+    ),
     "hloom.passes.framework.options": (
         "Budget Bytes OptionInfo SpellingError option options_of parse_bytes print_bytes"
     ),

@@ -14,6 +14,7 @@ from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_pro
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.feedback import SHARE_TOLERANCE
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.structure import Whole, read
@@ -59,7 +60,9 @@ class Bound:
 
     def holds(self, figures: StepBytes) -> bool | None:
         """Whether a step is within the budget; None where unknown."""
-        return None if self.bytes is None else self._bounded(figures) <= self.bytes
+        if self.bytes is None:
+            return None
+        return self._bounded(figures) <= self.bytes * (SHARE_TOLERANCE if self.of_temp else 1)
 
     def measured(self, figures: StepBytes) -> str:
         """Formats the bounded figure and the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
