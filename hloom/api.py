@@ -37,7 +37,7 @@ NAMES: dict[str, str] = {
     "hloom.dumps.write": "writer",
     "hloom.dumps.write.array_files": "read_arrays",
     "hloom.files": "FileError as_text read_given write_whole",
-    "hloom.log": "settings",
+    "hloom.log": "settings terminal",
     "hloom.lowering.lower": "lower",
     "hloom.lowering.placement": "Placement",
     "hloom.passes.analysis.budgeted_cut": "budgeted_vertex_cut",
@@ -64,9 +64,7 @@ NAMES: dict[str, str] = {
     "hloom.passes.framework": "registry",
     "hloom.passes.framework.base": "Decision DivisiblePlan OTHERS Pass Plan PlanBase",
     "hloom.passes.framework.errors": "PassError SpecError did_you_mean echo reason_of",
-    "hloom.passes.framework.feedback": (
-        "Attempt MeasuredPass Planner Progress SHARE_TOLERANCE attempts record_in"
-    ),
+    "hloom.passes.framework.feedback": "Attempt MeasuredPass Planner Progress attempts record_in",
     "hloom.passes.framework.options": (
         "Budget Bytes OptionInfo SpellingError option options_of parse_bytes print_bytes"
     ),
@@ -109,7 +107,7 @@ NAMES: dict[str, str] = {
     "hloom.show.pictures": "COLORS COLORS_CSS PNG_DOTS_PER_INCH PictureError figures plain_axes",
     "hloom.show.terminal": "Breakable PlainConsole complain folded",
     "hloom.show.visible": "in_columns visible",
-    "hloom.targets": "TargetError deviceless",
+    "hloom.targets": "deviceless",
     "hloom.targets.describing": "description_of",
     "hloom.targets.devices": "machine_bytes placement_of target_of with_options",
     "hloom.xla.coverage": "Coverage",

@@ -90,7 +90,8 @@ def _overview() -> Document:
         kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
         rows.append((name, *_figures(target), kind))
     more = "hloom targets NAME: the source of its figures; --this: the device here."
-    return one_table("", [*columns, ("device", Kind.TEXT)], rows, [more])
+    share = targets.share_of_gpus(map(targets.load, targets.names()))
+    return one_table("", [*columns, ("device", Kind.TEXT)], rows, [share, more])
 
 
 def _figures(target: Target) -> tuple[str, ...]:

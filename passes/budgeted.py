@@ -14,7 +14,6 @@ from jax.extend.mlir import ir
 from .analysis.autodiff import may_have_gradient
 from .analysis.memory_model.peak_text import describe_peak
 from .framework.feedback import (
-    SHARE_TOLERANCE,
     Attempt,
     Complaint,
     MeasuredPass,
@@ -74,9 +73,8 @@ class BudgetedPass(MeasuredPass[Record]):
 
     def _is_nearly_held(self, attempts: Sequence[Attempt[Record]], limit_bytes: int) -> bool:
         """Whether a share is missed by next to nothing."""
-        if self.bound is None or self.bound.percent is None or self.bound.least:
-            return False
-        return limit_bytes < least_bytes(attempts) <= limit_bytes * SHARE_TOLERANCE
+        tolerance = 1.0 if self.bound is None else self.bound.tolerance
+        return limit_bytes < least_bytes(attempts) <= limit_bytes * tolerance
 
     @abstractmethod
     def is_worthwhile(self, attempts: Sequence[Attempt[Record]], limit_bytes: int) -> bool:

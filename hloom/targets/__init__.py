@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from hloom.targets.figures import TargetError, usable_bytes
 
 __all__ = [
     "TargetError", "chip_config", "described_platform", "device_kinds", "limit_reason", "load",
-    "names", "source", "text", "topology", "usable_bytes",
+    "names", "share_of_gpus", "source", "text", "topology", "usable_bytes",
 ]  # fmt: skip
 
 _SUFFIX, _FIGURES = ".txtpb", ".toml"
@@ -131,11 +132,28 @@ def limit_reason(target: Target) -> str:
     if target.platform in ("cpu", "tpu"):
         share = f"{told} {target_figures.USABLE_PERCENT} % {of_all}"
         return f"{share}: the rest is the program's own and other programs'."
+    return f"{told} {_gpu_share(of_all)}"
+
+
+def share_of_gpus(among: Iterable[Target]) -> str:
+    """Returns the share of a GPU's memory that a step may take, in a sentence; empty where none of
+    the targets is a GPU of which that is so."""
+    if any(map(_is_shared, among)):
+        return f"A step may take {_gpu_share('of a GPU')}"
+    return ""
+
+
+def _is_shared(target: Target) -> bool:
+    memory, is_gpu = target.memory_bytes, target.platform not in ("cpu", "tpu")
+    return is_gpu and memory is not None and target.usable_bytes == usable_bytes(memory, "cuda")
+
+
+def _gpu_share(of_what: str) -> str:
     percent = target_figures.gpu_percent()
     whose = "what JAX takes by default" if percent == target_figures.GPU_PERCENT else "as it is set"
     return (
-        f"{told} {percent:g} % {of_all}, {whose}: {target_figures.FRACTION} sets another share, "
-        "for JAX as for hloom."
+        f"{percent:g} % {of_what}, {whose}: {target_figures.FRACTION} sets another share, for JAX "
+        "as for hloom."
     )
 
 

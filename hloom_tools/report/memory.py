@@ -14,7 +14,6 @@ from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_pro
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.feedback import SHARE_TOLERANCE
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.structure import Whole, read
@@ -45,11 +44,16 @@ class StepBytes:
 
 @dataclass(frozen=True)
 class Bound:
-    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone."""
+    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone.
+
+    Attributes:
+      tolerance: the factor up to which it counts as held.
+    """
 
     text: str
     bytes: int | None
     of_temp: bool
+    tolerance: float = 1.0
 
     @property
     def described(self) -> str:
@@ -62,7 +66,7 @@ class Bound:
         """Whether a step is within the budget; None where unknown."""
         if self.bytes is None:
             return None
-        return self._bounded(figures) <= self.bytes * (SHARE_TOLERANCE if self.of_temp else 1)
+        return self._bounded(figures) <= self.bytes * self.tolerance
 
     def measured(self, figures: StepBytes) -> str:
         """Formats the bounded figure and the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
@@ -232,7 +236,8 @@ def _bound(dump: ModuleDump) -> Bound | None:
     if budget.percent is not None:
         temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
         limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)
-        return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
+        text = f"{budget.percent:g} % of its temporaries"
+        return Bound(text, limit, of_temp=True, tolerance=budget.tolerance)
     if budget.size_bytes is not None:
         return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
     usable_bytes = _known(entries(dump.manifest, "target").get("usable_bytes"))

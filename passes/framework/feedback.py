@@ -151,10 +151,6 @@ def temp_limit(
     return min(left, default=None)
 
 
-SHARE_TOLERANCE = 1.005
-"""A share of a program's memory is held by what takes at most so much more: one more compile, which
-takes minutes for a large program, is not made for less. A budget in bytes has no tolerance."""
-
 AS_FAST = 1.03
 """Steps that differ by less are as fast as each other: of pairs that differed by more, 141 of 142
 were foreseen in the right order (benchmarks/results/time_error.md)."""

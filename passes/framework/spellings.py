@@ -36,6 +36,15 @@ class Budget:
     percent: float | None = None
     least: bool = False
 
+    @property
+    def tolerance(self) -> float:
+        """Returns the factor up to which a bound counts as held.
+
+        One more compile, which takes minutes for a large program, is not made for half a percent of
+        a share. A size has no tolerance: what takes more may be out of memory.
+        """
+        return 1.0 if self.percent is None or self.least else 1.005
+
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
