@@ -75,7 +75,7 @@ def _part(arguments: argparse.Namespace) -> Findings:
         local_devices()  # a backend that cannot start is no fault of the program
         sizes = {"multiple": arguments.multiple, "most": arguments.most}
         with ProgressLine() as progress:
-            found = fits_of(program, chosen, **sizes, tell=progress.tell)
+            found = fits_of(program, chosen, **sizes, report=progress.report)
     except targets.TargetError as error:
         raise SizesError(f"--target: {error}") from error
     except NoDeviceError as error:

@@ -21,7 +21,7 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if self._what:
-            self.tell(self._what)
+            self.report(self._what)
         return self
 
     def __exit__(
@@ -32,7 +32,7 @@ class ProgressLine:
     ) -> None:
         terminal.board.drop(self)
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Replaces the line."""
         if terminal.is_interactive():
             terminal.board.show(self, f"hloom: {what}")

@@ -136,10 +136,10 @@ def fits_of(
     *,
     multiple: int = 1,
     most: int = MOST,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Fits:
-    """Finds the largest sizes of a program that is built for each size; `tell` is called with each
-    size that is looked at."""
+    """Finds the largest sizes of a program that is built for each size; `report` is called with
+    each size that is looked at."""
     multiple, most = _whole(multiple, "multiple"), _whole(most, "most")
     if most < multiple:
         raise SizesError(f"most is a multiple or more: of {multiple} there is none up to {most}.")
@@ -147,7 +147,7 @@ def fits_of(
         f" Sizes are multiples of {multiple}: `multiple` sets another number, and `most` the "
         "largest size."
     )
-    sized = SizedProgram(program, multiple, remedy, tell=tell)
+    sized = SizedProgram(program, multiple, remedy, report=report)
     chosen = targets_named(names)
     rows = tuple(sized.largest(target, most) for target in chosen)
     return Fits(rows, sized.note, described.share_of_gpus(chosen))

@@ -104,14 +104,14 @@ class SizedProgram:
       multiple: sizes are multiples of this.
       remedy: the remedy for a size that the program cannot have, as a sentence.
       note: a remark on all sizes: figures that are known to be wrong.
-      tell: called with each size and target that is looked at, in words.
+      report: called with each size and target that is looked at, in words.
     """
 
     program: Program
     multiple: int = 1
     remedy: str = ""
     note: str = ""
-    tell: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    report: Callable[[str], None] = field(default=lambda _: None, repr=False)
     _lowered: dict[tuple[int, str], ir.Module] = field(default_factory=dict, repr=False)
     _analyses: dict[tuple[int, Target], FrontierAnalysis] = field(default_factory=dict, repr=False)
 
@@ -168,7 +168,7 @@ class SizedProgram:
         )
 
     def _ask(self, size: int, target: Target, question: Callable[[FrontierAnalysis], Any]) -> Any:
-        self.tell(f"{target.name}: size {size}")
+        self.report(f"{target.name}: size {size}")
         known = self._analyses.get((size, target))
         if known is None:
             module = self._module(size, target)

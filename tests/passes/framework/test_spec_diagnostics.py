@@ -248,8 +248,8 @@ DIAGNOSTICS = [
         "(at character 10). Did you mean '4KB'?",
     ),
     (
-        "toy{size=0.3KiB}",
-        "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got '0.3KiB' "
+        "toy{size=0.3B}",
+        "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got '0.3B' "
         "(at character 10). That is no whole number of bytes.",
     ),
     (
