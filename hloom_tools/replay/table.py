@@ -45,7 +45,7 @@ class Verdict:
 def runs(all_runs: Sequence[Run]) -> Section:
     """Returns the memory and times of each run, side by side.
 
-    Times are measured: the change of a run is there only where the spreads do not overlap, and that
+    Times are measured: a run has a change only where the spreads do not overlap, and that
     of a compile, which is measured once, is not.
     """
     counts = sorted({len(run.times_s) for run in all_runs})

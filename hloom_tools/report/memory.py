@@ -68,6 +68,14 @@ class Bound:
             return None
         return self._bounded(figures) <= self.bytes * self.tolerance
 
+    def overrun(self, figures: StepBytes) -> str:
+        """Formats the bounded figure and the bound where it does not hold: "57.2 of 54.2 MiB"; else
+        empty."""
+        if self.bytes is None or self.holds(figures):
+            return ""
+        over = units.of_limit(self._bounded(figures), self.bytes)
+        return f"{over} for temporaries" if self.of_temp else over
+
     def measured(self, figures: StepBytes) -> str:
         """Formats the bounded figure and the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
         what = "temporaries" if self.of_temp else "the step"
