@@ -152,3 +152,10 @@ def test_a_source_line_in_a_text_is_short_and_a_path_to_copy_is_whole() -> None:
     assert "add (train.py:12) waits for flax/a.py:3" in text
     assert "/home/me/runs/train.py:12" in text
     assert where in json.dumps(told.to_json())
+
+
+def test_the_text_of_a_result_is_no_output_of_a_notebook(
+    document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert as_text(document, 80).splitlines()
