@@ -68,7 +68,7 @@ def runs(all_runs: Sequence[Run]) -> Section:
             rows.append((name, *shown, *[changed][:has_change]))
     if any(medians):
         spreads = [units.span(*run.middle_s) if run.times_s else "" for run in all_runs]
-        rows.append(("most of them", *spreads, *["" if is_clear else "overlap"][:has_change]))
+        rows.append(("most of them", *spreads, *["" if is_clear else "they overlap"][:has_change]))
     columns = [("", Kind.TEXT), *((run.title, Kind.COUNT) for run in all_runs)]
     columns += [("change", Kind.COUNT)] * has_change
     title = "Memory and time"

@@ -118,7 +118,9 @@ def times_of(dump: ModuleDump) -> Times:
                 spec,
                 str(run["summary"]),
                 bool(run["empty"]),
-                *(read(Amount, run[name]) for name in ("plan_s", "apply_s", "verify_s")),
+                read(Amount, run["plan_s"]),
+                read(Amount, run["apply_s"]),
+                read(Amount, run["verify_s"]),
                 requested=run.get("requested") is not False,
             )
             for spec, run in zip(specs, runs, strict=True)

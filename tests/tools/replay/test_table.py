@@ -27,7 +27,7 @@ def rows(one: Sequence[float], other: Sequence[float]) -> dict[Any, list[Any]]:
 def test_runs_that_overlap_have_no_percentage() -> None:
     found = rows([0.010, 0.012, 0.014], [0.013, 0.015, 0.016])
     assert found["run, median of 3"] == ["12.0 ms", "15.0 ms", ""]
-    assert found["most of them"] == ["10.0 to 14.0 ms", "13.0 to 16.0 ms", "overlap"]
+    assert found["most of them"] == ["10.0 to 14.0 ms", "13.0 to 16.0 ms", "they overlap"]
     # A compile is measured once: nothing is known of its spread.
     assert found["XLA compile"][-1] == ""
 
