@@ -149,6 +149,8 @@ class CompileRecord:
       allowed_bytes: the memory that the budget of a measured pass allows a step, arguments, results
         and temporaries; None without a budget, and where its size is unknown.
       device_bytes: the memory that a step may take of one device; None where unknown.
+      device_share: the share of a GPU's memory that this is, as JAX takes it; None where it is all
+        that JAX's allocator gives out, for other devices, and where unknown.
     """
 
     module: str
@@ -179,6 +181,7 @@ class CompileRecord:
     is_kept: bool = False
     allowed_bytes: int | None = None
     device_bytes: int | None = None
+    device_share: float | None = None
 
     @property
     def step_bytes(self) -> int | None:
@@ -275,6 +278,8 @@ class CompileRecord:
         if step is None or allowed is None or step > allowed or self.complaint:
             return ""
         fits = f"fits: {units.of_limit(step, allowed)}"
+        if allowed == self.device_bytes and self.device_share is not None:
+            return f"{fits} (JAX's {units.percent(self.device_share)} of the device)"
         if self.device_bytes is None or allowed <= self.device_bytes:
             return fits
         return f"{fits} (the device gives a step {units.size(self.device_bytes)})"

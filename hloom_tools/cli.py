@@ -81,7 +81,8 @@ class _UsageError(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}. `{self.prog} --help` shows how it is used.")
+        end = "" if message.endswith((".", "?")) else "."
+        raise _UsageError(f"{message}{end} `{self.prog} --help` shows how it is used.")
 
 
 class _Command(_Parser):
@@ -164,8 +165,8 @@ def _check_command(words: list[str]) -> None:
         return
     from hloom.passes.framework.errors import did_you_mean
 
-    close = did_you_mean(name, _COMMANDS)
-    raise _UsageError(f"unknown command '{name}'.{close} Commands: {', '.join(_COMMANDS)}.")
+    close = did_you_mean(name, _COMMANDS) or f" Commands: {', '.join(_COMMANDS)}."
+    raise _UsageError(f"unknown command '{name}'.{close}")
 
 
 def _complain(what: str) -> int:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -20,7 +20,8 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, did_you_mean, reason_of
 from hloom.passes.framework.text import seconds, size
 from hloom.settings import environment
-from hloom.show.terminal import PlainConsole
+from hloom.show.terminal import PlainConsole, complain
+from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 
 _OF_JAX = (
     "CUDA_VISIBLE_DEVICES",
@@ -33,7 +34,7 @@ _OF_JAX = (
 )
 """Variables of JAX and XLA that affect hloom."""
 
-_LIKE_THE_FLAG = ("HLOOM", "HLO", "JAX_HL")
+_LIKE_THE_FLAG = ("HLOOM", "HLO", "JAX_H")
 """Prefixes of names that may be misspelled variables of hloom."""
 
 
@@ -59,23 +60,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where it comes from, and what a first program gets: a small one is compiled. The exit "
         "status is 1 where something is wrong."
     )
+    add_json(parser)
 
 
-def run(_: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom doctor` and returns its exit status."""
-    console = PlainConsole(soft_wrap=True)
-    wrong = 0
+    console = PlainConsole(soft_wrap=True, quiet=arguments.json == STANDARD_OUTPUT)
+    told: list[Finding] = []
     for finding in findings():
+        told.append(finding)
         _say(console, f"{finding.what + ':' if finding.what else '':<16} ", finding.text)
         if finding.remedy:
-            wrong += 1
             _say(console, f"{'':<16} ! ", finding.remedy)
+    wrong = sum(bool(finding.remedy) for finding in told)
     console.print()
-    told = "one thing" if wrong == 1 else f"{wrong} things"
+    many = "one thing" if wrong == 1 else f"{wrong} things"
     console.print(
-        "All is well." if not wrong else f"{told} to mend: the lines that begin with '!'."
+        "All is well." if not wrong else f"{many} to mend: the lines that begin with '!'."
     )
+    if arguments.json is not None:
+        try:
+            write_json(arguments.json, {"to_mend": wrong, "findings": _subjects(told)})
+        except OSError as error:
+            return complain("hloom doctor", error)
     return 1 if wrong else 0
+
+
+def _subjects(told: Iterable[Finding]) -> dict[str, list[dict[str, str]]]:
+    """Returns the findings by subject, as values that `json.dumps` takes."""
+    found: dict[str, list[dict[str, str]]] = {}
+    what = ""
+    for finding in told:
+        what = finding.what or what
+        found.setdefault(what, []).append({"text": finding.text, "remedy": finding.remedy})
+    return found
 
 
 def _say(console: PlainConsole, head: str, text: str) -> None:
@@ -150,14 +168,13 @@ def _compilers() -> Iterator[Finding]:
 
 
 def _variables() -> Iterator[Finding]:
+    import jax
+
     ours = sorted(environment.VARIABLES & os.environ.keys())
     unknown = environment.unknown(os.environ)
     theirs = [name for name in _OF_JAX if name in os.environ]
-    like = [
-        name
-        for name in sorted(os.environ)
-        if name.startswith(_LIKE_THE_FLAG) and name not in (*ours, *unknown)
-    ]
+    read = {*ours, *unknown, *(name.upper() for name in jax.config.values)}
+    like = [n for n in sorted(os.environ) if n.startswith(_LIKE_THE_FLAG) and n not in read]
     what = "variables"
     problems = _problems()
     for name in (*ours, *theirs):
@@ -167,7 +184,7 @@ def _variables() -> Iterator[Finding]:
         close = did_you_mean(name, environment.VARIABLES)
         if name == "HLOOM":
             close = " Did you mean 'JAX_HLOOM'?"
-        if name in unknown or close:
+        if name in unknown or close or name.startswith("JAX_"):
             yield Finding(what, f"{name}={os.environ[name]}", f"There is no such variable.{close}")
             what = ""
     if what:

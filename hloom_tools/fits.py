@@ -19,6 +19,8 @@ from hloom.passes.framework.errors import did_you_mean, reason_of
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named
 from hloom_tools.output import Findings, add_outputs, run_part
+from hloom_tools.progress import ProgressLine
+from hloom_tools.target_option import add_target, several_targets
 
 _EPILOG = """\
 PROGRAM names a function of a size that gives a jitted step and its arguments; shapes do:
@@ -43,13 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("program", metavar="PROGRAM", help="FILE.py:FUNCTION or MODULE:FUNCTION")
-    parser.add_argument(
-        "--target",
-        action="append",
-        metavar="NAMES",
-        help="devices, or paths of descriptions, with commas between or again for each (default: "
-        "all that `hloom targets` lists)",
-    )
+    several = "devices, with commas between or again for each (default: all that are listed)"
+    add_target(parser, several, type=several_targets, action="extend", metavar="NAMES")
     parser.add_argument(
         "--multiple", type=int, default=1, metavar="N", help="sizes are multiples of N (default: 1)"
     )
@@ -72,14 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _part(arguments: argparse.Namespace) -> Findings:
-    named = None
-    if arguments.target is not None:
-        named = [name.strip() for each in arguments.target for name in each.split(",") if name]
     try:
-        chosen = targets_named(named)
+        chosen = targets_named(arguments.target)
         program = load_program(arguments.program)
         local_devices()  # a backend that cannot start is no fault of the program
-        found = fits_of(program, chosen, multiple=arguments.multiple, most=arguments.most)
+        sizes = {"multiple": arguments.multiple, "most": arguments.most}
+        with ProgressLine() as progress:
+            found = fits_of(program, chosen, **sizes, report=progress.report)
     except targets.TargetError as error:
         raise SizesError(f"--target: {error}") from error
     except NoDeviceError as error:

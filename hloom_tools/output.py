@@ -21,7 +21,10 @@ from hloom_tools.program import add_program
 STANDARD_OUTPUT = Path("-")
 """The file name for standard output, where the file's content is then all that a command prints."""
 
-JSON_HELP = "write every number here; - for standard output, with nothing else on it"
+_JSON_HELP = (
+    "write everything here as JSON; without FILE, or as -, on standard output with nothing else on "
+    "it"
+)
 
 MISTAKES = (OSError, ValueError, PassError, PictureError)
 """The exceptions that a part raises for a user's mistake; each is printed in a line."""
@@ -68,7 +71,13 @@ def alias(
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds the options for a page and for JSON to a parser."""
     parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page here, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for JSON to a parser."""
+    looks: dict[str, Any] = {"nargs": "?", "const": STANDARD_OUTPUT, "metavar": "FILE"}
+    parser.add_argument("--json", type=Path, help=_JSON_HELP, **looks)
 
 
 def run_part(

@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
@@ -25,6 +26,7 @@ from hloom.show.terminal import PlainConsole, complain
 from hloom.show.visible import visible
 from hloom_tools.document.content import Document, Section, table_of
 from hloom_tools.document.terminal import show
+from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 
 _HEAD = """\
 # Passes
@@ -51,34 +53,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Lists the passes, or tells all about one: options, defaults, an example."
     parser.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
     parser.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom passes` and returns its exit status."""
-    if arguments.name is not None:
-        return _tell_one(arguments.name, markdown=arguments.markdown)
-    if arguments.markdown:
-        sys.stdout.write(markdown())
-    else:
-        show(overview())
+    is_quiet = arguments.json == STANDARD_OUTPUT
+    try:
+        if arguments.name is not None:
+            found = [_named(arguments.name, markdown=arguments.markdown)]
+            if not is_quiet:
+                PlainConsole().print(details(found[0]))
+        else:
+            found = list(registry.all_passes())
+            if arguments.markdown:
+                sys.stdout.write(markdown())
+            elif not is_quiet:
+                show(overview())
+        if arguments.json is not None:
+            write_json(arguments.json, list(map(_values, found)))
+    except (OSError, ValueError, registry.PassLoadError) as error:
+        return complain("hloom", error)
     for problem in registry.problems():
         print(f"hloom: warning: {visible(problem)}", file=sys.stderr)
     return 0
 
 
-def _tell_one(name: str, *, markdown: bool) -> int:
+def _named(name: str, *, markdown: bool) -> type[Pass]:
+    """Returns the pass of a name. Raises ValueError without one, PassLoadError for a broken one."""
     if markdown:
-        return complain("hloom", "--markdown prints every pass; leave out the name.")
-    try:
-        pass_class = registry.lookup(name)
-    except registry.PassLoadError as error:
-        return complain("hloom", error)
+        raise ValueError("--markdown prints every pass; leave out the name.")
+    pass_class = registry.lookup(name)
     if pass_class is None:
         names = registry.names()
+        listed = f" Passes: {', '.join(names)}."
         close = did_you_mean(name.partition("{")[0].strip().lower(), names)
-        return complain("hloom", f"unknown pass '{name}'.{close} Passes: {', '.join(names)}.")
-    PlainConsole().print(details(pass_class))
-    return 0
+        raise ValueError(f"unknown pass '{name}'.{close or listed}")
+    return pass_class
+
+
+def _values(cls: type[Pass]) -> dict[str, Any]:
+    """Returns all about a pass as values that `json.dumps` takes."""
+    return {
+        "name": cls.name,
+        "summary": cls.summary,
+        "is_helper": cls.preparation,
+        "example": cls.example,
+        "requires": [required.name for required in cls.requires],
+        "options": [
+            {"name": o.name, "value": _value(o), "default": o.shown_default, "meaning": o.doc}
+            for o in options_of(cls)
+        ],
+    }
 
 
 def markdown() -> str:

@@ -16,6 +16,7 @@ from hloom_tools.budgets import dumped
 from hloom_tools.opt import source
 from hloom_tools.opt.diagnostics import InputError
 from hloom_tools.replay.options import chosen_module
+from hloom_tools.target_option import add_target
 
 _DEFAULT_TARGET = "h100_sxm"
 
@@ -47,12 +48,8 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|FILE",
         help="a dump of hloom.dump or HLOOM_DUMP_TO, or a module of StableHLO, text or bytecode",
     )
-    parser.add_argument(
-        "--target",
-        metavar="NAME",
-        help=f"what it is to run on: {', '.join(targets.names())}, or a description's path "
-        f"(default: the dump's; {_DEFAULT_TARGET} for a file)",
-    )
+    default = f"(default: the dump's; {_DEFAULT_TARGET} for a file)"
+    add_target(parser, f"what it is to run on {default}")
 
 
 def program_of(arguments: argparse.Namespace) -> ToolProgram:
@@ -64,8 +61,6 @@ def program_of(arguments: argparse.Namespace) -> ToolProgram:
     except InputError as error:
         first = error.diagnostics[0]
         raise ProgramError(f"{first.position}: {first.message}") from error
-    except targets.TargetError as error:
-        raise ProgramError(f"--target: {error}") from error
 
 
 def _program(file: Path, asked: str | None) -> ToolProgram:

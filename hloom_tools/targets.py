@@ -4,9 +4,11 @@ machine."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from hloom.show.terminal import PlainConsole, complain
 from hloom.targets.describing import description_of
 from hloom_tools.document.content import Document, one_table
 from hloom_tools.document.terminal import show
-from hloom_tools.output import OutputError, write_told
+from hloom_tools.output import STANDARD_OUTPUT, OutputError, add_json, write_json, write_told
 
 _HALF = 16
 """The bits of the elements whose product rate is shown."""
@@ -40,29 +42,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write a description of the device here: NAME.toml, and NAME.txtpb of a GPU",
     )
-    parser.add_argument(
-        "--to", type=Path, default=Path(), metavar="DIR", help="where --this writes (default: here)"
-    )
+    out: dict[str, Any] = {"type": Path, "default": Path(), "metavar": "DIR"}
+    parser.add_argument("-o", "--out", "--to", help="where --this writes (default: here)", **out)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom targets` and returns its exit status: 0, or 1 for a mistake, reported on
     stderr."""
-    console = PlainConsole(soft_wrap=True)
+    console = PlainConsole(soft_wrap=True, quiet=arguments.json == STANDARD_OUTPUT)
+    name = arguments.name
     try:
         if arguments.this:
-            for line in _describe(arguments.name, arguments.to):
+            for line in _describe(name, arguments.out):
                 console.say(line, indent="  ")
-        elif arguments.name is not None:
-            for line in _all_about(arguments.name):
+        elif name is not None:
+            for line in _all_about(name):
                 console.say(line, indent="  ")
         else:
             show(_overview(), console)
+        if arguments.json is not None:
+            listed = targets.names() if name is None else (name,)
+            write_json(arguments.json, [_values(targets.load(each)) for each in listed])
     except NoDeviceError as error:
         return complain("hloom targets", f"{error}. `hloom doctor` tells what there is.")
-    except (OutputError, targets.TargetError) as error:
+    except (OSError, OutputError, targets.TargetError) as error:
         return complain("hloom targets", error)
     return 0
+
+
+def _values(target: Target) -> dict[str, Any]:
+    """Returns a target's figures as values that `json.dumps` takes."""
+    values = dataclasses.asdict(target)
+    known = target.name in targets.names() and target.platform != "cpu"
+    return values | {"device_kinds": list(targets.device_kinds(target.name)) if known else []}
 
 
 def _overview() -> Document:
@@ -77,7 +90,8 @@ def _overview() -> Document:
         kind = targets.device_kinds(name)[0].removeprefix("NVIDIA ")
         rows.append((name, *_figures(target), kind))
     more = "hloom targets NAME: the source of its figures; --this: the device here."
-    return one_table("", [*columns, ("device", Kind.TEXT)], rows, [more])
+    share = targets.share_of_gpus(map(targets.load, targets.names()))
+    return one_table("", [*columns, ("device", Kind.TEXT)], rows, [share, more])
 
 
 def _figures(target: Target) -> tuple[str, ...]:
@@ -120,7 +134,7 @@ def _describe(name: str | None, folder: Path) -> Iterator[str]:
     name = (name or found.name).removesuffix(".toml")
     if not _NAME.fullmatch(name):
         raise targets.TargetError(
-            f"a target's name is letters, digits, '_', '-' and '.', got {name!r}. --to DIR says "
+            f"a target's name is letters, digits, '_', '-' and '.', got {name!r}. --out DIR says "
             "where it is written."
         )
     contents = {".toml": found.figures, ".txtpb": found.text}

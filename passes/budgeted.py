@@ -67,7 +67,14 @@ class BudgetedPass(MeasuredPass[Record]):
 
     def wants_another(self, attempts: Sequence[Attempt[Record]], target: Target) -> bool:
         limit_bytes = self.limit_bytes(attempts, target)
-        return limit_bytes is not None and self.is_worthwhile(attempts, limit_bytes)
+        if limit_bytes is None or self._is_nearly_held(attempts, limit_bytes):
+            return False
+        return self.is_worthwhile(attempts, limit_bytes)
+
+    def _is_nearly_held(self, attempts: Sequence[Attempt[Record]], limit_bytes: int) -> bool:
+        """Whether a share is missed by next to nothing."""
+        tolerance = 1.0 if self.bound is None else self.bound.tolerance
+        return limit_bytes < least_bytes(attempts) <= limit_bytes * tolerance
 
     @abstractmethod
     def is_worthwhile(self, attempts: Sequence[Attempt[Record]], limit_bytes: int) -> bool:
@@ -101,7 +108,7 @@ class BudgetedPass(MeasuredPass[Record]):
             return Complaint(
                 f"the memory of {target.name} is not known, so that nothing was done to fit it."
             )
-        if attempt.temp_bytes <= limit_bytes:
+        if attempt.temp_bytes <= limit_bytes or self._is_nearly_held([attempt], limit_bytes):
             return None
         module, percent = module_of_best(), budget.percent
         if percent is not None and not may_have_gradient(module):

@@ -21,6 +21,7 @@ from hloom.compiling.cross_process import AgreementError
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.target import Target
 from hloom.policy import warn
 from hloom.record import CompileRecord
 
@@ -208,8 +209,18 @@ def _record_with(compilation: Compilation, used: Compiled, **more: Any) -> Compi
         complaint=compilation.complaint,
         captured=used.captured,
         device_bytes=request.target.usable_bytes,
+        device_share=_share_of_gpu(request.target),
         **more,
     )
+
+
+def _share_of_gpu(target: Target) -> float | None:
+    """Returns the share of a described GPU's memory that JAX takes; None for other devices, and
+    where the memory is already the part that JAX's allocator gives out."""
+    memory, usable = target.memory_bytes, target.usable_bytes
+    if target.platform in ("cpu", "tpu") or memory is None or usable is None or usable == memory:
+        return None
+    return usable / memory
 
 
 def _allowed_bytes(

@@ -26,7 +26,9 @@ class PlainConsole(Console):
     codes."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, **options)
+        # In a notebook rich would display each print as an output, whatever the console's file is.
+        plain = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False}
+        super().__init__(**{**plain, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Renders a string as rich does, with hidden characters made visible before widths are

@@ -20,6 +20,11 @@ def times(before_s: float, after_s: float) -> str:
     return _arrow(seconds(before_s), seconds(after_s))
 
 
+def span(least_s: float, most_s: float) -> str:
+    """Formats the span of some times, e.g. "32.7 to 40.1 ms"."""
+    return _arrow(seconds(least_s), seconds(most_s)).replace("→", "to")
+
+
 def _arrow(before: str, after: str) -> str:
     number, _, unit = before.partition(" ")
     return f"{number if after.endswith(f' {unit}') else before} → {after}"

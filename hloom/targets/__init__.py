@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from hloom.targets.figures import TargetError, usable_bytes
 
 __all__ = [
     "TargetError", "chip_config", "described_platform", "device_kinds", "limit_reason", "load",
-    "names", "source", "text", "topology", "usable_bytes",
+    "names", "share_of_gpus", "source", "text", "topology", "usable_bytes",
 ]  # fmt: skip
 
 _SUFFIX, _FIGURES = ".txtpb", ".toml"
@@ -38,31 +39,42 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(("cpu", *described)))
 
 
-def described_platform(name: str) -> str:
-    """Returns the platform of a known device, by JAX's name, e.g. "cuda" for "h100_sxm".
+def described_platform(name_or_path: str) -> str:
+    """Returns the platform of a device, by JAX's name, e.g. "cuda" for "h100_sxm".
 
-    Raises TargetError where the name is unknown.
+    Raises TargetError as `load` does.
     """
-    return "cpu" if name == "cpu" else str(_figures(name)["platform"])
+    return "cpu" if name_or_path == "cpu" else str(_figures(name_or_path)["platform"])
 
 
-def text(name: str) -> str:
-    """Returns XLA's description of a known GPU.
+def text(name_or_path: str) -> str:
+    """Returns XLA's description of a GPU.
 
-    Raises TargetError where the name is unknown, and for "cpu" and TPUs, which have none.
+    Raises TargetError as `load` does, for "cpu" and TPUs, which have none, and where a file of
+    figures has no description beside it.
     """
-    if name == "cpu":
+    if name_or_path == "cpu":
         raise TargetError("target 'cpu' has no description: XLA takes the host as it is.")
-    if _figures(name)["platform"] == "tpu":
-        raise TargetError(f"target '{name}' has no description: XLA knows it by its topologies.")
-    return resources.files(__name__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+    if _figures(name_or_path)["platform"] == "tpu":
+        raise TargetError(
+            f"target '{name_or_path}' has no description: XLA knows it by its topologies."
+        )
+    if not _is_path(name_or_path):
+        return (resources.files(__name__) / (name_or_path + _SUFFIX)).read_text(encoding="utf-8")
+    path = Path(name_or_path).with_suffix(_SUFFIX)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TargetError(
+            f"{path}: {error.strerror}. XLA's description of the GPU is wanted beside the figures; "
+            "`hloom targets --this` writes both on a machine that has one."
+        ) from error
 
 
 def topology(name: str, devices: int) -> str:
-    """Returns the smallest topology of a known TPU with that many devices, by XLA's name:
-    "v5p:2x2x1".
+    """Returns the smallest topology of a TPU with that many devices, by XLA's name: "v5p:2x2x1".
 
-    Raises TargetError where the name is unknown or of no TPU, and where no topology has that many.
+    Raises TargetError as `load` does, for anything but a TPU, and where no topology has that many.
     """
     known = [] if name == "cpu" else _figures(name).get("topologies", [])
     if not known:
@@ -81,9 +93,9 @@ def _devices_of(topology_name: str) -> int:
 
 
 def chip_config(name: str) -> str | None:
-    """Returns XLA's configuration of a known TPU's chips, e.g. "megacore"; None for the default.
+    """Returns XLA's configuration of a TPU's chips, e.g. "megacore"; None for the default.
 
-    Raises TargetError where the name is unknown.
+    Raises TargetError as `load` does.
     """
     found = None if name == "cpu" else _figures(name).get("chip_config")
     return None if found is None else str(found)
@@ -120,11 +132,28 @@ def limit_reason(target: Target) -> str:
     if target.platform in ("cpu", "tpu"):
         share = f"{told} {target_figures.USABLE_PERCENT} % {of_all}"
         return f"{share}: the rest is the program's own and other programs'."
+    return f"{told} {_gpu_share(of_all)}"
+
+
+def share_of_gpus(among: Iterable[Target]) -> str:
+    """Returns the share of a GPU's memory that a step may take, in a sentence; empty where none of
+    the targets is a GPU of which that is so."""
+    if any(map(_is_shared, among)):
+        return f"A step may take {_gpu_share('of a GPU')}"
+    return ""
+
+
+def _is_shared(target: Target) -> bool:
+    memory, is_gpu = target.memory_bytes, target.platform not in ("cpu", "tpu")
+    return is_gpu and memory is not None and target.usable_bytes == usable_bytes(memory, "cuda")
+
+
+def _gpu_share(of_what: str) -> str:
     percent = target_figures.gpu_percent()
     whose = "what JAX takes by default" if percent == target_figures.GPU_PERCENT else "as it is set"
     return (
-        f"{told} {percent:g} % {of_all}, {whose}: {target_figures.FRACTION} sets another share, "
-        "for JAX as for hloom."
+        f"{percent:g} % {of_what}, {whose}: {target_figures.FRACTION} sets another share, for JAX "
+        "as for hloom."
     )
 
 
@@ -148,26 +177,39 @@ def load(name_or_path: str) -> Target:
     """
     if name_or_path == "cpu":
         return Target()
-    if "/" not in name_or_path and not name_or_path.endswith((_SUFFIX, _FIGURES)):
-        return target_figures.target_of(name_or_path, _figures(name_or_path))
-    path = Path(name_or_path)
+    name = Path(name_or_path).stem if _is_path(name_or_path) else name_or_path
+    return target_figures.target_of(name, _figures(name_or_path))
+
+
+def _is_path(name_or_path: str) -> bool:
+    return "/" in name_or_path or name_or_path.endswith((_SUFFIX, _FIGURES))
+
+
+def _figures(name_or_path: str) -> dict[str, Any]:
+    if _is_path(name_or_path):
+        return target_figures.read(_figures_at(name_or_path))
+    if name_or_path not in names():
+        raise TargetError(
+            f"unknown target '{name_or_path}'."
+            + (
+                did_you_mean(name_or_path, names())
+                or f" Targets: {', '.join(names())}. A path of a description works too, such as "
+                f"./{name_or_path}{_FIGURES}"
+            )
+        )
+    return target_figures.read(resources.files(__name__).joinpath(name_or_path + _FIGURES))
+
+
+def _figures_at(named: str) -> Path:
+    path = Path(named)
     if not path.exists():
         raise TargetError(f"{path}: No such file or directory")
     if path.is_dir():
-        raise TargetError(f"{name_or_path}: it is a folder: name the file NAME{_FIGURES} in it")
+        raise TargetError(f"{named}: it is a folder: name the file NAME{_FIGURES} in it")
     figures = path.with_suffix(_FIGURES)
     if not figures.exists():
         raise TargetError(
             f"{path}: {figures.name} is not beside it, which has the figures that hloom plans "
             "with. Write one, with hloom/targets/h100_sxm.toml for an example."
         )
-    return target_figures.target_of(path.stem, target_figures.read(figures))
-
-
-def _figures(name: str) -> dict[str, Any]:
-    if name not in names():
-        raise TargetError(
-            f"unknown target '{name}'.{did_you_mean(name, names())} Targets: {', '.join(names())}. "
-            f"A path of a description works too, such as ./{name}{_FIGURES}"
-        )
-    return target_figures.read(resources.files(__name__).joinpath(name + _FIGURES))
+    return figures

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jax.extend.mlir import ir
 from rich.console import Console
@@ -28,6 +30,7 @@ from hloom_tools.bisect.search import (
     peak_probe,
     temp_bytes_of,
 )
+from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 from hloom_tools.replay import ReplayError, options
 from hloom_tools.replay import arguments as inputs
 from hloom_tools.replay.comparison import Tolerance
@@ -71,16 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alone", action="store_true", help="with --decision, without those before it"
     )
     parser.add_argument(
+        "-o",
+        "--out",
         "--write",
         type=Path,
         metavar="FOLDER",
         help="write the module without and with what was found: without.mlir, with.mlir",
     )
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Searches; returns 0 where nothing was found, else 1."""
-    console = PlainConsole(soft_wrap=True)
+    console = PlainConsole(soft_wrap=True, stderr=arguments.json == STANDARD_OUTPUT)
     return options.exit_status("hloom bisect", lambda: _Command(arguments, console).run())
 
 
@@ -130,7 +136,27 @@ class _Command:
             self._tell(f"No pass raises the temporary memory by more than {rise}.")
         else:
             self._tell("The passes change no result.")
+        self._write_json({"culprit": None if culprit is None else self._values(culprit)})
         return 0 if culprit is None else 1
+
+    def _values(self, culprit: Culprit) -> dict[str, Any]:
+        """Returns what was found as values that `json.dumps` takes."""
+        values = dataclasses.asdict(culprit) | {"pass": self._step(culprit.index).step.name}
+        if culprit.decision is not None:
+            values["decision"]["id"] = self._id(culprit.index, culprit.decision.decision.id)
+        return values | {"command": self._command(culprit)}
+
+    def _write_json(self, found: dict[str, Any]) -> None:
+        if self._arguments.json is None:
+            return
+        values = {
+            "module": self._program.name,
+            "source": str(self._dump.folder),
+            "spec": str(self._pipeline),
+            "of": "peak" if self._arguments.peak else "results",
+            "compiles": self._bisection.compiles,
+        }
+        write_json(self._arguments.json, values | found)
 
     def _results_probe(self) -> ResultsProbe:
         arguments = self._arguments
@@ -179,7 +205,10 @@ class _Command:
             probe = self._results_probe()
         verdicts = [self._bisection.judge_decisions(probe, index, some) for some in pair]
         self._write(without, with_it)
-        return 1 if verdicts[1].bad and not verdicts[0].bad else 0
+        is_culprit = verdicts[1].bad and not verdicts[0].bad
+        told = dict(zip(("without", "with"), map(dataclasses.asdict, verdicts), strict=True))
+        self._write_json({"decision": self._arguments.decision, "is_culprit": is_culprit, **told})
+        return int(is_culprit)
 
     def _tell_culprit(self, culprit: Culprit) -> None:
         name = self._step(culprit.index).step.name
@@ -234,7 +263,7 @@ class _Command:
         return shlex.join(words)
 
     def _write(self, without: Sequence[Pass], with_it: Sequence[Pass]) -> None:
-        folder: Path | None = self._arguments.write
+        folder: Path | None = self._arguments.out
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)

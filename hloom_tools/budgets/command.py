@@ -29,10 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the budgets alone."""
     parser.add_argument(
         "--budget",
-        action="append",
-        metavar="BUDGET",
-        help="as in a spec: a size such as 60GiB, a share such as 50%%, fit, or min; again for "
-        "each further one (default: points along the whole frontier)",
+        type=lambda text: text.split(","),
+        action="extend",
+        metavar="BUDGETS",
+        help="as in a spec: a size such as 60GiB, a share such as 50%%, fit, or min, with commas "
+        "between or again for each (default: points along the whole frontier)",
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture here")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture here, as SVG")

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 
 import hloom
-from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
 from hloom.passes.framework.tables import Kind
@@ -27,7 +26,8 @@ from hloom_tools.demo import program
 from hloom_tools.demo.program import ModelSizes, TrainStep
 from hloom_tools.document.content import Document, Note, Section, table_of
 from hloom_tools.document.terminal import show
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
+from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
+from hloom_tools.target_option import add_target
 
 TOLERANCE = 1e-4
 """The allowed relative difference of losses. Two float32 programs that add in another order differ
@@ -53,19 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add, default = parser.add_argument, " (default: %(default)s)"
     # The recommended spec, `fit`, would not change a program that fits any machine.
-    add("--spec", default=Remat.name, help=f"the passes, e.g. 'fit{{budget=50%%}}'{default}")
+    what = f"the passes, e.g. 'fit{{budget=50%%}}'{default}"
+    add("-p", "--passes", "--spec", dest="spec", default=Remat.name, metavar="SPEC", help=what)
     add("--steps", type=_positive, default=30, metavar="N", help=f"steps to train{default}")
     add("--seed", type=int, default=0, metavar="N", help=f"of first weights and text{default}")
-    add(
-        "--target",
-        choices=[name for name in targets.names() if name != "cpu"],
-        help="also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])",
-    )
+    what = "also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])"
+    add_target(parser, what, others=False)
     where = f"where the IR before and after each pass goes{default}"
-    add("--out", type=Path, default=Path("hloom-demo"), metavar="DIR", help=where)
+    add("-o", "--out", type=Path, default=Path("hloom-demo"), metavar="DIR", help=where)
     dumped = "dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone"
     add("--dump-steps", metavar="STEPS", help=dumped)
-    add("--json", type=Path, metavar="FILE", help=JSON_HELP)
+    add_json(parser)
     for name, what in _SIZES.items():
         given = getattr(ModelSizes, name)
         kind = float if name == "dropout" else _positive
@@ -158,7 +156,8 @@ def _compare(
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(arguments.json, told)
-        notes.append(Note("Every number above", code=str(arguments.json)))
+        if arguments.json != STANDARD_OUTPUT:
+            notes.append(Note("Every number above", code=str(arguments.json)))
     show(Document("", (*sections, Section("", notes=tuple(notes)))), console)
     return int(largest > TOLERANCE or fell_back is not None)
 

@@ -6,6 +6,7 @@ renderer formats them. `terminal` renders a document by rich, `page` by jinja2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 
 from hloom.passes.framework.structure import written
 from hloom.passes.framework.tables import Described, Fact, Kind, Statement, Table, shown
+from hloom.passes.ir.names import short_line
 from hloom_tools.document.sources import Named, Sources, by_line
 
 _DEEPEST = 40
@@ -320,7 +322,17 @@ def _entries(value: Value, kind: Kind, sources: Sources) -> Iterator[Entry]:
         if isinstance(each, Described):
             yield sources.described(each)
         else:
-            yield each if isinstance(each, Named | PageLink) else shown(each, kind)
+            text = each if isinstance(each, Named | PageLink) else shown(each, kind)
+            # What is to be copied stays whole.
+            yield in_short(text) if isinstance(text, str) and kind is Kind.TEXT else text
+
+
+_LINE = re.compile(r"(?<![\w/.])/(?:[^\s():,/]+/)+[^\s():,/]+\.py:\d+")
+
+
+def in_short(text: str) -> str:
+    """Returns a text whose source lines are without uninformative folders."""
+    return _LINE.sub(lambda found: short_line(found[0]), text)
 
 
 def _json(value: Value) -> Any:

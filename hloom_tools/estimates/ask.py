@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from hloom import targets as described
 from hloom._jax import devices as jax_devices
 from hloom._jax.lowered import devices_of
 from hloom.passes.framework.target import Target
@@ -135,8 +136,10 @@ def fits_of(
     *,
     multiple: int = 1,
     most: int = MOST,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Fits:
-    """Finds the largest sizes of a program that is built for each size."""
+    """Finds the largest sizes of a program that is built for each size; `report` is called with
+    each size that is looked at."""
     multiple, most = _whole(multiple, "multiple"), _whole(most, "most")
     if most < multiple:
         raise SizesError(f"most is a multiple or more: of {multiple} there is none up to {most}.")
@@ -144,9 +147,10 @@ def fits_of(
         f" Sizes are multiples of {multiple}: `multiple` sets another number, and `most` the "
         "largest size."
     )
-    sized = SizedProgram(program, multiple, remedy)
-    rows = tuple(sized.largest(target, most) for target in targets_named(names))
-    return Fits(rows, sized.note)
+    sized = SizedProgram(program, multiple, remedy, report=report)
+    chosen = targets_named(names)
+    rows = tuple(sized.largest(target, most) for target in chosen)
+    return Fits(rows, sized.note, described.share_of_gpus(chosen))
 
 
 def _sizes(
@@ -169,7 +173,8 @@ def _sizes(
     sized = SizedProgram(varied(jitted, args, kwargs, vary))
     if target is None:
         target = _here(lowered_for(jitted, args, kwargs, None)[0])
-    return SizesTable(tuple(sized.step(size, target) for size in wanted), sized.note)
+    rows = tuple(sized.step(size, target) for size in wanted)
+    return SizesTable(rows, sized.note, described.limit_reason(target))
 
 
 def _whole(number: Any, what: str) -> int:

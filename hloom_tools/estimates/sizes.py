@@ -104,12 +104,14 @@ class SizedProgram:
       multiple: sizes are multiples of this.
       remedy: the remedy for a size that the program cannot have, as a sentence.
       note: a remark on all sizes: figures that are known to be wrong.
+      report: called with each size and target that is looked at, in words.
     """
 
     program: Program
     multiple: int = 1
     remedy: str = ""
     note: str = ""
+    report: Callable[[str], None] = field(default=lambda _: None, repr=False)
     _lowered: dict[tuple[int, str], ir.Module] = field(default_factory=dict, repr=False)
     _analyses: dict[tuple[int, Target], FrontierAnalysis] = field(default_factory=dict, repr=False)
 
@@ -166,6 +168,7 @@ class SizedProgram:
         )
 
     def _ask(self, size: int, target: Target, question: Callable[[FrontierAnalysis], Any]) -> Any:
+        self.report(f"{target.name}: size {size}")
         known = self._analyses.get((size, target))
         if known is None:
             module = self._module(size, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hloom.passes.framework.tables import Kind
@@ -20,10 +21,12 @@ class SizesTable(Shown):
     Attributes:
       rows: one for each size.
       note: figures that are known to be wrong; empty where none are.
+      limit: the reason for what a step may take, in a sentence; empty where unknown.
     """
 
     rows: tuple[SizedStep, ...]
     note: str = ""
+    limit: str = ""
 
     @property
     def document(self) -> Document:
@@ -52,7 +55,8 @@ class SizesTable(Shown):
             )
             for row in self.rows
         ]
-        return one_table(title, columns, rows, [self.note])
+        notes = [self.note, _why_faster(self.rows), self.limit]
+        return one_table(title, columns, rows, notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,10 +66,12 @@ class Fits(Shown):
     Attributes:
       rows: one for each target.
       note: figures that are known to be wrong; empty where none are.
+      limit: the share of a GPU that a step may take, in a sentence; empty where there is none.
     """
 
     rows: tuple[LargestSize, ...]
     note: str = ""
+    limit: str = ""
 
     @property
     def document(self) -> Document:
@@ -82,7 +88,9 @@ class Fits(Shown):
         bounded = ", ".join(row.target for row in self.rows if row.is_bounded)
         more = f"+ {bounded}: larger sizes were not looked for." if bounded else ""
         title = "the largest size that fits a device, predicted; nothing is compiled"
-        return one_table(title, columns, map(_cells, self.rows), [self.note, more])
+        faster = _why_faster([row.with_fit for row in self.rows if row.with_fit is not None])
+        notes = [self.note, faster, self.limit, more]
+        return one_table(title, columns, map(_cells, self.rows), notes)
 
 
 def _cells(row: LargestSize) -> tuple[Value, ...]:
@@ -96,6 +104,21 @@ def _cells(row: LargestSize) -> tuple[Value, ...]:
         None if two is None else two.fit_bytes,
         None if two is None else _added(two),
     )
+
+
+def _why_faster(rows: Sequence[SizedStep]) -> str:
+    """Returns what an added time below zero means; empty where no row has one."""
+    if not any((_added(row) or 0) < -_SHOWN for row in rows):
+        return ""
+    return (
+        "Added time is beside the same step as it is, whether that fits or not. It is below zero "
+        "where a move writes and reads less memory, or computes less, than the step as it is; "
+        "FLOPs may rise all the same."
+    )
+
+
+_SHOWN = 0.0005
+"""The least share of a step that is shown as other than zero."""
 
 
 def _added(row: SizedStep) -> float | None:

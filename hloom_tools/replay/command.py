@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from hloom.passes.framework.text import pluralize, size
 from hloom.show.terminal import PlainConsole
 from hloom_tools.document.content import Document
 from hloom_tools.document.terminal import show
-from hloom_tools.output import JSON_HELP, STANDARD_OUTPUT, write_json
+from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 from hloom_tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom_tools.replay import arguments as inputs
 from hloom_tools.replay.comparison import Tolerance, compare
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="timed runs of each, fewer where they take long; 0 for none (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from hloom import targets
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.text import pluralize
 from hloom.show.terminal import complain
 from hloom_tools.replay import ReplayError
 from hloom_tools.replay.program import ReplayProgram
+from hloom_tools.target_option import add_target
 
 RECORDED = "recorded"
 
@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) 
         action="store_false",
         help="leave out the options of XLA that the dump's program had set",
     )
-    described = [name for name in targets.names() if name != "cpu"]
-    parser.add_argument("--target", choices=described, help=target)
+    add_target(parser, target, others=False)
 
 
 def not_negative(text: str) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from numpy.typing import NDArray
 
-from hloom import files, plugin
+from hloom import files, plugin, targets
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import MemoryFigures
 from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
@@ -36,8 +36,9 @@ from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.record import CompileRecord
 from hloom.show import units
-from hloom.targets import TargetError, deviceless
+from hloom.targets import deviceless
 from hloom.targets.devices import machine_bytes, placement_of, target_of, with_options
+from hloom_tools.progress import ProgressLine
 from hloom_tools.replay import DoesNotFitError, ReplayError, trust
 from hloom_tools.replay import manifest as recorded
 from hloom_tools.replay.signature import SignatureValue, values_of
@@ -192,13 +193,18 @@ class ReplayProgram:
             falls_back=False,
         )
         try:
-            with self.module.context, ir.Location.unknown():
+            spec = str(pipeline) or "off"
+            with (
+                self.module.context,
+                ir.Location.unknown(),
+                ProgressLine(f"compiling with '{spec}'"),
+            ):
                 result = compile_program(request)
         except RefusedError as refused:
             error = refused.__cause__
             assert error is not None
             raise self._refusal(error, pipeline, changed=refused.changed) from error
-        return Runnable(self, str(pipeline) or "off", result)
+        return Runnable(self, spec, result)
 
     def _refusal(self, error: BaseException, pipeline: Pipeline, *, changed: bool) -> Exception:
         call = trust.place_of_call(self.module, str(error))
@@ -264,7 +270,7 @@ def _count(module: ir.Module, name: str) -> int:
 def _described_devices(target: str, count: int) -> list[Any]:
     try:
         return list(deviceless.mesh(target, count).devices.flat)
-    except (TargetError, deviceless.MissingCompilerError) as error:
+    except (targets.TargetError, deviceless.MissingCompilerError) as error:
         raise ReplayError(str(error)) from error
 
 
@@ -334,7 +340,7 @@ class Runnable:
         """
         self._check(arguments)
         placed, executable = self._place(arguments), self.result.executable
-        with self._running():
+        with self._running(), ProgressLine(f"running with '{self.spec}'"):
             found = execute(executable, placed)
             results = [(each.index, each.shape, found[each.index]) for each in self.program.results]
             wholes = jax.block_until_ready(assembled(executable, self.program.devices, results))
@@ -355,6 +361,7 @@ class Runnable:
         donated = [(value, argument) for value, argument in pairs if value.donated]
         seconds: list[float] = []
         end_s = time.perf_counter() + limit_s
+        # Without a line of progress, whose thread would take time of a timed run.
         while len(seconds) < repeat + 1 and (len(seconds) < 2 or time.perf_counter() < end_s):
             for value, argument in donated:
                 placed[value.index] = self._put(argument, value)

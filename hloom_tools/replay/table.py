@@ -26,6 +26,12 @@ class Run:
     runnable: Runnable
     times_s: Sequence[float] = ()
 
+    @property
+    def middle_s(self) -> tuple[float, float]:
+        """Returns the ends of the times without the fastest and the slowest tenth."""
+        ordered, tenth = sorted(self.times_s), len(self.times_s) // 10
+        return ordered[tenth], ordered[-1 - tenth]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -37,28 +43,41 @@ class Verdict:
 
 
 def runs(all_runs: Sequence[Run]) -> Section:
-    """Returns the memory and times of each run, side by side."""
+    """Returns the memory and times of each run, side by side.
+
+    Times are measured: a run has a change only where the spreads do not overlap, and that
+    of a compile, which is measured once, is not.
+    """
     counts = sorted({len(run.times_s) for run in all_runs})
     medians = [statistics.median(run.times_s) if run.times_s else None for run in all_runs]
     runnables = [run.runnable for run in all_runs]
     has_change = len(all_runs) == 2
     rows: list[Sequence[Value]] = []
-    for name, figures, shown_as in (
-        ("step memory", [each.step_bytes for each in runnables], size),
-        ("of it temp", [each.memory.temp_bytes for each in runnables], size),
-        ("passes", [each.pass_s or None for each in runnables], seconds),
-        ("XLA compile", [each.record.compile_s for each in runnables], seconds),
-        (f"run, median of {' and '.join(map(str, counts))}", medians, seconds),
+    is_clear = all(medians) and _are_apart(all_runs[0], all_runs[-1])
+    for name, figures, shown_as, is_compared in (
+        ("step memory", [each.step_bytes for each in runnables], size, True),
+        ("of it temp", [each.memory.temp_bytes for each in runnables], size, True),
+        ("passes", [each.pass_s or None for each in runnables], seconds, False),
+        ("XLA compile", [each.record.compile_s for each in runnables], seconds, False),
+        (f"run, median of {' and '.join(map(str, counts))}", medians, seconds, is_clear),
     ):
         if any(figures):
             shown = ["" if figure is None else shown_as(figure) for figure in figures]
             before, after = figures[0], figures[-1]
-            changed = units.change(before, after) if before and after else ""
+            changed = units.change(before, after) if is_compared and before and after else ""
             rows.append((name, *shown, *[changed][:has_change]))
+    if any(medians):
+        spreads = [units.span(*run.middle_s) if run.times_s else "" for run in all_runs]
+        rows.append(("most of them", *spreads, *["" if is_clear else "they overlap"][:has_change]))
     columns = [("", Kind.TEXT), *((run.title, Kind.COUNT) for run in all_runs)]
     columns += [("change", Kind.COUNT)] * has_change
     title = "Memory and time"
     return Section(title, tables=(table_of(title, columns, rows, most=0),))
+
+
+def _are_apart(one: Run, other: Run) -> bool:
+    (least, most), (others_least, others_most) = one.middle_s, other.middle_s
+    return most < others_least or others_most < least
 
 
 def opinion(found: Verdict) -> Section:

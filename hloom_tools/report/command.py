@@ -15,7 +15,7 @@ from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools import output
 from hloom_tools.document.terminal import show
-from hloom_tools.output import Findings, OutputError
+from hloom_tools.output import STANDARD_OUTPUT, Findings, OutputError
 from hloom_tools.report.content import document_of
 from hloom_tools.report.folder import COMPARISON, PAGE
 from hloom_tools.report.gather import Report, gather
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is compared with the first",
     )
     parser.add_argument(
+        "-o",
         "--out",
         type=Path,
         metavar="FILE",
@@ -63,15 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the plots of one dump as PNG files into FOLDER (default: DIR/plots), instead "
         "of the page unless --out is given",
     )
+    output.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom report` and returns its exit status: 0, or 1 for a mistake, reported on
     stderr."""
     try:
-        for line in _run(arguments.dumps, arguments.out, arguments.png, as_text=arguments.text):
-            PlainConsole(soft_wrap=True).print(line)
-    except (DumpError, OutputError, PictureError, ReportError) as error:
+        for line in _run(arguments):
+            if arguments.json != STANDARD_OUTPUT:
+                PlainConsole(soft_wrap=True).print(line)
+    except (DumpError, OSError, OutputError, PictureError, ReportError) as error:
         return complain("hloom report", error)
     return 0
 
@@ -86,9 +89,12 @@ def part(arguments: argparse.Namespace) -> Findings:
     return Findings(document, document.to_json())
 
 
-def _run(
-    dumps: Sequence[Path], out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
-) -> Iterator[str]:
+def _run(arguments: argparse.Namespace) -> Iterator[str]:
+    dumps: Sequence[Path] = arguments.dumps
+    out: Path | None = arguments.out
+    png: Path | Literal[True] | None = arguments.png
+    json: Path | None = arguments.json
+    as_text = arguments.text and json != STANDARD_OUTPUT
     if len(dumps) > 2:
         raise ReportError(f"one dump is shown, or two are compared; got {len(dumps)}.")
     inside = dumps_in(dumps[0])
@@ -102,7 +108,7 @@ def _run(
         document, file = compare_document(both), both.reports[1].path / COMPARISON
     elif len(inside) > 1:
         found = index(dumps[0], inside)
-        if out is not None or not as_text:
+        if out is not None or not (as_text or json is not None):
             yield from _write_pages(found, pages)
             others = len(found.rows) + found.left_out - len(pages)
         document, file = index_document(found, pages), dumps[0] / PAGE
@@ -113,7 +119,10 @@ def _run(
             yield from _plots(report, png)
     if as_text:
         show(document, PlainConsole(soft_wrap=True))
-    if out is not None or (png is None and not as_text):
+    if json is not None:
+        output.write_json(json, document.to_json())
+        yield f"wrote {json}"
+    if out is not None or (png is None and json is None and not as_text):
         yield output.write_page(document, out or file, "--out")
     if others > 0:
         yield f"{pluralize(others, 'dump')} without a report: hloom report writes it for one"

@@ -168,6 +168,11 @@ def _headlines(module: ModuleReport) -> Iterator[Headline]:
         before, after = map(units.size, memory.ends)
         model = "" if memory.xla_before is not None or not memory.xla else " by hloom's model"
         remarks.append(Note(f"{before} → {after}{model} by the passes, {changed}"))
+    if memory.xla is not None and memory.xla_before is not None:
+        # The log and a share as a budget are of these.
+        both = memory.xla_before.temp_bytes, memory.xla.temp_bytes
+        if saved := units.change(*both):
+            remarks.append(Note(f"of it temporaries: {units.sizes(*both)}, {saved}", tone="dim"))
     if (bound := memory.bound) is not None:
         holds = None if memory.xla is None else bound.holds(memory.xla)
         if memory.xla is None or holds is None:
@@ -180,7 +185,7 @@ def _headlines(module: ModuleReport) -> Iterator[Headline]:
     label = f"memory of a step, by {by}"
     yield Headline(label, units.size(module.step_bytes), tuple(remarks))
     if cost is not None and cost.figure:
-        yield Headline("cost of a step", cost.figure, (Note(cost.remark),))
+        yield Headline("added to a step", cost.figure, (Note(cost.remark),))
     if cost is not None and (cost.effects or cost.changed):
         done = [Note(effect) for effect in cost.effects]
         if times.compile_s is not None:

@@ -33,7 +33,7 @@ _MOST_FILES = 500
 
 @dataclass(frozen=True)
 class PassRow:
-    """The effect of a pass, in one line, and its time."""
+    """The effect of a pass, in one line, and its time; `requested` where the spec names it."""
 
     spec: str
     summary: str
@@ -41,6 +41,7 @@ class PassRow:
     plan_s: float
     apply_s: float
     verify_s: float
+    requested: bool = True
 
     @property
     def seconds(self) -> float:
@@ -86,7 +87,8 @@ class Notice:
     text: str
 
 
-def notices_of(dump: ModuleDump) -> tuple[Notice, ...]:
+def notices_of(dump: ModuleDump, overrun: str = "") -> tuple[Notice, ...]:
+    """Returns what went wrong with a module; `overrun` is by how much its budget does not hold."""
     compiled = entries(dump.manifest, "compile")
     found: list[Notice] = []
     if error := dump.manifest.get("error"):
@@ -97,7 +99,10 @@ def notices_of(dump: ModuleDump) -> tuple[Notice, ...]:
     elif failure := (dump.failure or "").strip():
         found.append(Notice("error", "A pass failed", failure.splitlines()[-1]))
     if complaint := compiled.get("complaint"):
-        found.append(Notice("warning", "The program does not have what was asked", str(complaint)))
+        title = "The program does not have what was asked"
+        found.append(
+            Notice("warning", f"Over budget: {overrun}" if overrun else title, str(complaint))
+        )
     return tuple(found)
 
 
@@ -113,7 +118,10 @@ def times_of(dump: ModuleDump) -> Times:
                 spec,
                 str(run["summary"]),
                 bool(run["empty"]),
-                *(read(Amount, run[name]) for name in ("plan_s", "apply_s", "verify_s")),
+                read(Amount, run["plan_s"]),
+                read(Amount, run["apply_s"]),
+                read(Amount, run["verify_s"]),
+                requested=run.get("requested") is not False,
             )
             for spec, run in zip(specs, runs, strict=True)
         ),

@@ -154,6 +154,8 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         read("seconds of a step", partial(seconds_section, sources=sources), dump),
         read("CUDA graphs", partial(graphs_section, sources=sources), dump.captured),
     )
+    bound, xla = memory.bound, memory.xla
+    overrun = "" if bound is None or xla is None else bound.overrun(xla)
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
@@ -163,7 +165,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         spec=dump.spec if dump.manifest else None,
         device=folder.device_of(dump.manifest),
         in_full=in_full,
-        notices=folder.notices_of(dump),
+        notices=folder.notices_of(dump, overrun),
         memory=memory,
         cost=cost,
         sections=tuple(each for each in sections if each is not None),

@@ -44,11 +44,16 @@ class StepBytes:
 
 @dataclass(frozen=True)
 class Bound:
-    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone."""
+    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone.
+
+    Attributes:
+      tolerance: the factor up to which it counts as held.
+    """
 
     text: str
     bytes: int | None
     of_temp: bool
+    tolerance: float = 1.0
 
     @property
     def described(self) -> str:
@@ -59,7 +64,17 @@ class Bound:
 
     def holds(self, figures: StepBytes) -> bool | None:
         """Whether a step is within the budget; None where unknown."""
-        return None if self.bytes is None else self._bounded(figures) <= self.bytes
+        if self.bytes is None:
+            return None
+        return self._bounded(figures) <= self.bytes * self.tolerance
+
+    def overrun(self, figures: StepBytes) -> str:
+        """Formats the bounded figure and the bound where it does not hold: "57.2 of 54.2 MiB"; else
+        empty."""
+        if self.bytes is None or self.holds(figures):
+            return ""
+        over = units.of_limit(self._bounded(figures), self.bytes)
+        return f"{over} for temporaries" if self.of_temp else over
 
     def measured(self, figures: StepBytes) -> str:
         """Formats the bounded figure and the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
@@ -229,7 +244,8 @@ def _bound(dump: ModuleDump) -> Bound | None:
     if budget.percent is not None:
         temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
         limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)
-        return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
+        text = f"{budget.percent:g} % of its temporaries"
+        return Bound(text, limit, of_temp=True, tolerance=budget.tolerance)
     if budget.size_bytes is not None:
         return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
     usable_bytes = _known(entries(dump.manifest, "target").get("usable_bytes"))

@@ -31,10 +31,11 @@ from hloom_tools.report.memory import Bound
 def plan_sections(
     plans: Sequence[PlanFile], runs: Sequence[PassRow], sources: Sources
 ) -> tuple[Section, ...]:
-    """Returns a section for each plan that has tables."""
+    """Returns a section for each plan that has tables, those of passes that others need
+    last."""
     return tuple(
         section
-        for plan, run in _with_runs(plans, runs)
+        for plan, run in sorted(_with_runs(plans, runs), key=_is_needed_by_others)
         if (
             section := plan_section(
                 plan.json,
@@ -45,6 +46,10 @@ def plan_sections(
             )
         ).tables
     )
+
+
+def _is_needed_by_others(planned: tuple[PlanFile, PassRow | None]) -> bool:
+    return planned[1] is not None and not planned[1].requested
 
 
 def without_tables(plans: Sequence[PlanFile], runs: Sequence[PassRow]) -> list[str]:

@@ -18,7 +18,7 @@ from ..analysis.program import Node, Program
 from ..framework.errors import NotPossibleError, did_you_mean, echo
 from ..framework.options import Axes
 from ..ir import walk
-from ..ir.locations import operation_name
+from ..ir.locations import operation_name, source_of
 from ..ir.op_facts import Category
 from ..ir.values import shape_of
 from .trial import CutTrial, has_gradients, tried
@@ -329,10 +329,11 @@ def why_not(trial: CutTrial, phases: int) -> str | None:
         )
     if trial.phases > phases:
         allowed = "one" if phases == 1 else str(phases)
-        return (
+        loops = (
             f"it takes {trial.phases} loops over the microbatches, and phases={phases} allows "
-            f"{allowed}: {_ends(trial)}"
+            f"{allowed}"
         )
+        return f"{_statistic(trial)}{loops}: {_ends(trial)}"
     if is_mostly_whole and trial.whole_product is not None:
         return (
             f"{trial.whole_share:.0%} of the products are done at once: "
@@ -352,12 +353,20 @@ def _ends(trial: CutTrial) -> str:
         effect = _effect_of(trial.flow.program, end)
         if effect is not None:
             return f"{site(effect.op)} has an effect and runs once, {_waits(end)}"
-    first = found[0]
-    if not first.flow.is_partial:
-        return str(first)
+    return str(found[0])
+
+
+def _statistic(trial: CutTrial) -> str:
+    """Returns the user's line that needs a statistic of the whole batch, as the beginning of a
+    sentence; empty where something else is the first reason for more loops."""
+    found = [end for phase in trial.flow.phases for end in phase.ends]
+    is_effect = any(_effect_of(trial.flow.program, end) is not None for end in found)
+    if not found or is_effect or not found[0].flow.is_partial:
+        return ""
+    line = source_of(found[0].reader.location).short or "an operation"
     return (
-        f"{first}. That is a statistic of the whole batch, as batch norm takes; norms of each "
-        "example, as group norm and layer norm, take none"
+        f"{line} needs a statistic of the whole batch, as batch norm does (norms of each example, "
+        "as group norm and layer norm, do not): "
     )
 
 

@@ -308,8 +308,8 @@ class MicrobatchPlanner:
             why = "what memory there is is not known: give microbatches= or a budget="
         elif limit_bytes is not None and expected(1) <= limit_bytes:
             why = (
-                "the whole batch holds the budget; microbatches= says how many there shall be "
-                "all the same"
+                "how many? The whole batch holds the budget; accumulate{microbatches=8} divides "
+                "it all the same"
             )
         return self._planned(module, batch, number, record, why)
 

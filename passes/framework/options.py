@@ -9,7 +9,7 @@ A field's type decides its spelling:
 | `float`    | 0.5, 1e-3                      | shortest that reads back |
 | `str`      | one of `choices`               | itself                   |
 | `Words`    | some of `choices`, joined by + | in the order of these    |
-| `Bytes`    | 4KiB, 1.5GiB, 60GB, 4096       | the largest exact unit   |
+| `Bytes`    | 4KiB, 1.5GiB, 60GB, 4096       | shortest that reads back |
 | `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
 | `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
 | `Axes`     | tokens, batch['x']:1;7         | the same way             |

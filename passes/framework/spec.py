@@ -22,8 +22,11 @@ from .spellings import Budget, parse_budget
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""
 
-_POLICIES = frozenset({"full", "minimal", "minimal_with_context", "checkpoint", "save_dot_only"})
-_POLICY_STARTS = ("dots_", "everything_saveable", "nothing_saveable", "save_", "checkpoint_dots")
+_POLICIES = frozenset({"full", "checkpoint", "qkv_proj_offloaded"})
+_POLICY_STARTS = (
+    "checkpoint_dots", "dots_", "everything_saveable", "minimal", "nothing_saveable",
+    "offload_dot", "save_",
+)  # fmt: skip
 """Prefixes of the policies of `jax.checkpoint` and MaxText, to recognise one in a spec."""
 
 _WORD = re.compile(r"[^\s{},=]+")
@@ -165,8 +168,10 @@ class _Parser:
             unit = self._peek_word()
             share = f" Did you mean '{text}%'?" if unit == "%" else ""
             hint = share or (unit and unit_hint(text + unit)) or str(error)
-        what = f"option '{info.name}' of pass '{pass_class.name}' wants {info.wants}"
-        self._fail(what, at, got=text, remedy=hint)
+        what = f"option '{info.name}' of pass '{pass_class.name}'"
+        if info.choices and hint:
+            self._fail(f"{what} has no choice {echo(text)}", at, remedy=hint)
+        self._fail(f"{what} wants {info.wants}", at, got=text, remedy=hint)
 
     def _fail_no_option(
         self, pass_class: type[Pass], name: str, at: int, infos: dict[str, OptionInfo]
@@ -180,7 +185,7 @@ class _Parser:
         self._fail(
             f"pass '{pass_class.name}' has no option {echo(name)}",
             at,
-            remedy=(close or did_you_mean(name, infos) or _meant_value(name, infos)) + options,
+            remedy=close or did_you_mean(name, infos) or _meant_value(name, infos) or options,
         )
 
     def _known_passes(self) -> str:

@@ -36,6 +36,15 @@ class Budget:
     percent: float | None = None
     least: bool = False
 
+    @property
+    def tolerance(self) -> float:
+        """Returns the factor up to which a bound counts as held.
+
+        One more compile, which takes minutes for a large program, is not made for half a percent of
+        a share. A size has no tolerance: what takes more may be out of memory.
+        """
+        return 1.0 if self.percent is None or self.least else 1.005
+
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
@@ -118,9 +127,9 @@ def unit_hint(text: str) -> str:
 
 
 def parse_bytes(text: str) -> Bytes:
-    """Returns the bytes that "4KiB", "1.5GiB", "60GB" or "4096" spell.
+    """Returns the bytes that "4KiB", "1.5GiB", "60GB" or "4096" spell, without a part of a byte.
 
-    Raises SpellingError for another spelling, and where it is not a whole number of bytes.
+    Raises SpellingError for another spelling, and for a part of a byte alone.
     """
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _UNITS:
@@ -129,16 +138,43 @@ def parse_bytes(text: str) -> Bytes:
     whole, _, fraction = match[1].partition(".")
     scaled = int(whole + fraction) * _UNITS[match[2]]
     size_bytes, rest = divmod(scaled, 10 ** len(fraction))
-    if rest:
+    if rest and (size_bytes == 0 or _UNITS[match[2]] == 1):
         raise SpellingError(" That is no whole number of bytes.")
     return Bytes(size_bytes)
 
 
 def print_bytes(size_bytes: int) -> str:
-    """Returns the spelling of a size in the largest unit that divides it: 1536MiB, 60GB, 1001."""
+    """Returns the shortest spelling that reads back as a size, of equals that in the largest unit:
+    1.5GiB, 93.75MiB, 60GB, 1001."""
     exact = [unit for unit, scale in _UNITS.items() if unit != "B" and size_bytes % scale == 0]
     unit = max(exact, key=_UNITS.__getitem__) if size_bytes else ""
-    return f"{size_bytes // _UNITS[unit]}{unit}"
+    found = [f"{size_bytes // _UNITS[unit]}{unit}"]
+    for unit, scale in _BINARY.items():
+        if size_bytes >= scale:
+            texts = (f"{_decimal(size_bytes, scale, digits)}{unit}" for digits in _DIGITS)
+            found += [text for text in texts if parse_bytes(text) == size_bytes]
+    return min(reversed(found), key=len)
+
+
+_DIGITS = range(3)
+"""The numbers of digits behind the point of a printed size."""
+
+
+def _decimal(size_bytes: int, scale: int, digits: int) -> str:
+    """Returns a size in a unit with so many digits behind the point, rounded up."""
+    tens = 10**digits
+    whole, part = divmod(-(-size_bytes * tens // scale), tens)
+    return f"{whole}.{part:0{digits}}" if digits else str(whole)
+
+
+def rounded_up(size_bytes: int, grain_bytes: int) -> int:
+    """Returns a size that is short to spell, at most `grain_bytes` larger: a number of a binary
+    unit with at most two digits behind the point."""
+    for unit, scale in reversed(_BINARY.items()):
+        for digits in _DIGITS:
+            if size_bytes >= scale and scale <= grain_bytes * 10**digits:
+                return parse_bytes(f"{_decimal(size_bytes, scale, digits)}{unit}")
+    return size_bytes
 
 
 def is_duration(text: str) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _PACKAGES = re.compile(r"^.*[\\/](?:site|dist)-packages[\\/]")
 _STANDARD_LIBRARY = re.compile(r"^.*[\\/]lib(?:64)?[\\/]python3\.\d+[\\/]")
@@ -30,13 +31,33 @@ def is_installed(file: str) -> bool:
     return any(file.startswith(folder + os.sep) for folder in _INSTALLED_HERE)
 
 
+_CELL = re.compile(
+    r"(?P<file>.*[\\/]ipykernel_\d+[\\/]\d+\.py|<ipython-input-(?P<number>\d+)-[^>]*>):(?P<line>\d+)"
+)
+"""The line of a notebook's cell, which Python knows by a file: of Jupyter's kernel, or of IPython
+in a terminal."""
+
+
 def short_line(line: str) -> str:
-    """Returns a source line without uninformative folders: "flax/nnx/nn/linear.py:422"."""
+    """Returns a source line without uninformative folders: "flax/nnx/nn/linear.py:422"; of a cell
+    of the notebook that runs "cell 2, line 3"."""
+    if cell := _CELL.fullmatch(line):
+        number = cell["number"] or _numbers_of_cells().get(cell["file"])
+        if number:
+            return f"cell {number}, line {cell['line']}"
     for folders in (_PACKAGES, _STANDARD_LIBRARY):
         inside, found = folders.subn("", line)
         if found:
             return inside
     return PurePath(line).name
+
+
+def _numbers_of_cells() -> Mapping[str, int]:
+    """Returns the numbers of IPython's cells, by file; none outside of IPython."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    found: Mapping[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return found
 
 
 class Frame(NamedTuple):

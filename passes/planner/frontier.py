@@ -18,6 +18,7 @@ from ..analysis.memory_model.scheduled import scheduled_temp_bytes
 from ..analysis.memory_model.targets import memory_rules
 from ..framework.feedback import Attempt, temp_limit
 from ..framework.options import Budget
+from ..framework.spellings import rounded_up
 from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..recompute.plan import RematPlan
@@ -44,8 +45,8 @@ _MOST_WORK = 3_000_000
 """The most operations that are simulated for budgets that the user did not request, over all
 candidates: at 6 to 8 microseconds each about 20 seconds, for programs of any length."""
 
-_ROUND = 256
-"""Budgets are multiples of a power of two that is at least this part of the frontier's width."""
+_GRAINS = 128
+"""Budgets are rounded up, to be short to spell, by at most this part of the frontier's width."""
 
 _PLANS = 5
 """The most plans for a budget, until one is predicted to hold."""
@@ -176,8 +177,7 @@ class FrontierAnalysis:
         points = undominated([self.unmodified, *points, bottom], _of_point)
         if self.unmodified not in points:
             points.insert(0, self.unmodified)
-        unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
-        return [self._with_budget(point, unit_bytes) for point in points]
+        return [self._with_budget(point, width // _GRAINS) for point in points]
 
     def _swept(self, count: int) -> list[Estimate]:
         """Returns estimates of candidates at prices that close the largest gaps in memory.
@@ -221,12 +221,12 @@ class FrontierAnalysis:
             column[price] = search.estimate(replace(lowest, price=price))
         return list(column.values())
 
-    def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
+    def _with_budget(self, point: FrontierPoint, grain_bytes: int) -> FrontierPoint:
         """Returns the point with a round budget slightly above its memory."""
         if point.estimate.candidate is None or point.budget is not None:
             return point
         step_bytes = int(point.temp_bytes / _CAUTION) + self.around_bytes
-        budget = Budget(size_bytes=-(-step_bytes // unit_bytes) * unit_bytes)
+        budget = Budget(size_bytes=rounded_up(step_bytes, grain_bytes))
         return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:

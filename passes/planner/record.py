@@ -195,7 +195,7 @@ class RematRecord(PlanRecord):
             return ()
         return (
             Fact("added work", self.prediction.added_flops or 0, Kind.FLOPS),
-            Fact("added time at most", self.added_seconds, Kind.SECONDS),
+            Fact("added time, cheap work counted whole", self.added_seconds, Kind.SECONDS),
             Fact("plans considered", len(self.considered)),
         )
 

@@ -270,6 +270,8 @@ def test_a_budget_above_the_device_says_what_that_has() -> None:
     assert ", fits: 12.0 of 20.0 MiB (the device gives a step 16.0 MiB), unch" in above.headline
     enough = made(changed=False, runs=(), device_bytes=20 * 2**20, **fits)
     assert "device" not in enough.headline
+    of_gpu = made(changed=False, runs=(), device_bytes=20 * 2**20, device_share=0.75, **fits)
+    assert "fits: 12.0 of 20.0 MiB (JAX's 75 % of the device), unchanged" in of_gpu.headline
 
 
 def test_a_share_allows_that_share_of_the_temporaries(masked_off: int) -> None:

@@ -170,15 +170,17 @@ def test_a_description_without_figures_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [targets.load, targets.text])
-def test_an_unknown_name_lists_the_known_ones(read: object) -> None:
+def test_an_unknown_name_is_told_the_close_one_or_the_known_ones(read: object) -> None:
     assert callable(read)
     with pytest.raises(targets.TargetError) as caught:
-        read("h100_smx")
+        read("mine")
     assert str(caught.value) == (
-        "unknown target 'h100_smx'. Did you mean 'h100_sxm'? Targets: a100_sxm_40, a100_sxm_80, "
-        "b200, cpu, h100_pcie, h100_sxm, h200, l40s, rtx_4090, v4, v5e, v5p, v6e. A path of a "
-        "description works too, such as ./h100_smx.toml"
+        "unknown target 'mine'. Targets: a100_sxm_40, a100_sxm_80, b200, cpu, h100_pcie, "
+        "h100_sxm, h200, l40s, rtx_4090, v4, v5e, v5p, v6e. A path of a description works too, "
+        "such as ./mine.toml"
     )
+    with pytest.raises(targets.TargetError, match=r"'h100_smx'\. Did you mean 'h100_sxm'\?$"):
+        read("h100_smx")
 
 
 def test_the_cpu_has_no_description() -> None:
@@ -403,3 +405,18 @@ def test_a_v4_is_one_device_of_its_two_cores() -> None:
     # 20 GiB: more than a core of its own has, and less than both.
     compiled = jax.jit(lambda x: [x + number for number in range(20)]).lower(x).compile()
     assert compiled.memory_analysis().output_size_in_bytes >= 20 * 4 * 2**28
+
+
+def test_the_path_of_a_description_is_taken_as_a_name_is(tmp_path: Path) -> None:
+    folder = Path(targets.__file__).parent
+    for suffix in (".toml", ".txtpb"):
+        (tmp_path / f"mine{suffix}").write_text((folder / f"h100_sxm{suffix}").read_text())
+    path = str(tmp_path / "mine.toml")
+    assert targets.described_platform(path) == "cuda"
+    assert targets.text(path) == targets.text("h100_sxm")
+    (tmp_path / "mine.txtpb").unlink()
+    with pytest.raises(targets.TargetError, match=r"mine\.txtpb: No such file .* --this` writes"):
+        targets.text(path)
+    tpu = tmp_path / "tpu.toml"
+    tpu.write_text((folder / "v5p.toml").read_text())
+    assert targets.topology(str(tpu), 1) == "v5p:2x2x1"

@@ -205,9 +205,7 @@ def _make(
 
         known = registry.names()
         for name in sorted(names.difference(known)):
-            raise SettingsError(
-                f"{sources[1]}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
-                f"{did_you_mean(name, known)}"
-            )
+            meant = did_you_mean(name, known) or f" Passes: {', '.join(known)}."
+            raise SettingsError(f"{sources[1]}: there is no pass {echo(name)}.{meant}")
     wanted = () if modules is None else patterns.words(modules)
     return Settings(Path(to).absolute(), chosen, names, wanted, arrays)

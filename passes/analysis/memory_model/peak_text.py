@@ -31,7 +31,7 @@ def describe_peak(
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(module, rules=memory_rules(target))
-    told = [_peak(curve, xla_bytes), _arguments(curve) if arguments else ""]
+    told = [_peak(curve, xla_bytes, target), _arguments(curve) if arguments else ""]
     return "\n  ".join(filter(None, told))
 
 
@@ -55,7 +55,7 @@ def _groups(curve: MemoryProfile) -> list[list[LiveBuffer]]:
     return sorted(groups.values(), key=lambda group: -_bytes(group))
 
 
-def _peak(curve: MemoryProfile, xla_bytes: int | None) -> str:
+def _peak(curve: MemoryProfile, xla_bytes: int | None, target: Target) -> str:
     peak_bytes = curve.temp_bytes
     if not peak_bytes:
         return ""
@@ -72,8 +72,15 @@ def _peak(curve: MemoryProfile, xla_bytes: int | None) -> str:
     values = ";\n    ".join(listed)
     right = ""
     if xla_bytes is not None and size(xla_bytes) != size(peak_bytes):
-        right = f" (XLA's figure for it, {size(xla_bytes)}, is right)"
+        wide = ""
+        if target.platform == "cpu" and any(map(_is_narrow, curve.owners)):
+            wide = ": XLA:CPU keeps most 16-bit values in float32"
+        right = f" (XLA's figure for it, {size(xla_bytes)}, is right{wide})"
     return f"At the peak, {size(peak_bytes)} by hloom's model{right}, {most}:\n    {values}."
+
+
+def _is_narrow(owner: LiveBuffer) -> bool:
+    return owner.type.endswith(("bf16>", "f16>"))
 
 
 _PARTS = 3

@@ -28,8 +28,11 @@ pytestmark = DUMP_MARKS
         ({"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3-7"}, f"HLOOM_DUMP_STEPS='3-7': {WANTED}"),
         (
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
-            "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of {passes}. "
-            "Did you mean 'touch'?",
+            "HLOOM_DUMP_PASSES: there is no pass 'touhc'. Did you mean 'touch'?",
+        ),
+        (
+            {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "zzz"},
+            "HLOOM_DUMP_PASSES: there is no pass 'zzz'. Passes: {passes}.",
         ),
         (
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3", "HLOOM_DUMP_ARRAYS": "yes"},

@@ -170,7 +170,8 @@ def test_why_the_batch_stays_whole_is_told() -> None:
         return Pipeline.parse(spec).run(clone_module(module), target=target).runs[-1].summary
 
     device = Target("cpu", memory_bytes=2**30, usable_bytes=2**30)
-    assert "holds the budget; microbatches= says how many" in said("accumulate", device)
+    why = "how many? The whole batch holds the budget; accumulate{microbatches=8} divides it"
+    assert why in said("accumulate", device)
     assert "give microbatches= or a budget=" in said("accumulate", Target("cpu"))
     named = Pipeline.parse("accumulate{microbatches=2 args=nope}")
     refusal = named.run(clone_module(module), target=device).runs[-1].refusal

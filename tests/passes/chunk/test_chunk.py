@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -229,6 +230,29 @@ def test_a_budget_takes_the_fewest_chunks_that_hold() -> None:
         chunks.append(plan.record.chunks)
     assert chunks == sorted(chunks)
     assert chunks[0] < chunks[-1]
+
+
+def test_a_share_that_is_missed_by_next_to_nothing_is_held() -> None:
+    plan = Chunk(budget=Budget(percent=60), min_bytes=Bytes(1024)).plan_after(
+        prepared(step, X, W), Target(), ()
+    )
+
+    def attempts(temp_bytes: int) -> list[Attempt[ChunkRecord]]:
+        second = replace(plan.record, chunks=2)
+        return [Attempt(plan.record, 1_000_000, 300_000), Attempt(second, 880_000, temp_bytes)]
+
+    def asks(budget: Budget, temp_bytes: int) -> tuple[bool, bool]:
+        chunk, made = Chunk(budget=budget, min_bytes=Bytes(1024)), attempts(temp_bytes)
+        told = chunk.complaint(
+            made, 1, Target(), lambda: prepared(step, X, W), lambda: prepared(step, X, W)
+        )
+        return chunk.wants_another(made, Target()), told is not None
+
+    share = Budget(percent=60)  # 180 000 bytes
+    assert asks(share, 180_400) == (False, False)
+    assert asks(share, 181_000) == (True, True)
+    # A size is held or not.
+    assert asks(Budget(size_bytes=880_000), 180_400) == (True, True)
 
 
 def test_an_attempt_that_takes_more_than_predicted_is_followed_by_more_chunks() -> None:

@@ -22,6 +22,7 @@ from hloom.passes.framework.options import (
     print_bytes,
 )
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.spellings import rounded_up
 
 _toys = registering(toy.Toy, toy.Touch, scope="module")
 
@@ -42,7 +43,7 @@ def test_specs_of_no_pass(spec: str) -> None:
         (" toy { limit = 3 } ,\ttouch\n", (toy.Toy(limit=3), toy.Touch()), "toy{limit=3},touch"),
         ("toy{limit=8 loud=off}", (toy.Toy(),), "toy"),
         ("toy{loud=on limit=+7}", (toy.Toy(limit=7, loud=True),), "toy{limit=7 loud=on}"),
-        ("toy{size=1.5GiB}", (toy.Toy(size=Bytes(3 * 2**29)),), "toy{size=1536MiB}"),
+        ("toy{size=1.5GiB}", (toy.Toy(size=Bytes(3 * 2**29)),), "toy{size=1.5GiB}"),
         ("toy{size=0}", (toy.Toy(size=Bytes(0)),), "toy{size=0}"),
         ("toy{weight=.5e1}", (toy.Toy(weight=5.0),), "toy{weight=5.0}"),
         ("toy{budget=60GiB}", (toy.Toy(budget=Budget(60 * 2**30)),), "toy{budget=60GiB}"),
@@ -136,13 +137,39 @@ def test_sizes(text: str, size_bytes: int) -> None:
         (1001, "1001"),
         (1000, "1KB"),
         (1024, "1KiB"),
-        (1536 * 2**20, "1536MiB"),
+        (1536 * 2**20, "1.5GiB"),
+        (1537 * 2**20, "1537MiB"),
+        (96000 * 2**10, "93.75MiB"),
+        (98356428, "93.8MiB"),
+        (98356429, "98356429"),
         (60 * 10**9, "60GB"),
         (2**50, "1024TiB"),
     ],
 )
-def test_sizes_print_in_the_largest_exact_unit(size_bytes: int, text: str) -> None:
+def test_sizes_print_in_the_shortest_exact_spelling(size_bytes: int, text: str) -> None:
     assert print_bytes(size_bytes) == text
+
+
+@given(st.integers(1, 2**62), st.integers(0, 2**40))
+def test_a_size_reads_back_and_is_rounded_up_to_a_short_one(size: int, grain: int) -> None:
+    assert parse_bytes(print_bytes(size)) == size
+    rounded = rounded_up(size, grain)
+    assert size <= rounded <= size + grain
+    assert parse_bytes(print_bytes(rounded)) == rounded
+
+
+@pytest.mark.parametrize(
+    ("size", "grain", "text"),
+    [
+        (96000 * 2**10, 2**18, "93.8MiB"),
+        (680352 * 2**10, 2**20, "665MiB"),
+        (63 * 2**30 + 5, 2**30, "64GiB"),
+        (63 * 2**30 + 5, 2**27, "63.1GiB"),
+        (700, 64, "700"),
+    ],
+)
+def test_a_round_size_is_one_that_people_write(size: int, grain: int, text: str) -> None:
+    assert print_bytes(rounded_up(size, grain)) == text
 
 
 def test_options_are_described() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import sysconfig
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,3 +126,15 @@ def test_arguments_by_what_they_are() -> None:
         "": "",
     }
     assert argument_groups(names) == list(names.values())
+
+
+def test_a_line_of_a_notebook_is_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = "/tmp/ipykernel_12/345.py"
+    assert short_line("<ipython-input-3-abc>:7") == "cell 3, line 7"
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert short_line(f"{file}:7") == "345.py:7"
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={file: 2}))
+    ipython = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)  # type: ignore[misc]
+    assert short_line(f"{file}:7") == "cell 2, line 7"
+    assert short_line("/tmp/ipykernel_12/346.py:7") == "346.py:7"

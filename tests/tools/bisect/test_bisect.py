@@ -23,6 +23,7 @@ from support.toy_passes import Fail, ReplaceTwo, Touch
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write.writer import flush, write_step
+from hloom.log import terminal
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.recompute.block import rewrite
@@ -136,6 +137,19 @@ def test_right_passes_are_told_so(scanned: Path, command: Command) -> None:
     assert status == 0, text
     assert "The passes change no result." in text
     assert "Note" not in text
+
+
+def test_a_person_sees_what_is_compiled(
+    scanned: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(terminal.board, "show", lambda _, text: shown.append(text))
+    monkeypatch.setattr(terminal, "is_interactive", lambda: True)
+    assert command("replay", scanned, "--repeat", 0).status == 0
+    steps = [each.split()[1] for each in shown]
+    assert steps == ["compiling", "compiling", "running", "running"]
+    assert shown[0] == "hloom: compiling with 'off'"
+    assert shown[1].endswith("remat'")
 
 
 def test_a_wrong_pass_is_found(straight: Path, tmp_path: Path, command: Command) -> None:

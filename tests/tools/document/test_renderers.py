@@ -142,3 +142,20 @@ def test_a_notebook_gets_the_tables_alone() -> None:
     assert shown.count("<tr>") == 21
     assert "A remark." in shown
     assert "<html" not in shown
+
+
+def test_a_source_line_in_a_text_is_short_and_a_path_to_copy_is_whole() -> None:
+    where = "add (/home/me/runs/train.py:12) waits for /v/lib/python3.12/site-packages/flax/a.py:3"
+    rows = [(where, "/home/me/runs/train.py:12")]
+    told = one_table("", [("why", Kind.TEXT), ("file", Kind.CODE)], rows)
+    text = as_text(told, 200)
+    assert "add (train.py:12) waits for flax/a.py:3" in text
+    assert "/home/me/runs/train.py:12" in text
+    assert where in json.dumps(told.to_json())
+
+
+def test_the_text_of_a_result_is_no_output_of_a_notebook(
+    document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert as_text(document, 80).splitlines()

@@ -45,14 +45,12 @@ WRONG_ARGUMENTS = [
     (
         ("a.mlir", "-p", "complain{fial=on}"),
         "hloom-opt: error: -p='complain{fial=on}': pass 'complain' has no option 'fial' (at "
-        "character 10). Did you mean 'fail'? Options: fail.\n",
+        "character 10). Did you mean 'fail'?\n",
     ),
     (
         ("a.mlir", "--target", "h100"),
         "hloom-opt: error: --target: unknown target 'h100'. Did you mean 'h100_pcie' or "
-        "'h100_sxm'? Targets: a100_sxm_40, a100_sxm_80, b200, cpu, h100_pcie, h100_sxm, h200, "
-        "l40s, rtx_4090, v4, v5e, v5p, v6e. A path of a description works too, "
-        "such as ./h100.toml\n",
+        "'h100_sxm'?\n",
     ),
     (
         ("a.mlir", "--target", "./no.txtpb"),

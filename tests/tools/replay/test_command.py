@@ -165,7 +165,8 @@ def test_the_same_module_of_two_processes_is_one(
         (("--tolerance", "-1"), "argument --tolerance: a number of 0 or more, got -1"),
         (("--tolerance", "x"), "argument --tolerance: a number of 0 or more, got x"),
         (("--repeat", "-1"), "argument --repeat: a whole number of 0 or more, got -1"),
-        (("--target", "h20"), "argument --target"),
+        (("--target", "h20"), "argument --target: unknown target 'h20'. Did you mean 'h200'?"),
+        (("--target", "cpu"), "argument --target: 'cpu' is the host as it is"),
     ],
 )
 def test_mistakes_are_told(

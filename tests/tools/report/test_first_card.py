@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 from support.commands import Command
+from support.dumps.report_dumps import PLAN
 
 import hloom
-from hloom.dumps.read.dump import open_dump
+from hloom.dumps.read.dump import PlanFile, open_dump
+from hloom.show import units
+from hloom_tools.document.content import NO_SOURCES
 from hloom_tools.document.sources import by_line
 from hloom_tools.report.command import write_page
 from hloom_tools.report.cost import AddedCost
+from hloom_tools.report.folder import times_of
 from hloom_tools.report.gather import ModuleReport, gather
 from hloom_tools.report.plots import figures_of
+from hloom_tools.report.sections import plan_sections
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +83,7 @@ def test_a_damaged_curve_of_the_program_as_it_was_is_missing(dump: Path) -> None
 def test_text_tells_the_same(dump: Path, module: ModuleReport, command: Command) -> None:
     out = " ".join(command("report", "--text", dump).shown.split())
     assert module.cost is not None
-    assert f"Cost of a step: {module.cost.figure}; {module.cost.remark}" in out
+    assert f"Added to a step: {module.cost.figure}; {module.cost.remark}" in out
     assert f"What was done: {module.cost.effects[0]}" in out
 
 
@@ -87,11 +95,56 @@ def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
     page = write_page(gather(open_dump(dump)), tmp_path / "report.html").read_text("utf-8")
     assert "<h1>jit_step</h1>" in page
     first = page.partition("<table")[0]
-    for text in ("memory of a step", "cost of a step", module.cost.remark, "what was done"):
+    for text in ("memory of a step", "added to a step", module.cost.remark, "what was done"):
         assert text.replace("<", "&lt;") in first
     [effect] = module.cost.effects
     assert re.search(r"\d+ operations recomputed", effect)
     assert effect in first
+
+
+def test_temporaries_stand_beside_the_step(module: ModuleReport, dump: Path) -> None:
+    before, after = module.memory.xla_before, module.memory.xla
+    assert before is not None
+    assert after is not None
+    change = units.change(before.temp_bytes, after.temp_bytes)
+    page = write_page(gather(open_dump(dump)), dump.parent / "beside.html").read_text("utf-8")
+    sizes = units.sizes(before.temp_bytes, after.temp_bytes)
+    assert f"of it temporaries: {sizes}, {change}" in page
+
+
+def test_a_missed_budget_is_the_title_and_the_rest_is_folded(dump: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(dump, tmp_path / "over"))
+    spec = "remat{budget=10%}"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["spec"] = spec
+    manifest["compile"]["complaint"] = "it cannot be held; that is the least.\n  At the peak: much."
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    [found] = gather(open_dump(folder)).modules
+    bound, xla = found.memory.bound, found.memory.xla
+    assert bound is not None
+    assert xla is not None
+    [notice] = found.notices
+    assert notice.title == f"Over budget: {bound.overrun(xla)}"
+    assert re.fullmatch(r"[\d.]+( MiB)? of [\d.]+ KiB for temporaries", bound.overrun(xla))
+    page = write_page(gather(open_dump(folder)), folder / "report.html").read_text("utf-8")
+    box = page.partition('<div class="notice warning">')[2].partition("</div>")[0]
+    seen, _, folded = box.partition("<details>")
+    assert "<p>it cannot be held; that is the least.</p>" in seen
+    assert "At the peak" not in seen
+    assert "At the peak: much." in folded
+
+
+def test_helpers_come_last(dump: Path) -> None:
+    plans = [PlanFile("free-constants", 1, PLAN), PlanFile("remat", 2, PLAN)]
+    runs = [
+        replace(run, requested=run.spec != "free-constants")
+        for run in times_of(open_dump(dump).modules[0]).passes
+        if run.spec.startswith(("free-constants", "remat"))
+    ]
+    titles = [each.title for each in plan_sections(plans, runs, NO_SOURCES)]
+    assert titles == ["remat{budget=70%}", "free-constants"]
+    recorded = times_of(open_dump(dump).modules[0]).passes
+    assert [run.spec for run in recorded if run.requested] == ["remat{budget=70%}"]
 
 
 @pytest.mark.once
