@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,46 @@ def results_section(results: Path) -> Iterator[str]:
         yield from _table(columns, rows)
         yield ""
         yield from _points(items, timed)
+
+
+def front_page(results: Path, titles: Mapping[str, str]) -> Iterator[str]:
+    """For README.md: what `fit` alone gives an H200, in a sentence and three of the programs."""
+    text = (results / "gpu_nvidia_h200.json").read_text(encoding="utf-8")
+    *_, (version, entry) = json.loads(text).items()
+    items = entry["items"]
+    ratios = [
+        (fit[0] / off[0], fit[1] / off[1])
+        for program in _programs(items)
+        if (fit := _point(items, program, "fit")) and (off := _point(items, program, "off"))
+    ]
+    time, memory = (
+        f"{100 * min(of):.0f} to {100 * max(of):.0f} %" for of in zip(*ratios, strict=True)
+    )
+    yield f"**On an H200 one flag, `JAX_HLOOM=fit`, took {len(ratios)} training steps with scans"
+    yield f"to {time} of their time and {memory} of their memory, with no change to the code.**"
+    yield ""
+    columns = [f"a step on an H200, jax {version}", "off", "fastest policy of `jax.checkpoint`"]
+    yield from _table(
+        [*columns, "`fit`", "`fit` at that policy's memory"],
+        [[title, *map(_cost, _front_row(items, program))] for program, title in titles.items()],
+    )
+
+
+def _front_row(items: Known, program: str) -> Iterator[tuple[float, float] | None]:
+    """Off, the fastest policy, `fit` as it is and with that policy's memory."""
+    policy = min(MATCHED, key=lambda each: _seconds(items, program, each) or math.inf)
+    yield from (_point(items, program, each) for each in ("off", policy, "fit", matched(policy)))
+
+
+def _point(items: Known, program: str, label: str) -> tuple[float, float] | None:
+    """A step's seconds and bytes; None where it was not timed."""
+    found = result_of(items, f"{_STEP}{program}/{label}")
+    seconds = _seconds(items, program, label)
+    return None if found is None or seconds is None else (seconds, found["step_bytes"])
+
+
+def _cost(point: tuple[float, float] | None) -> str:
+    return "" if point is None else f"{point[0] * 1e3:.1f} ms, {point[1] / _MEBI:.0f} MiB"
 
 
 def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
