@@ -23,7 +23,8 @@ from benchmarks.frontier.points import BudgetPoint, Point, kept
 from benchmarks.frontier.report import FLOOR_POLICY, Frontier
 from benchmarks.frontier.store import PASSES, drawing, frontiers
 from benchmarks.frontier.yardsticks import H100
-from benchmarks.gpu.tables import front_page, results_section
+from benchmarks.gpu.front import front_page
+from benchmarks.gpu.tables import results_section
 from benchmarks.split import summary as split_summary
 from benchmarks.split_weights import summary as split_weights_summary
 from benchmarks.stages import summary as stages_summary
@@ -53,15 +54,6 @@ def filled_in(page: str, text: str) -> str:
         before, after = text.split(begin)[0], text.split(end)[1]
         text = before + begin + "\n".join([*write(), ""]) + end + after
     return text
-
-
-_SHOWN = "gpt_scanned", "gpt_131072", "llama"
-
-
-def _h200() -> Iterator[str]:
-    """What an H200 measured, in short."""
-    programs = frontiers(H100, _oldest(f"{H100.results}.json")[1]["programs"])
-    yield from front_page(RESULTS, {name: programs[name].title for name in _SHOWN})
 
 
 def _figures() -> Iterator[str]:
@@ -324,7 +316,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
-    "README.md": {"h200": _h200},
+    "README.md": {"h200": front_page},
     "docs/graphs.md": {"capture": _capture},
     "docs/dumps.md": {"dump_cost": _dump_cost},
     "docs/budgets.md": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from benchmarks.gpu.items import Known, result_of
 from benchmarks.gpu.parts.part2_steps import MATCHED, matched
 from benchmarks.gpu.results import DRY_RUN, file_name
 
-_MEBI = 2**20
-_STEP, _TIME = "step/", "time/"
+MEBI_BYTES = 2**20
+STEP, _TIME = "step/", "time/"
 
 _LEVEL = 1.01
 
@@ -30,7 +30,7 @@ def markdown(report: dict[str, Any]) -> Iterator[str]:
         yield f"## {facts['device']}, jax {version}, Python {facts['python']}"
         yield ""
         yield f"{_driver(facts)}; hloom {facts['hloom']}, {_commits(items)}. {_counted(items)}."
-        for program in _programs(items):
+        for program in programs_of(items):
             yield ""
             yield f"### {program}"
             yield ""
@@ -39,7 +39,7 @@ def markdown(report: dict[str, Any]) -> Iterator[str]:
         yield "### everything else"
         yield ""
         rest = [[f"`{n}`", e["status"], _told(e)] for n, e in items.items() if not _is_step(n)]
-        yield from _table(["item", "ended", "which gave"], rest, names=3)
+        yield from table_lines(["item", "ended", "which gave"], rest, names=3)
 
 
 def results_section(results: Path) -> Iterator[str]:
@@ -61,7 +61,7 @@ def results_section(results: Path) -> Iterator[str]:
         yield ""
         columns = ["program, ms a step", "off", "`capture`", "`remat`", "`fit`"]
         columns += [f"`{policy}`; `fit` at its memory" for policy in MATCHED]
-        timed = [p for p in _programs(items) if result_of(items, f"{_TIME}{p}") is not None]
+        timed = [p for p in programs_of(items) if result_of(items, f"{_TIME}{p}") is not None]
         rows = [
             [
                 program,
@@ -70,49 +70,9 @@ def results_section(results: Path) -> Iterator[str]:
             ]
             for program in timed
         ]
-        yield from _table(columns, rows)
+        yield from table_lines(columns, rows)
         yield ""
         yield from _points(items, timed)
-
-
-def front_page(results: Path, titles: Mapping[str, str]) -> Iterator[str]:
-    """For README.md: what `fit` alone gives an H200, in a sentence and three of the programs."""
-    text = (results / "gpu_nvidia_h200.json").read_text(encoding="utf-8")
-    *_, (version, entry) = json.loads(text).items()
-    items = entry["items"]
-    ratios = [
-        (fit[0] / off[0], fit[1] / off[1])
-        for program in _programs(items)
-        if (fit := _point(items, program, "fit")) and (off := _point(items, program, "off"))
-    ]
-    time, memory = (
-        f"{100 * min(of):.0f} to {100 * max(of):.0f} %" for of in zip(*ratios, strict=True)
-    )
-    yield f"**On an H200 one flag, `JAX_HLOOM=fit`, took {len(ratios)} training steps with scans"
-    yield f"to {time} of their time and {memory} of their memory, with no change to the code.**"
-    yield ""
-    columns = [f"a step on an H200, jax {version}", "off", "fastest policy of `jax.checkpoint`"]
-    yield from _table(
-        [*columns, "`fit`", "`fit` at that policy's memory"],
-        [[title, *map(_cost, _front_row(items, program))] for program, title in titles.items()],
-    )
-
-
-def _front_row(items: Known, program: str) -> Iterator[tuple[float, float] | None]:
-    """Off, the fastest policy, `fit` as it is and with that policy's memory."""
-    policy = min(MATCHED, key=lambda each: _seconds(items, program, each) or math.inf)
-    yield from (_point(items, program, each) for each in ("off", policy, "fit", matched(policy)))
-
-
-def _point(items: Known, program: str, label: str) -> tuple[float, float] | None:
-    """A step's seconds and bytes; None where it was not timed."""
-    found = result_of(items, f"{_STEP}{program}/{label}")
-    seconds = _seconds(items, program, label)
-    return None if found is None or seconds is None else (seconds, found["step_bytes"])
-
-
-def _cost(point: tuple[float, float] | None) -> str:
-    return "" if point is None else f"{point[0] * 1e3:.1f} ms, {point[1] / _MEBI:.0f} MiB"
 
 
 def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
@@ -121,7 +81,7 @@ def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
         (policy_s, fit_s)
         for program in programs
         for policy in MATCHED
-        if (policy_s := _seconds(items, program, policy)) is not None
+        if (policy_s := step_seconds(items, program, policy)) is not None
         and (fit_s := _kept_seconds(items, program, policy)) is not None
     ]
     faster = sum(fit_s < policy_s for policy_s, fit_s in ratios)
@@ -130,7 +90,7 @@ def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
     yield f"points, and at {level} more at most {_LEVEL - 1:.0%} longer."
 
 
-def _seconds(items: Known, program: str, label: str) -> float | None:
+def step_seconds(items: Known, program: str, label: str) -> float | None:
     """A step's median; None where it was not timed."""
     times = result_of(items, f"{_TIME}{program}") or {}
     of_it = times.get("configurations", {}).get(label, {})
@@ -140,8 +100,8 @@ def _seconds(items: Known, program: str, label: str) -> float | None:
 def _kept_seconds(items: Known, program: str, policy: str) -> float | None:
     """A step's median under `fit` with a policy's memory; infinite where it takes more."""
     label = matched(policy)
-    found = result_of(items, f"{_STEP}{program}/{label}")
-    seconds = _seconds(items, program, label)
+    found = result_of(items, f"{STEP}{program}/{label}")
+    seconds = step_seconds(items, program, label)
     if found is None or seconds is None:
         return None
     return seconds if found["step_bytes"] <= found["budget_bytes"] else math.inf
@@ -149,7 +109,7 @@ def _kept_seconds(items: Known, program: str, policy: str) -> float | None:
 
 def _beside(items: Known, program: str, policy: str) -> str:
     """A policy's time and, behind it, that of `fit` with as much memory."""
-    theirs, ours = _seconds(items, program, policy), _kept_seconds(items, program, policy)
+    theirs, ours = step_seconds(items, program, policy), _kept_seconds(items, program, policy)
     if theirs is None or ours is None:
         return ""
     if ours == math.inf:
@@ -174,18 +134,19 @@ def _counted(items: Known) -> str:
 
 
 def _is_step(name: str) -> bool:
-    return name.startswith((_STEP, _TIME))
+    return name.startswith((STEP, _TIME))
 
 
-def _programs(items: Known) -> list[str]:
-    return list(dict.fromkeys(name.split("/")[1] for name in items if name.startswith(_STEP)))
+def programs_of(items: Known) -> list[str]:
+    """The programs whose steps were tried."""
+    return list(dict.fromkeys(name.split("/")[1] for name in items if name.startswith(STEP)))
 
 
 def _steps(items: Known, program: str) -> Iterator[str]:
     rows = []
-    off = result_of(items, f"{_STEP}{program}/off") or {}
+    off = result_of(items, f"{STEP}{program}/off") or {}
     for name, entry in items.items():
-        if not name.startswith(f"{_STEP}{program}/"):
+        if not name.startswith(f"{STEP}{program}/"):
             continue
         label = name.split("/", 2)[2]
         found = entry.get("result") or {}
@@ -203,7 +164,7 @@ def _steps(items: Known, program: str) -> Iterator[str]:
     columns = ["configuration", "ended", "temp, MiB", "step, MiB", "allocator's peak, MiB"]
     columns += ["step, ms (quartiles)", "foreseen, ms", "error", "of off (quartiles)"]
     columns += ["results differ", "loss differs"]
-    yield from _table(columns, rows, names=2)
+    yield from table_lines(columns, rows, names=2)
 
 
 def _times(items: Known, program: str, label: str, foreseen_s: float | None) -> Iterator[str]:
@@ -226,7 +187,7 @@ def _spread(quartiles: Sequence[float] | None, form: str, times: float = 1) -> s
 
 
 def _cell(items: Known, program: str, label: str) -> str:
-    seconds, off = _seconds(items, program, label), _seconds(items, program, "off")
+    seconds, off = step_seconds(items, program, label), step_seconds(items, program, "off")
     if seconds is None or off is None:
         return ""
     return f"{seconds * 1e3:.3g}" + (f" ({seconds / off:.3f})" if label != "off" else "")
@@ -245,7 +206,7 @@ def _loss(found: dict[str, Any], off: dict[str, Any]) -> str:
 
 
 def _mebi(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / _MEBI:.0f}"
+    return "" if size_bytes is None else f"{size_bytes / MEBI_BYTES:.0f}"
 
 
 def _told(entry: dict[str, Any]) -> str:
@@ -254,8 +215,10 @@ def _told(entry: dict[str, Any]) -> str:
     return text.replace("\n", " ").replace("|", "\\|")[:300]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> Iterator[str]:
-    # As benchmarks.common.tables has it, which needs JAX.
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1
+) -> Iterator[str]:
+    """A table of Markdown, as benchmarks.common.tables has it, which needs JAX."""
     yield "| " + " | ".join(columns) + " |"
     yield "|" + " --- |" * names + " ---: |" * (len(columns) - names)
     yield from ("| " + " | ".join(row) + " |" for row in rows)
