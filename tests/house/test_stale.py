@@ -104,9 +104,9 @@ def test_pages_that_the_code_names_are_there() -> None:
 
 def test_the_checks_above_can_fail() -> None:
     texts = {
-        "docs/a.md": sentences("Figures are here as\nsoon as there are any."),
-        "docs/b.md": "By default JAX gives 75 % of it.",
+        "a.md": sentences("Figures are here as\nsoon as there are any."),
+        "b.md": "By default JAX gives 75 % of it.",
         "docs/targets.md": "75 % of its memory",
     }
-    assert stale(texts) == ["docs/a.md: as soon as there are any"]
-    assert [each.split(":")[0] for each in told_twice(texts)] == ["docs/b.md"]
+    assert stale(texts) == ["a.md: as soon as there are any"]
+    assert [each.split(":")[0] for each in told_twice(texts)] == ["b.md"]
