@@ -9,7 +9,6 @@ docstrings; a test holds the pages to what this writes.
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from benchmarks.frontier.points import BudgetPoint, Point, kept
 from benchmarks.frontier.report import FLOOR_POLICY, Frontier
 from benchmarks.frontier.store import PASSES, drawing, frontiers
 from benchmarks.frontier.yardsticks import H100
+from benchmarks.gpu.front import front_page
 from benchmarks.gpu.tables import results_section
 from benchmarks.split import summary as split_summary
 from benchmarks.stages import summary as stages_summary
@@ -363,7 +363,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
-    "README.md": {"figures": lambda: itertools.islice(_figures(), 5)},
+    "README.md": {"h200": front_page},
     "docs/graphs.md": {"capture": _capture},
     "docs/dumps.md": {"dump_cost": _dump_cost},
     "docs/budgets.md": {

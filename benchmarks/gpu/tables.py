@@ -13,8 +13,8 @@ from benchmarks.gpu.items import Known, result_of
 from benchmarks.gpu.parts.part2_steps import MATCHED, matched
 from benchmarks.gpu.results import DRY_RUN, file_name
 
-_MEBI = 2**20
-_STEP, _TIME = "step/", "time/"
+MEBI_BYTES = 2**20
+STEP, _TIME = "step/", "time/"
 
 _LEVEL = 1.01
 
@@ -33,7 +33,7 @@ def markdown(report: dict[str, Any]) -> Iterator[str]:
         yield f"## {facts['device']}, jax {version}, Python {facts['python']}"
         yield ""
         yield f"{_driver(facts)}; hloom {facts['hloom']}, {_commits(items)}. {_counted(items)}."
-        for program in _programs(items):
+        for program in programs_of(items):
             yield ""
             yield f"### {program}"
             yield ""
@@ -42,7 +42,7 @@ def markdown(report: dict[str, Any]) -> Iterator[str]:
         yield "### everything else"
         yield ""
         rest = [[f"`{n}`", e["status"], _told(e)] for n, e in items.items() if not _is_step(n)]
-        yield from _table(["item", "ended", "which gave"], rest, names=3)
+        yield from table_lines(["item", "ended", "which gave"], rest, names=3)
 
 
 def results_section(results: Path) -> Iterator[str]:
@@ -62,15 +62,15 @@ def results_section(results: Path) -> Iterator[str]:
         yield "its ratio to hloom off in brackets. MiB are XLA's figure of the step. What was not"
         yield "measured is empty."
         yield ""
-        timed = [p for p in _programs(items) if result_of(items, f"{_TIME}{p}") is not None]
+        timed = [p for p in programs_of(items) if result_of(items, f"{_TIME}{p}") is not None]
         columns = ["program", *(name for of in _SHOWN for name in (f"`{of}`, ms", "MiB"))]
-        yield from _table(columns, [[program, *_shown(items, program)] for program in timed])
+        yield from table_lines(columns, [[program, *_shown(items, program)] for program in timed])
         yield ""
         yield "The time of `fit` within the memory of a policy of `jax.checkpoint`, divided by the"
         yield "policy's; *over* where `fit` takes more memory than the policy:"
         yield ""
         matching = [p for p in timed if any(_beside(items, p, policy) for policy in MATCHED)]
-        yield from _table(
+        yield from table_lines(
             ["program", *(f"`{policy}`" for policy in MATCHED)],
             [[p, *(_beside(items, p, policy) for policy in MATCHED)] for p in matching],
         )
@@ -82,7 +82,7 @@ def _shown(items: Known, program: str) -> Iterator[str]:
     """The time and the memory of a step, of each configuration that is shown."""
     for label in _SHOWN:
         yield _cell(items, program, label)
-        yield _mebi((result_of(items, f"{_STEP}{program}/{label}") or {}).get("step_bytes"))
+        yield _mebi((result_of(items, f"{STEP}{program}/{label}") or {}).get("step_bytes"))
 
 
 def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
         (policy_s, fit_s)
         for program in programs
         for policy in MATCHED
-        if (policy_s := _seconds(items, program, policy)) is not None
+        if (policy_s := step_seconds(items, program, policy)) is not None
         and (fit_s := _kept_seconds(items, program, policy)) is not None
     ]
     faster = sum(fit_s < policy_s for policy_s, fit_s in ratios)
@@ -100,7 +100,7 @@ def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:
     yield f"points, and at {level} more at most {_LEVEL - 1:.0%} longer."
 
 
-def _seconds(items: Known, program: str, label: str) -> float | None:
+def step_seconds(items: Known, program: str, label: str) -> float | None:
     """A step's median; None where it was not timed."""
     times = result_of(items, f"{_TIME}{program}") or {}
     of_it = times.get("configurations", {}).get(label, {})
@@ -110,8 +110,8 @@ def _seconds(items: Known, program: str, label: str) -> float | None:
 def _kept_seconds(items: Known, program: str, policy: str) -> float | None:
     """A step's median under `fit` with a policy's memory; infinite where it takes more."""
     label = matched(policy)
-    found = result_of(items, f"{_STEP}{program}/{label}")
-    seconds = _seconds(items, program, label)
+    found = result_of(items, f"{STEP}{program}/{label}")
+    seconds = step_seconds(items, program, label)
     if found is None or seconds is None:
         return None
     return seconds if found["step_bytes"] <= found["budget_bytes"] else math.inf
@@ -119,7 +119,7 @@ def _kept_seconds(items: Known, program: str, policy: str) -> float | None:
 
 def _beside(items: Known, program: str, policy: str) -> str:
     """The time of `fit` with as much memory as a policy, divided by the policy's."""
-    theirs, ours = _seconds(items, program, policy), _kept_seconds(items, program, policy)
+    theirs, ours = step_seconds(items, program, policy), _kept_seconds(items, program, policy)
     if theirs is None or ours is None:
         return ""
     return "*over*" if ours == math.inf else f"{ours / theirs:.3f}"
@@ -148,18 +148,19 @@ def _named(items: Known) -> str:
 
 
 def _is_step(name: str) -> bool:
-    return name.startswith((_STEP, _TIME))
+    return name.startswith((STEP, _TIME))
 
 
-def _programs(items: Known) -> list[str]:
-    return list(dict.fromkeys(name.split("/")[1] for name in items if name.startswith(_STEP)))
+def programs_of(items: Known) -> list[str]:
+    """The programs whose steps were tried."""
+    return list(dict.fromkeys(name.split("/")[1] for name in items if name.startswith(STEP)))
 
 
 def _steps(items: Known, program: str) -> Iterator[str]:
     rows = []
-    off = result_of(items, f"{_STEP}{program}/off") or {}
+    off = result_of(items, f"{STEP}{program}/off") or {}
     for name, entry in items.items():
-        if not name.startswith(f"{_STEP}{program}/"):
+        if not name.startswith(f"{STEP}{program}/"):
             continue
         label = name.split("/", 2)[2]
         found = entry.get("result") or {}
@@ -177,7 +178,7 @@ def _steps(items: Known, program: str) -> Iterator[str]:
     columns = ["configuration", "ended", "temp, MiB", "step, MiB", "allocator's peak, MiB"]
     columns += ["step, ms (quartiles)", "foreseen, ms", "error", "of off (quartiles)"]
     columns += ["results differ", "loss differs"]
-    yield from _table(columns, rows, names=2)
+    yield from table_lines(columns, rows, names=2)
 
 
 def _times(items: Known, program: str, label: str, foreseen_s: float | None) -> Iterator[str]:
@@ -200,7 +201,7 @@ def _spread(quartiles: Sequence[float] | None, form: str, times: float = 1) -> s
 
 
 def _cell(items: Known, program: str, label: str) -> str:
-    seconds, off = _seconds(items, program, label), _seconds(items, program, "off")
+    seconds, off = step_seconds(items, program, label), step_seconds(items, program, "off")
     if seconds is None or off is None:
         return ""
     return f"{seconds * 1e3:.3g}" + (f" ({seconds / off:.3f})" if label != "off" else "")
@@ -219,7 +220,7 @@ def _loss(found: dict[str, Any], off: dict[str, Any]) -> str:
 
 
 def _mebi(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / _MEBI:.0f}"
+    return "" if size_bytes is None else f"{size_bytes / MEBI_BYTES:.0f}"
 
 
 def _told(entry: dict[str, Any]) -> str:
@@ -228,8 +229,10 @@ def _told(entry: dict[str, Any]) -> str:
     return text.replace("\n", " ").replace("|", "\\|")[:300]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> Iterator[str]:
-    # As benchmarks.common.tables has it, which needs JAX.
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1
+) -> Iterator[str]:
+    """A table of Markdown, as benchmarks.common.tables has it, which needs JAX."""
     yield "| " + " | ".join(columns) + " |"
     yield "|" + " --- |" * names + " ---: |" * (len(columns) - names)
     yield from ("| " + " | ".join(row) + " |" for row in rows)

@@ -17,8 +17,11 @@ from hloom.passes.framework.pipeline import Pipeline
 pytestmark = pytest.mark.once
 
 
-def blocks(page: str, language: str) -> list[str]:
+def blocks(page: str, language: str, section: str = "") -> list[str]:
+    """The blocks of a page in a language, or of one section of it."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if section:
+        text = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
@@ -38,7 +41,7 @@ def test_specs_arrive_as_they_are_quoted(tmp_path: Path) -> None:
         )
         program.chmod(0o755)
     found: list[str] = []
-    for block in blocks("quoting.md", "bash"):
+    for block in blocks("use.md", "bash", "Quoting"):
         script = f'PATH={tmp_path}:"$PATH"\n{block}'
         done = subprocess.run(
             ["bash", "-e", "-c", script], capture_output=True, text=True, check=False
@@ -56,7 +59,7 @@ def test_specs_arrive_as_they_are_quoted(tmp_path: Path) -> None:
 
 def test_specs_in_yaml() -> None:
     yaml = pytest.importorskip("yaml")  # Flax brings it
-    (block,) = blocks("quoting.md", "yaml")
+    (block,) = blocks("use.md", "yaml")
     [variable] = yaml.safe_load(block)["env"]
     assert Pipeline.parse(variable["value"]).passes
 

@@ -82,6 +82,33 @@ def test_more_models_train_as_pipelines(name: str) -> None:
     assert losses(told)[-1] < losses(told)[0]
 
 
+@pytest.mark.once
+def test_the_first_command_of_the_readme() -> None:
+    """It needs JAX alone, changes no loss, and prints what the page says."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    typed = r"^```console\n\$ JAX_HLOOM='(.+)' python examples/(\S+)\n((?s:.*?))^```$"
+    [(spec, path, printed)] = re.findall(typed, text, re.M)
+    source = (EXAMPLES / path).read_text(encoding="utf-8")
+    imported = re.findall(r"^(?:import|from) (\w+)", source, re.M)
+    assert set(imported) == {"pathlib", "jax", "numpy"}
+    plain, told = (
+        subprocess.run(
+            [sys.executable, str(EXAMPLES / path)],
+            env=os.environ | trained_on(1) | {"JAX_HLOOM": each},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+        for each in ("off", spec)
+    )
+    assert len(losses(plain.stdout)) == 10
+    assert losses(plain.stdout)[-1] < 0.9 * losses(plain.stdout)[0]
+    assert losses(told.stdout) == pytest.approx(losses(plain.stdout), rel=1e-4)
+    wanted = printed.split("…")[0].split()
+    assert told.stderr.splitlines()[-1].split()[: len(wanted)] == wanted
+
+
 # On the newest version tests of the demo train a model of Flax with and without hloom.
 @pytest.mark.once
 def test_the_first_hour(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import readme, step_memory
 from benchmarks.common.tables import RESULTS
+from benchmarks.gpu import front
 
 
 def text_of(page: str) -> str:
@@ -58,3 +59,9 @@ def test_the_picture_is_of_the_committed_figures() -> None:
         peak_bytes = max(one["temp_bytes_over_schedule"])
         # XLA sets some bytes aside beyond those of the largest moment.
         assert 0.999 * one["temp_bytes"] < peak_bytes <= one["temp_bytes"]
+
+
+def test_the_first_picture_is_of_what_an_h200_measured() -> None:
+    drawn = front.PICTURE.read_text(encoding="utf-8")
+    assert front.picture() == drawn, "run: python -m benchmarks.gpu.front"
+    assert f"]({front.PICTURE.relative_to(readme.ROOT)})" in text_of("README.md")

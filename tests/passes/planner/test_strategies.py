@@ -1,4 +1,4 @@
-"""The strategies of the planner: their tables on docs/fit.md, and what tells which found a plan."""
+"""The strategies of the planner: their tables in decision 26, and what tells which found a plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hloom.passes.planner.search import STRATEGIES, Search
 from hloom.passes.planner.strategy import Strategy
 from hloom.passes.planner.variants import Variants
 
-PAGE = (ROOT / "docs" / "fit.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "decisions" / "0026-moves-of-fit.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.once
