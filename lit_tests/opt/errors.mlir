@@ -8,7 +8,7 @@
 // CHECK-NEXT: {{^}}  %0 = stablehlo.multiply %x,    %y : tensor<2xf32>
 // CHECK-NEXT: {{^}}                                 ^{{$}}
 // PASS: hloom-opt: error: -p='remta': unknown pass 'remta' (at character 1). Did you mean 'remat'?
-// TARGET: hloom-opt: error: --target: unknown target 'h100'. Did you mean 'h100_pcie' or 'h100_sxm'? Targets: a100_sxm_40,
+// TARGET: hloom-opt: error: --target: unknown target 'h100'. Did you mean 'h100_pcie' or 'h100_sxm'?
 // PRINT: hloom-opt: error: --print-ir-after=incline: 'incline' is no pass in -p 'inline'. Did you mean 'inline'? It runs: inline.
 // MISSING: errors.mlir.missing: error: cannot read: No such file or directory
 func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {
