@@ -1,1 +1,1 @@
-"""The log: a line for each large program, attempts, a summary, figures for trackers."""
+"""The log: a line for each large program, attempts, a summary."""
