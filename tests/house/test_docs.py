@@ -86,7 +86,7 @@ def test_the_overview_names_every_pass_once() -> None:
 
 def test_options_stand_before_the_long_text(capsys: pytest.CaptureFixture[str]) -> None:
     """`hloom passes NAME` begins with what a spec needs."""
-    arguments = argparse.Namespace(name="fit", markdown=False)
+    arguments = argparse.Namespace(name="fit", markdown=False, json=None)
     assert passes_doc.run(arguments) == 0
     printed = capsys.readouterr().out
     places = [printed.index(each) for each in ("\n  budget  ", "Example: fit{", "Before:")]
@@ -96,5 +96,5 @@ def test_options_stand_before_the_long_text(capsys: pytest.CaptureFixture[str]) 
 def test_the_page_begins_with_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     document = passes_doc.markdown()
     name, shown = re.findall(r"```console\n\$ hloom passes (.+?)\n(.+?)\n…\n```", document, re.S)[0]
-    assert passes_doc.run(argparse.Namespace(name=name, markdown=False)) == 0
+    assert passes_doc.run(argparse.Namespace(name=name, markdown=False, json=None)) == 0
     assert capsys.readouterr().out.startswith(shown)
