@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.extend.mlir import ir
 
 from hloom import plugin, targets
@@ -19,6 +20,7 @@ from hloom._jax.options import OPTION
 from hloom.dumps.read.dump import DumpError
 from hloom.files import FileError, as_text, read_given
 from hloom.passes.capture import Capture
+from hloom.passes.framework.errors import reason_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import Kind, Statement
 from hloom.passes.ir.mesh import partition_count
@@ -138,8 +140,13 @@ def _sections_of_module(path: Path, target: str, passes: str) -> tuple[Section, 
         if "sym_name" not in module.operation.attributes:  # JAX's compile requires one
             module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
         devices = list(deviceless.mesh(target, partition_count(module)).devices.flat)
-        before = _compile_without(module, devices)
-        record = _compile_with(module, devices, passes)
+        try:
+            before = _compile_without(module, devices)
+            record = _compile_with(module, devices, passes)
+        except jax.errors.JaxRuntimeError as error:
+            raise CaptureError(
+                f"{path}: XLA does not compile it for {target}: {reason_of(error)}"
+            ) from error
     after = None if record.captured is None else record.captured.coverage
     plans = [run.plan for run in record.runs if run.name == Capture.name and not run.empty]
     notes = [_foreseen(plan) for plan in plans] or [f"{passes} has nothing to capture."]

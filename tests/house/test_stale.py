@@ -41,8 +41,9 @@ ONCE = {
 
 
 def sentences(text: str) -> str:
-    """The text with its lines joined, so that a sentence is found across their ends."""
-    return re.sub(r"\s+", " ", text)
+    """The text with its lines joined, so that a sentence is found across their ends, without the
+    lines that hloom prints."""
+    return re.sub(r"\s+", " ", re.sub(r"(?m)^hloom: .*$", "", text))
 
 
 def pages() -> dict[str, str]:

@@ -25,6 +25,7 @@ from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.walk import functions, operations
 from hloom.targets import deviceless, load
+from hloom_tools.cli import main
 
 pytestmark = pytest.mark.h100
 
@@ -168,3 +169,13 @@ def test_the_analysis_says_what_xla_does(name: str) -> None:
 def test_capture_is_not_among_the_recommended_passes() -> None:
     """Nobody has measured yet that a step gets faster."""
     assert "capture" not in registry.DEFAULT
+
+
+def test_what_xla_does_not_compile_is_an_error_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.mlir"
+    empty.write_text("", encoding="utf-8")
+    assert main(["show", str(empty), "capture", "--target", TARGET]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"hloom show: error: {empty}: XLA does not compile it for {TARGET}: ")
