@@ -71,7 +71,8 @@ _AGREES = 1.05
 
 _STALLED = 2
 """The attempts for the least memory end where so many in a row reach no less than those before; for
-a budget far below it, where these reach no less than the unmodified program."""
+a budget far below it, where these were expected to miss it, or reach no less than the unmodified
+program."""
 
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; if that time
@@ -216,15 +217,24 @@ class AttemptState:
         real_bytes = _reached_bytes(tried)
         promising = _promising(lowest, tried)
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-        saves_nothing = real_bytes > self.limit_bytes * _NEARLY and any(
-            one.estimate.candidate is None and one.real_bytes <= real_bytes * INDISTINCT
-            for one in tried
-        )
-        if _is_stalled(tried) and (is_least or saves_nothing):
+        if _is_stalled(tried) and (is_least or self._is_far_below):
             promising = []
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = _untried(lowest, tried) or reached
         return least(promising or reached or lowest, tried), not promising
+
+    @property
+    def _is_far_below(self) -> bool:
+        """Whether the budget is far below what was reached, and no compile reached less than the
+        unmodified program, or the last ones were all expected to miss."""
+        real_bytes = _reached_bytes(self.tried)
+        if real_bytes <= self.limit_bytes * _NEARLY:
+            return False
+        last = [each.record.prediction for each in self.attempts[-_STALLED:]]
+        return all(each is not None and each.temp_bytes > self.limit_bytes for each in last) or any(
+            one.estimate.candidate is None and one.real_bytes <= real_bytes * INDISTINCT
+            for one in self.tried
+        )
 
 
 def _timed(

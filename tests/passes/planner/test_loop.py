@@ -337,6 +337,23 @@ def test_two_attempts_that_reach_no_less_than_the_program_end_the_search_for_a_b
     assert len(made) == compiles
 
 
+@pytest.mark.parametrize(("expected_bytes", "compiles"), [(1500, 3), (90, 6)])
+def test_two_attempts_that_were_to_miss_and_reach_no_less_end_the_search_for_a_budget(
+    expected_bytes: int, compiles: int
+) -> None:
+    """Three plans of the least memory take as much: no further one holds a budget far below."""
+    search = Search(tuple(range(700, 710)))
+    search.lowest = lambda: list(search.estimates.values())
+    made: list[Attempt[RematRecord]] = []
+    while len(made) < 6:
+        estimate = decide(search, 100, made, PlannerSettings(Budget(percent=5.0), 6)).estimate
+        if any(estimate == each.record.estimate for each in made):
+            break  # once more: the attempts end
+        record = RematRecord(Prediction(0, expected_bytes, 0.0), estimate=estimate)
+        made.append(Attempt(record, 1500, 1500))
+    assert len(made) == compiles
+
+
 KINDS = [Estimate(None, 2 * LIMIT, 0.0)] + [
     Estimate(Candidate(9, price, segmented=segmented, nested=nested), size, seconds)
     for price, size, seconds, segmented, nested in (
