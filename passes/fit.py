@@ -54,8 +54,9 @@ class Fit(PlannedPass):
     moves: Words = option(
         Words(DEFAULT_MOVES),
         doc="the passes that may be used. attention, offload, accumulate and ragged only where "
-        "named: JAX's policy of offloading took 1.6 to 2.6 times as long on an H200, the others "
-        "change rounding, or the order of sums; behind the pass ragged, ragged is on",
+        "named: JAX's policy of offloading took 1.6 to 2.6 times as long on an H200 in most "
+        "programs, the others change rounding, or the order of sums; behind the pass ragged, "
+        "ragged is on",
         choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)

@@ -23,8 +23,8 @@ After::
 With a budget all pure work may be recomputed: matrix products, sorts, whole loops; never a
 collective, a custom call or a side effect. The plan is taken that holds it in the least time;
 where none does, the one of the least memory, and a warning lists what is in memory at the peak. A
-share bounds no program without matrix products and a backward pass. On a CPU of jaxlib 0.10 only
-scans are rewritten.
+share bounds no program without matrix products and a backward pass. On a CPU with jax before 0.11.2
+only scans are rewritten.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022).
 """
