@@ -71,8 +71,8 @@ test-newest: export TESTS_XLA_FLAGS := $(QUICK_XLA)
 # three workers.
 test-oldest test-newest: WORKERS := 3
 
-# Each test runs on both versions, but for those of planning alone. Of one with three cases or more,
-# two of three cases run, each on one of them; CASES=all runs all.
+# Each test runs on both versions, but for those of planning alone. Of a test with three cases or
+# more, of planning too, two of three run, each on one of them; CASES=all runs all.
 test-oldest: CASES := second
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not tpu' --cases=$(CASES)

@@ -19,7 +19,7 @@ from hloom.passes.framework.errors import did_you_mean, reason_of
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named
 from hloom_tools.output import Findings, add_outputs, run_part
-from hloom_tools.progress import ProgressLine
+from hloom_tools.progress import progress_line
 from hloom_tools.target_option import add_target, several_targets
 
 _EPILOG = """\
@@ -74,8 +74,8 @@ def _part(arguments: argparse.Namespace) -> Findings:
         program = load_program(arguments.program)
         local_devices()  # a backend that cannot start is no fault of the program
         sizes = {"multiple": arguments.multiple, "most": arguments.most}
-        with ProgressLine() as progress:
-            found = fits_of(program, chosen, **sizes, report=progress.report)
+        with progress_line() as report:
+            found = fits_of(program, chosen, **sizes, report=report)
     except targets.TargetError as error:
         raise SizesError(f"--target: {error}") from error
     except NoDeviceError as error:

@@ -5,34 +5,28 @@ It is on stderr, and only where a person looks at it: a pipe and a file get none
 
 from __future__ import annotations
 
-from types import TracebackType
+import contextlib
+from collections.abc import Callable, Iterator
 
 from hloom.log import terminal
 
 
-class ProgressLine:
-    """Shows what a command is doing, as long as its block is open.
+@contextlib.contextmanager
+def progress_line(what: str = "") -> Iterator[Callable[[str], None]]:
+    """Shows what a command is doing, as long as the block is open; gives the function that replaces
+    the line.
 
     Print nothing inside of the block: the line is where the cursor is.
     """
+    owner = object()
 
-    def __init__(self, what: str = "") -> None:
-        self._what = what
-
-    def __enter__(self) -> ProgressLine:
-        if self._what:
-            self.report(self._what)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        terminal.board.drop(self)
-
-    def report(self, what: str) -> None:
-        """Replaces the line."""
+    def report(what: str) -> None:
         if terminal.is_interactive():
-            terminal.board.show(self, f"hloom: {what}")
+            terminal.board.show(owner, f"hloom: {what}")
+
+    if what:
+        report(what)
+    try:
+        yield report
+    finally:
+        terminal.board.drop(owner)

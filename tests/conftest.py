@@ -8,9 +8,9 @@ So are tests marked `h100` where JAX's CUDA plugin is not installed, and those m
 libtpu. Tests can import `benchmarks`.
 
 Of the cases of a test with three or more CI runs the first of each three on the newest JAX and the
-second on the oldest. Tests of planning alone run on the oldest. Of random programs, which are the
-same on both, the newest has half. `make test-all` runs everything on both. Tests marked `long`
-start first: one that starts at the end leaves the other workers without work.
+second on the oldest. Tests of planning alone with fewer cases run on the oldest. Of random
+programs, which are the same on both, the newest has half. `make test-all` runs everything on both.
+Tests marked `long` start first: one that starts at the end leaves the other workers without work.
 """
 
 from __future__ import annotations

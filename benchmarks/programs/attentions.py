@@ -120,6 +120,13 @@ def _encoder(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Arra
     return _mixed(_weights(scores, q), v)
 
 
+def _bert(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Array:
+    """As Hugging Face has it: the weights are multiplied by a mask of heads, all ones."""
+    scores = jnp.where(more["is_token"][:, None, None, :], _scores(q, k), -1e9)
+    weights = jnp.einsum("...hqk,h->...hqk", _weights(scores, q), jnp.ones(HEADS, q.dtype))
+    return _mixed(weights, v)
+
+
 def _fused_encoder(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Array:
     mask = jnp.broadcast_to(
         more["is_token"][:, None, None, :], (q.shape[0], 1, q.shape[1], k.shape[1])
@@ -163,6 +170,9 @@ MODELS = {
     "4 of 12 heads of keys, 8192": Model(8192, _grouped, _fused_decoder, shared=4),
     "encoder with padding, 1024": Model(
         1024, _encoder, _fused_encoder, more=lambda n: {"is_token": ((BATCH, n), "bool")}
+    ),
+    "encoder with a mask of heads, 1024": Model(
+        1024, _bert, _fused_encoder, more=lambda n: {"is_token": ((BATCH, n), "bool")}
     ),
     "vision, vmapped, 1024": Model(1024, _vision, _fused_vision),
     "T5's bias, 1024": Model(

@@ -38,7 +38,7 @@ from hloom.record import CompileRecord
 from hloom.show import units
 from hloom.targets import deviceless
 from hloom.targets.devices import machine_bytes, placement_of, target_of, with_options
-from hloom_tools.progress import ProgressLine
+from hloom_tools.progress import progress_line
 from hloom_tools.replay import DoesNotFitError, ReplayError, trust
 from hloom_tools.replay import manifest as recorded
 from hloom_tools.replay.signature import SignatureValue, values_of
@@ -197,7 +197,7 @@ class ReplayProgram:
             with (
                 self.module.context,
                 ir.Location.unknown(),
-                ProgressLine(f"compiling with '{spec}'"),
+                progress_line(f"compiling with '{spec}'"),
             ):
                 result = compile_program(request)
         except RefusedError as refused:
@@ -340,7 +340,7 @@ class Runnable:
         """
         self._check(arguments)
         placed, executable = self._place(arguments), self.result.executable
-        with self._running(), ProgressLine(f"running with '{self.spec}'"):
+        with self._running(), progress_line(f"running with '{self.spec}'"):
             found = execute(executable, placed)
             results = [(each.index, each.shape, found[each.index]) for each in self.program.results]
             wholes = jax.block_until_ready(assembled(executable, self.program.devices, results))

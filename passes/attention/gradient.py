@@ -102,18 +102,15 @@ def operand_labels(product: ir.Operation, side: int, result: Groups, kind: str) 
     ``result`` has by axis of the result the scores' axes; those that it sums are of a kind.
     """
     axes = ProductAxes.of(product)
-    mine = axes.right if side else axes.left
-    shape = shape_of(product.operands[side])
-    found: list[tuple[Label, ...]] = [()] * len(shape)
-    batches = len(axes.left.batch)
-    start = batches + (len(axes.left.free) if side else 0)
-    for number, axis in enumerate(mine.batch):
-        found[axis] = tuple((SCORES, each) for each in result[number])
-    for number, axis in enumerate(mine.free):
-        found[axis] = tuple((SCORES, each) for each in result[start + number])
-    for number, axis in enumerate(mine.contracted):
-        found[axis] = ((kind, number),)
-    return tuple(group if size > 1 else () for group, size in zip(found, shape, strict=True))
+    summed = (axes.right if side else axes.left).contracted
+
+    def labels(axis: int, place: int | None) -> tuple[Label, ...]:
+        if place is None:
+            return ((kind, summed.index(axis)),)
+        return tuple((SCORES, each) for each in result[place])
+
+    shape, places = shape_of(product.operands[side]), axes.places(side)
+    return tuple(labels(axis, places[axis]) if size > 1 else () for axis, size in enumerate(shape))
 
 
 @dataclass(frozen=True)

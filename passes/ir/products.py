@@ -94,6 +94,14 @@ class ProductAxes:
             rhs_contracting_dimensions=self.right.contracted,
         )
 
+    def places(self, operand: int) -> tuple[int | None, ...]:
+        """Returns by axis of an operand the axis of the result; None for one that is summed."""
+        mine = self.right if operand else self.left
+        start = len(self.left.batch) + (len(self.left.free) if operand else 0)
+        found = {axis: number for number, axis in enumerate(mine.batch)}
+        found |= {axis: number for number, axis in enumerate(mine.free, start)}
+        return tuple(found.get(axis) for axis in range(mine.rank))
+
     @property
     def shared(self) -> Iterable[tuple[int, int]]:
         """Returns the pairs of axes of both operands that are one dimension: batches, then
@@ -107,13 +115,3 @@ def sums_nothing(op: ir.Operation) -> bool:
     and XLA makes a multiplication of it (HandleDot, algebraic_simplifier.cc)."""
     shape = ir.ShapedType(op.operands[0].type).shape
     return all(shape[axis] == 1 for axis in ProductAxes.of(op).left.contracted)
-
-
-def result_axes(op: ir.Operation, operand: int) -> tuple[int | None, ...]:
-    """Returns by axis of an operand of a product the axis of the result; None for a sum's."""
-    axes = ProductAxes.of(op)
-    mine = axes.left if operand == 0 else axes.right
-    start = len(axes.left.batch) + (0 if operand == 0 else len(axes.left.free))
-    places = {axis: number for number, axis in enumerate(mine.batch)}
-    places |= {axis: start + number for number, axis in enumerate(mine.free)}
-    return tuple(places.get(axis) for axis in range(mine.rank))

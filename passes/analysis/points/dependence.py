@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.products import result_axes
+from ...ir.products import ProductAxes
 from ...ir.values import element_of, shape_of
 from .evaluator import Scope
 from .operations import How, is_splat
@@ -82,7 +82,7 @@ def _operand_axes(
     if kind is How.ELEMENTWISE:
         return at
     if kind is How.SCALED:
-        places = result_axes(op, operand)
+        places = ProductAxes.of(op).places(operand)
         return tuple(frozenset() if axis is None else at[axis] for axis in places)
     if op.name == "stablehlo.transpose":
         order = walk.integers(op, "permutation")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.products import result_axes
+from ...ir.products import ProductAxes
 from ...ir.values import defining_op, element_of, shape_of
 from ..value_numbers import ValueNumbers
 from .leaves import Integers, Leaf, Numbers, normal, rounded, uniform
@@ -318,7 +318,7 @@ def moved(op: ir.Operation, points: Coordinates, operand: int = 0) -> Coordinate
     in an operand of a product that sums nothing."""
     if op.name == "stablehlo.dot_general":
         none = np.zeros(_count(points), np.int64)
-        places = result_axes(op, operand)
+        places = ProductAxes.of(op).places(operand)
         return tuple(none if axis is None else points[axis] for axis in places)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if op.name == "stablehlo.transpose":
