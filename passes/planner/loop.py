@@ -217,8 +217,13 @@ class AttemptState:
         real_bytes = _reached_bytes(tried)
         promising = _promising(lowest, tried)
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-        if _is_stalled(tried) and (is_least or self._is_far_below):
+        if _is_stalled(tried) and is_least:
             promising = []
+        elif _is_stalled(tried) and self._is_far_below:
+            # No less memory is to be had; the fastest may reach as little in less time.
+            fastest = cheapest(promising)
+            is_faster = fastest and all(fastest.seconds < e.seconds - self.same_s for e in reached)
+            promising = [fastest] if fastest and is_faster else []
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = _untried(lowest, tried) or reached
         return least(promising or reached or lowest, tried), not promising

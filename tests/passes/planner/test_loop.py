@@ -337,11 +337,12 @@ def test_two_attempts_that_reach_no_less_than_the_program_end_the_search_for_a_b
     assert len(made) == compiles
 
 
-@pytest.mark.parametrize(("expected_bytes", "compiles"), [(1500, 3), (90, 6)])
+@pytest.mark.parametrize(("expected_bytes", "compiles"), [(1500, 4), (90, 6)])
 def test_two_attempts_that_were_to_miss_and_reach_no_less_end_the_search_for_a_budget(
     expected_bytes: int, compiles: int
 ) -> None:
-    """Three plans of the least memory take as much: no further one holds a budget far below."""
+    """Three plans of the least memory take as much: none holds a budget far below, and of all
+    others the fastest is compiled alone."""
     search = Search(tuple(range(700, 710)))
     search.lowest = lambda: list(search.estimates.values())
     made: list[Attempt[RematRecord]] = []
