@@ -456,15 +456,17 @@ def best_of(
     """Returns the index of the attempt to use: the cheapest that holds the budget, else the one of
     least memory.
 
-    Where that misses the budget by far, its added time counts as well. Where it costs time and
-    saves next to nothing of the bytes that were to be saved, the unmodified program is used, if it
-    was compiled.
+    The last bytes of `min` may not cost the time of a step. Where the least memory misses a budget
+    by far, its added time counts as well. Where it costs time and saves next to nothing of the
+    bytes that were to be saved, the unmodified program is used, if it was compiled.
     """
     best = feedback.best_of(attempts, limit_bytes)
-    if limit_bytes is None or budget.least or attempts[best].record.cost <= 0:
-        return best
     compiled = [number for number, each in enumerate(attempts) if not each.is_refused]
     whole = next((n for n in compiled if attempts[n].record.candidate is None), None)
+    if budget.least:
+        return best if whole is None else _worth_its_time(attempts, best, attempts[whole].step_s)
+    if limit_bytes is None or attempts[best].record.cost <= 0:
+        return best
     step_s = attempts[best].record.step_seconds
     if attempts[best].temp_bytes > limit_bytes * _NEARLY and step_s:
         known = [each.record.unmodified_bytes or 0 for each in attempts]
@@ -479,6 +481,29 @@ def best_of(
         return best
     is_used = saves_enough(attempts[best].temp_bytes, attempts[whole].temp_bytes, limit_bytes)
     return best if is_used else whole
+
+
+def _worth_its_time(
+    attempts: Sequence[Attempt[RematRecord]], least: int, step_s: float | None
+) -> int:
+    """Returns the index of the attempt of least memory whose last bytes do not cost the time of a
+    step, ``step_s``: as `affordable` for estimates, by XLA's text, where it is known.
+
+    Args:
+      least: the index of the attempt of least memory.
+    """
+    most_bytes, least_s = _LITTLE * attempts[least].temp_bytes, attempts[least].step_s
+    if step_s is None or least_s is None:
+        return least
+    faster = (
+        (each.temp_bytes, number)
+        for number, each in enumerate(attempts)
+        if each.step_s is not None
+        and not each.is_refused
+        and each.temp_bytes <= most_bytes
+        and each.step_s <= least_s - step_s
+    )
+    return min(faster, default=(0, least))[1]
 
 
 def _missed(temp_bytes: float, steps: float, whole_bytes: float, limit_bytes: int) -> float:

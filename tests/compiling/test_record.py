@@ -16,7 +16,7 @@ from hloom.compiling import modelled
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
-from hloom.record import CompileRecord, Records
+from hloom.record import CompileAttempt, CompileRecord, Records
 from hloom.show import units
 from hloom.targets import deviceless, devices
 
@@ -90,6 +90,14 @@ def test_a_headline_has_the_seconds_of_a_step() -> None:
     assert "step about 23.9 ms, 103 operations" in made(step_s=0.0239).headline
     assert "step about" not in made(step_s=0.0239, changed=False).headline
     assert told.summary()["step_s"] == 0.0239
+    attempts = tuple(
+        CompileAttempt({}, None, None, 2**21 + size, size, 1.0, None, step_s=step_s)
+        for size, step_s in ((12 * 2**20, 0.0239), (11 * 2**20, 0.06))
+    )
+    least = made(step_s=0.0239, attempts=attempts, best_attempt=0)
+    assert "step about 23.9 ms, 11.0 MiB would take 60.0 ms, 103 operations" in least.headline
+    held = dataclasses.replace(least, allowed_bytes=2**30)
+    assert "would take" not in held.headline, "the budget asks for no less"
     assert "step_s" not in made().summary()
 
 

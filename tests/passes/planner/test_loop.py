@@ -150,6 +150,27 @@ def test_what_misses_and_saves_next_to_nothing_is_not_used() -> None:
     assert least.temp_bytes == best.temp_bytes
 
 
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "used"),
+    [
+        ((2000, 620, 610), (4.0, 18.0, 22.5), 1),
+        ((2000, 620, 610), (4.0, 18.0, 21.5), 2),
+        ((2000, 700, 610), (4.0, 18.0, 22.5), 2),
+        ((2000, 620, 610), (4.0, 18.0, None), 2),
+    ],
+)
+def test_the_last_bytes_of_min_do_not_cost_the_time_of_a_step(
+    sizes: Sequence[int], seconds: Sequence[float | None], used: int
+) -> None:
+    """A tenth more memory is worth a whole step less, by the seconds of what was compiled."""
+    candidates = (None, Candidate(0, 0), Candidate(0, 1))
+    made = [
+        Attempt(RematRecord(estimate=Estimate(one, size, 0.0)), size, size, step_s=step_s)
+        for one, size, step_s in zip(candidates, sizes, seconds, strict=True)
+    ]
+    assert best_of(made, 0, Budget(percent=0.0, least=True)) == used
+
+
 @pytest.mark.parametrize(("real_bytes", "is_used"), [(1990, False), (1950, True)])
 def test_half_a_percent_of_the_program_is_next_to_nothing(real_bytes: int, is_used: bool) -> None:
     """Although it is most of what the budget asks for: the program takes 0.6 or 3 % more."""
