@@ -65,9 +65,7 @@ def build_wheel(
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """A wheel with the native library, built against the headers that are installed here."""
     if not often(0, 1):
-        pytest.skip(
-            "`make wheel` builds one, too, and .ci/test-wheel runs tests away from the tree"
-        )
+        pytest.skip("`make wheel` builds one, and .ci/test-wheel runs tests of it")
     if compiler() is None or shutil.which("cmake") is None:
         pytest.skip("no C++ compiler, or no CMake, on this machine")
     theirs = runtime.registration._installed_ffi_version()
