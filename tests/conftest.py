@@ -135,8 +135,10 @@ _ON_BOTH = (
     "compiling/",
     "lowering/",
     "xla/",
-    "passes/test_",
     "passes/framework/test_every_operation.py",
+    "passes/test_compositions.py",
+    "passes/test_losses.py",
+    "passes/test_random_programs.py",
 )
 """Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, and of
 every pass from end to end. The others mostly ask what hloom makes of a module."""
