@@ -133,8 +133,9 @@ wheel: .venv-wheel/tools.stamp
 test-wheel: wheel
 	$(MAKE) --no-print-directory test-built-wheel
 
+test-built-wheel: CASES := second
 test-built-wheel:
-	bash .ci/test-wheel '$(OLDEST_JAX)'
+	bash .ci/test-wheel '$(OLDEST_JAX)' $(CASES)
 
 # With the Python that has JAX for the GPU: GPU_PYTHON=... make gpu. It needs no network; where
 # hloom is not installed it takes the wheel of `make wheel`.
