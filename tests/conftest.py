@@ -143,6 +143,9 @@ _ON_BOTH = (
 """Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, and of
 every pass from end to end. The others mostly ask what hloom makes of a module."""
 
+_ONE_OF = 3
+"""Of the cases of a test with three or more one of so many runs."""
+
 
 def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, first: bool) -> None:
     names = [item.nodeid.partition("[")[0].removeprefix("tests/") for item in items]
@@ -156,7 +159,7 @@ def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, first: boo
     chosen, others = list[pytest.Item](), list[pytest.Item]()
     for name, item, is_once in zip(names, items, once, strict=True):
         is_here = name.startswith(_ON_BOTH) or (is_once or name not in on_newest) != first
-        number = seen[name] % 3 if counts[name] >= 3 else None
+        number = seen[name] % _ONE_OF if counts[name] >= 3 else None
         seen[name] += 1
         is_chosen = is_here and number in (None, 0 if first else 1)
         (chosen if is_chosen else others).append(item)
