@@ -71,9 +71,9 @@ test-newest: export TESTS_XLA_FLAGS := $(QUICK_XLA)
 # three workers.
 test-oldest test-newest: WORKERS := 3
 
-# Each test runs on both versions, but for those of planning alone. Of a test with three cases or
-# more, of planning too, two of three run, each on one of them; CASES=all runs all.
-test-oldest: CASES := second
+# Which tests run on which version, and which of their cases, tests/conftest.py says; CASES=all runs
+# all of both.
+test-oldest test-h100 test-tpu: CASES := second
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not tpu' --cases=$(CASES)
 
@@ -88,11 +88,11 @@ test-h100: export TESTS_KERNELS := $(CURDIR)/build/test-kernels
 test-h100: export TESTS_XLA_FLAGS := --xla_gpu_enable_llvm_module_compilation_parallelism=true
 test-h100: .venv/cuda13.stamp
 	rm -rf $(TESTS_KERNELS) && mkdir -p $(TESTS_KERNELS)
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100 $(call files-marked,h100)
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100 --cases=$(CASES) $(call files-marked,h100)
 
 # A test that compiles for longer than ten minutes is ended, as any other (pyproject.toml).
 test-tpu: .venv/tpu.stamp
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m tpu $(call files-marked,tpu)
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m tpu --cases=$(CASES) $(call files-marked,tpu)
 
 bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
@@ -133,8 +133,9 @@ wheel: .venv-wheel/tools.stamp
 test-wheel: wheel
 	$(MAKE) --no-print-directory test-built-wheel
 
+test-built-wheel: CASES := second
 test-built-wheel:
-	bash .ci/test-wheel '$(OLDEST_JAX)'
+	bash .ci/test-wheel '$(OLDEST_JAX)' $(CASES)
 
 # With the Python that has JAX for the GPU: GPU_PYTHON=... make gpu. It needs no network; where
 # hloom is not installed it takes the wheel of `make wheel`.

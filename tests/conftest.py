@@ -7,9 +7,12 @@ Tests marked `gpu` start a process of their own on the GPU; they are skipped whe
 So are tests marked `h100` where JAX's CUDA plugin is not installed, and those marked `tpu` without
 libtpu. Tests can import `benchmarks`.
 
-Of the cases of a test with three or more CI runs the first of each three on the newest JAX and the
-second on the oldest. Tests of planning alone with fewer cases run on the oldest. Of random
-programs, which are the same on both, the newest has half. `make test-all` runs everything on both.
+CI runs a test on one version of JAX: of a file the first test of each three on the newest, the
+others, and those marked `once`, on the oldest. Tests of where hloom calls JAX and XLA, and of every
+pass from end to end, run on both (`_ON_BOTH`). Of the cases of a test with three or more one of
+three runs: on the newest the first, on the oldest the second, of what compiles for an H100 or a TPU
+too. Of random programs the newest has half. `make test-all` runs everything on both.
+
 Tests marked `long` start first: one that starts at the end leaves the other workers without work.
 """
 
@@ -36,7 +39,7 @@ os.environ["PYTHONPATH"] = _TESTS
 import gc
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,8 +72,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases",
         choices=("all", "first", "second"),
         default="all",
-        help="of the cases of each parametrized test: all, the first of each three, or the second "
-        "of each three (the first too of a test that is marked once); all of a test with fewer",
+        help="what CI runs: all, or its share on the newest version of JAX, with the first of each "
+        "three cases, or on the oldest, with the second",
     )
     parser.addoption(
         "--files", type=int, default=0, help="print the seconds of so many files, the longest first"
@@ -127,23 +130,39 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-_PLANNING = ("passes/analysis/", "passes/planner/", "tools/budgets/", "tools/estimates/")
-"""Folders of tests that ask what is planned of a module, whichever JAX wrote it."""
+_ON_BOTH = (
+    "_jax/",
+    "compiling/",
+    "lowering/",
+    "xla/",
+    "passes/framework/test_every_operation.py",
+    "passes/test_compositions.py",
+    "passes/test_losses.py",
+    "passes/test_random_programs.py",
+)
+"""Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, and of
+every pass from end to end. The others mostly ask what hloom makes of a module."""
+
+_ONE_OF = 3
+"""Of the cases of a test with three or more one of so many runs."""
 
 
 def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, first: bool) -> None:
-    tests = [item.nodeid.partition("[")[0] for item in items]
-    counts, seen = Counter(tests), Counter[str]()
+    names = [item.nodeid.partition("[")[0].removeprefix("tests/") for item in items]
+    counts, seen = Counter(names), Counter[str]()
+    once = [any(map(item.get_closest_marker, ("once", "h100", "tpu"))) for item in items]
+    of_file = defaultdict[str, list[str]](list)
+    for name in dict.fromkeys(n for n, is_once in zip(names, once, strict=True) if not is_once):
+        if not name.startswith(_ON_BOTH):
+            of_file[name.partition("::")[0]].append(name)
+    on_newest = {name for found in of_file.values() for name in found[::3]}
     chosen, others = list[pytest.Item](), list[pytest.Item]()
-    for test, item in zip(tests, items, strict=True):
-        number = seen[test] % 3
-        if counts[test] >= 3:
-            is_once = not first and item.get_closest_marker("once") is not None
-            is_chosen = number == (0 if first else 1) or (is_once and number == 0)
-        else:
-            is_chosen = not (first and test.removeprefix("tests/").startswith(_PLANNING))
+    for name, item, is_once in zip(names, items, once, strict=True):
+        is_here = name.startswith(_ON_BOTH) or (is_once or name not in on_newest) != first
+        number = seen[name] % _ONE_OF if counts[name] >= 3 else None
+        seen[name] += 1
+        is_chosen = is_here and number in (None, 0 if first else 1)
         (chosen if is_chosen else others).append(item)
-        seen[test] += 1
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
 

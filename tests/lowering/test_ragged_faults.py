@@ -218,6 +218,7 @@ def test_offsets_of_four_bits() -> None:
         on_devices(ragged)(values, values, *slices)
 
 
+@pytest.mark.once
 def test_copies_stay_inside_their_buffers(tmp_path: Path) -> None:
     """40,000 random exchanges, half of them bad, under the address sanitizer."""
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

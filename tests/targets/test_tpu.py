@@ -17,7 +17,6 @@ from benchmarks.programs.gpt import Gpt
 from hloom import targets
 from hloom.targets import deviceless
 
-MEBI_BYTES = 2**20
 TPUS = ("v4", "v5e", "v5p", "v6e")
 SMALL = Gpt(scanned=True, layers=4, width=256, heads=2, batch=4, sequence=512)
 
@@ -50,23 +49,19 @@ def test_a_slice_has_the_devices_asked_for() -> None:
 
 
 @pytest.mark.tpu
-def test_what_a_scanned_gpt_takes_under_remat_does_not_grow() -> None:
-    """Of HBM 1632.9 MiB, and 2187.7 with the buffers in the cores' memory (libtpu 0.0.42.1)."""
-    lowered = Gpt(scanned=True, layers=4).lower(deviceless.placement("v5p"))
-    memory = lowered.compile(compiler_options={"hloom": "remat"}).memory_analysis()
-    assert memory.peak_memory_in_bytes < 1640 * MEBI_BYTES
-    assert memory.temp_size_in_bytes < 2195 * MEBI_BYTES
-
-
-@pytest.mark.tpu
 def test_a_small_gpt_for_a_v5p(tmp_path: Path) -> None:
-    """Its memory falls, and the tools plan what is dumped of it for the same target."""
+    """Its memory falls, and the tools plan what is dumped of it for the same target.
+
+    Of HBM it takes 140.7 MiB under `remat`, and 177.9 with the buffers in the cores' memory (libtpu
+    0.0.42.1), where it takes 306.0 and 384.5 as it is.
+    """
     lowered = SMALL.lower(deviceless.placement("v5p"))
     plain = lowered.compile(compiler_options={"hloom": "off"})
     with hloom.dump(to=str(tmp_path)):
         smaller = lowered.compile(compiler_options={"hloom": "remat"})
-    before, after = (each.memory_analysis().temp_size_in_bytes for each in (plain, smaller))
-    assert after < 0.7 * before
+    before, after = (each.memory_analysis() for each in (plain, smaller))
+    assert after.temp_size_in_bytes < 0.47 * before.temp_size_in_bytes
+    assert after.peak_memory_in_bytes < 0.465 * before.peak_memory_in_bytes
     assert hloom.records()[-1].fell_back is None
 
     [folder] = tmp_path.glob("jit_*")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-pytestmark = pytest.mark.long
+# Of every pass tests/passes has programs from end to end, on both versions.
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 LIT_TESTS = ROOT / "lit_tests"
 LIT = [sys.executable, "-c", "from lit.main import main; main()"]

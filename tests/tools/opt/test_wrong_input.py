@@ -6,6 +6,7 @@ import os
 
 import pytest
 from jax.extend import mlir
+from support import often
 from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, write
 
 pytestmark = OPT_MARKS
@@ -288,7 +289,7 @@ def test_a_text_that_keeps_the_reader_busy_is_an_error(
 
 def test_every_truncation_of_bytecode_is_an_error(run: Run) -> None:
     data = bytecode(ADD)
-    for length in (*range(1, len(data), 17), len(data) - 1):
+    for length in (*range(1, len(data), often(51, 17)), len(data) - 1):
         status, out, err = run(write(data[:length], "a.bc"))
         assert (status, out) == (1, b""), length
         assert err.startswith("a.bc"), length
@@ -299,7 +300,7 @@ def test_every_truncation_of_bytecode_is_an_error(run: Run) -> None:
 
 def test_every_truncation_of_a_portable_artifact_is_an_error(run: Run) -> None:
     data = mlir.serialize_portable_artifact(ADD, "1.0.0")
-    for length in (*range(1, len(data), 17), len(data) - 1):
+    for length in (*range(1, len(data), often(51, 17)), len(data) - 1):
         status, out, _ = run(write(data[:length], "a.vhlo"))
         assert (status, out) == (1, b""), length
 
@@ -318,7 +319,7 @@ def test_corrupt_bytecode_never_kills_the_process(
 ) -> None:
     monkeypatch.setattr("hloom_tools.opt.source._TRIAL_LIMIT_S", 1)
     data = bytecode(ADD)
-    for at in range(4, len(data), 9):
+    for at in range(4, len(data), often(36, 9)):
         corrupt = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
         status, out, err = run(write(corrupt, "a.bc"))
         assert status in (0, 1), at
