@@ -17,6 +17,7 @@ from ..attention import Attention
 from ..budgeted import INDISTINCT
 from ..chunk import Chunk
 from ..chunk.plan import ChunkRecord
+from ..drop_constraints import DropConstraints
 from ..framework.base import Decision, DivisiblePlan, Pass, PlanBase, PlanWithEffect
 from ..framework.feedback import MeasuredPlan, PlanRecord
 from ..framework.options import Bytes
@@ -272,7 +273,12 @@ class Moved:
 
 
 def moved(
-    module: ir.Module, moves: str, target: Target, ids: Collection[str] | None = None
+    module: ir.Module,
+    moves: str,
+    target: Target,
+    ids: Collection[str] | None = None,
+    *,
+    is_prepared: bool = False,
 ) -> Moved:
     """Returns a copy of the module after a spec of moves; equal modules give the same.
 
@@ -281,11 +287,15 @@ def moved(
       moves: the passes.
       target: what it will run on.
       ids: the decisions to carry out; None for all.
+      is_prepared: whether `drop-constraints` has run on the module, as before every planned pass:
+        again it drops nothing, and propagates several times to find that out.
     """
     copy, runs = clone_module(module), list[MoveRun]()
     with copy.context, ir.Location.unknown():
         pipeline = Pipeline.parse(moves, source="fit")
         for step in pipeline.steps():
+            if is_prepared and isinstance(step, DropConstraints):
+                continue
             plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
                 continue
