@@ -17,7 +17,6 @@ from ..attention import Attention
 from ..budgeted import INDISTINCT
 from ..chunk import Chunk
 from ..chunk.plan import ChunkRecord
-from ..drop_constraints import DropConstraints
 from ..framework.base import Decision, DivisiblePlan, Pass, PlanBase, PlanWithEffect
 from ..framework.feedback import MeasuredPlan, PlanRecord
 from ..framework.options import Bytes
@@ -273,12 +272,7 @@ class Moved:
 
 
 def moved(
-    module: ir.Module,
-    moves: str,
-    target: Target,
-    ids: Collection[str] | None = None,
-    *,
-    is_prepared: bool = False,
+    module: ir.Module, moves: str, target: Target, ids: Collection[str] | None = None
 ) -> Moved:
     """Returns a copy of the module after a spec of moves; equal modules give the same.
 
@@ -287,15 +281,11 @@ def moved(
       moves: the passes.
       target: what it will run on.
       ids: the decisions to carry out; None for all.
-      is_prepared: whether `drop-constraints` has run on the module, as before every planned pass:
-        again it drops nothing, and propagates several times to find that out.
     """
     copy, runs = clone_module(module), list[MoveRun]()
     with copy.context, ir.Location.unknown():
         pipeline = Pipeline.parse(moves, source="fit")
         for step in pipeline.steps():
-            if is_prepared and isinstance(step, DropConstraints):
-                continue
             plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
                 continue

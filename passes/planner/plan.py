@@ -316,5 +316,5 @@ class MemoryPlanner:
             )
 
     def _again(self, variant: Variant, module: ir.Module, ids: Collection[str]) -> Moved | None:
-        found = moved(module, variant.moves, self._target, ids, is_prepared=True)
+        found = moved(module, variant.moves, self._target, ids)
         return found if found.runs else None

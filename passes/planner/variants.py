@@ -119,7 +119,7 @@ class Variants:
     def of(self, moves: str) -> Variant | None:
         """Returns the program after these moves; None where they find nothing to do."""
         if moves not in self._known:
-            found = moved(self.base.of.module, moves, self._target, is_prepared=True)
+            found = moved(self.base.of.module, moves, self._target)
             first = next((one for one in FASTER if moves.startswith(f"{one},")), "")
             base = self.of(first)
             made = None
