@@ -65,7 +65,9 @@ class Choice:
         return (*lines, f"chosen {self.strategy}: {chosen}")
 
     def _source(self, one: Estimate) -> str:
-        return " after ".join(filter(None, (self.found_by.get(one.candidate, EARLIER), moves_of(one))))
+        return " after ".join(
+            filter(None, (self.found_by.get(one.candidate, EARLIER), moves_of(one)))
+        )
 
     def _best_of(self, found: Sequence[Estimate]) -> str:
         best, count = self.aim.best(found), pluralize(len(found), "plan")

@@ -66,7 +66,9 @@ def test_a_compiled_plan_whose_moves_are_left_out_by_now_may_be_chosen_again() -
     """As where undone checkpoints miss every budget, and still took least."""
     undone = Estimate(Candidate.of_moves("undo-checkpoint"), 1024, 0.0)
     choice = Choice(undone, 1024, (), {}, Aim(512), "again")
-    assert choice.lines == ("chosen again: earlier attempts after undo-checkpoint, 1.00 KiB, +0 ms",)
+    assert choice.lines == (
+        "chosen again: earlier attempts after undo-checkpoint, 1.00 KiB, +0 ms",
+    )
 
 
 def loss(w: jax.Array, x: jax.Array) -> jax.Array:
