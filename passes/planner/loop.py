@@ -233,21 +233,15 @@ class AttemptState:
     @property
     def _faster_than_reached(self) -> Estimate | None:
         """Returns the fastest untried plan that takes no more than the least measured memory, where
-        it is worth a compile.
-
-        The plans for the least memory are few, and not sought for their time. XLA's figures correct
-        only plans with the same moves and options: the model is as exact about the others as for a
-        budget.
-        """
+        it is worth a compile. XLA's figures correct only plans with the same moves and options."""
         real_bytes = _reached_bytes(self.tried)
         reached = (one for one in self.tried if one.real_bytes == real_bytes)
         best_s = min((one.estimate.seconds for one in reached), default=0.0)
         if best_s <= self.same_s:
             return None
-        aim = Aim(real_bytes)
-        self.search.within(aim)
+        self.search.within(Aim(real_bytes))
         known = _untried(self.search.estimates.values(), self.tried)
-        corrected = replace(aim, tried=self.tried)
+        corrected = Aim(real_bytes, self.tried)
         fastest = cheapest(e for e in known if corrected.alike_bytes(e) <= real_bytes)
         return fastest if fastest and fastest.seconds < best_s * _WORTH_A_COMPILE else None
 

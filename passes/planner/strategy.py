@@ -13,7 +13,7 @@ from .record import Estimate
 from .variants import moves_of
 
 EARLIER = "earlier attempts"
-"""What found a plan that this search has not: it may have left out that plan's moves."""
+"""The name of the strategy of a plan that was known before the search, or that it left out."""
 
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
