@@ -17,6 +17,7 @@ from ..ir.shardings import MeshAxis
 from ..ir.types import TensorSize, TensorSizes
 from .memory_model.memory_rules import PACKED, MemoryRules
 from .shardings.exchanged import Exchanged
+from .shardings.propagation import values_of
 from .shardings.shardings import Shardings
 from .signatures import signature_of
 
@@ -139,7 +140,9 @@ class DeviceView:
         """Returns the view of a module's clone, which must not be edited yet."""
         if self.shardings.trivial:
             return self
-        return DeviceView(self.shardings.on(module, clone), self.rules, Exchanged.of(clone))
+        counterparts = dict(zip(values_of(module), values_of(clone), strict=True))
+        shardings, exchanged = self.shardings.on(counterparts), self.exchanged.on(counterparts)
+        return DeviceView(shardings, self.rules, exchanged)
 
     def exchange_seconds(self, speed: Speed) -> float:
         """Returns the seconds of a step's exchanges; links of unknown speed count as 0."""

@@ -224,9 +224,26 @@ class AttemptState:
             fastest = cheapest(promising)
             is_faster = fastest and all(fastest.seconds < e.seconds - self.same_s for e in reached)
             promising = [fastest] if fastest and is_faster else []
+        if not promising and is_least and (faster := self._faster_than_reached):
+            return faster, False
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = _untried(lowest, tried) or reached
         return least(promising or reached or lowest, tried), not promising
+
+    @property
+    def _faster_than_reached(self) -> Estimate | None:
+        """Returns the fastest untried plan that takes no more than the least measured memory, where
+        it is worth a compile. XLA's figures correct only plans with the same moves and options."""
+        real_bytes = _reached_bytes(self.tried)
+        reached = (one for one in self.tried if one.real_bytes == real_bytes)
+        best_s = min((one.estimate.seconds for one in reached), default=0.0)
+        if best_s <= self.same_s:
+            return None
+        self.search.within(Aim(real_bytes))
+        known = _untried(self.search.estimates.values(), self.tried)
+        corrected = Aim(real_bytes, self.tried)
+        fastest = cheapest(e for e in known if corrected.alike_bytes(e) <= real_bytes)
+        return fastest if fastest and fastest.seconds < best_s * _WORTH_A_COMPILE else None
 
     @property
     def _is_far_below(self) -> bool:

@@ -27,7 +27,7 @@ from .comparison import NO_TIME
 from .moves import FASTER, MOVES, RECOMPUTE, SPLIT_LOOP, MoveRun
 from .price_search import EVICTING, PRICING, STEPPING, PriceSearch
 from .record import Estimate
-from .strategy import Strategy
+from .strategy import EARLIER, Strategy
 from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of
 
@@ -63,7 +63,7 @@ class Search:
         self.estimates: dict[Candidate | None, Estimate] = {
             each.candidate: each for each in known if variants.have(each.candidate)
         }
-        self.found_by = dict.fromkeys(self.estimates, "earlier attempts")
+        self.found_by = dict.fromkeys(self.estimates, EARLIER)
         self._strategy = "least memory"
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}

@@ -12,6 +12,9 @@ from .candidates import Candidate
 from .record import Estimate
 from .variants import moves_of
 
+EARLIER = "earlier attempts"
+"""The name of the strategy of a plan that was known before the search, or that it left out."""
+
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 
@@ -62,7 +65,9 @@ class Choice:
         return (*lines, f"chosen {self.strategy}: {chosen}")
 
     def _source(self, one: Estimate) -> str:
-        return " after ".join(filter(None, (self.found_by[one.candidate], moves_of(one))))
+        return " after ".join(
+            filter(None, (self.found_by.get(one.candidate, EARLIER), moves_of(one)))
+        )
 
     def _best_of(self, found: Sequence[Estimate]) -> str:
         best, count = self.aim.best(found), pluralize(len(found), "plan")

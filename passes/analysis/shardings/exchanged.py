@@ -122,6 +122,14 @@ class Exchanged:
                     known[made] = uses[old]
         return Exchanged(self.exchanges, read, sent)
 
+    def on(self, counterparts: Mapping[ir.Value, ir.Value]) -> Exchanged:
+        """Returns the exchanges of a clone, by the clone's values for the module's."""
+        read, sent = (
+            {counterparts[value]: uses for value, uses in known.items() if value in counterparts}
+            for known in (self._read, self._sent)
+        )
+        return Exchanged(self.exchanges, read, sent)
+
     @staticmethod
     def _of(known: Mapping[ir.Value, _Uses], value: ir.Value, name: str) -> tuple[int, ...]:
         # A stack or a slice of a reader's result is like it, but is another operation's.

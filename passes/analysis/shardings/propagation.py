@@ -85,7 +85,9 @@ class Remembered(Generic[_T]):
 
 
 def _digest(module: ir.Module) -> bytes:
-    return hashlib.sha256(bytecode_of(module)).digest()
+    """Returns a digest of a module that its clones share: bytecode also has the order of each
+    value's uses, which a pass may leave in another order than that of the text."""
+    return hashlib.sha256(bytecode_of(clone_module(module))).digest()
 
 
 _PROPAGATED: Remembered[Propagated] = Remembered()

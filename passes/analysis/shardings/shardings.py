@@ -126,11 +126,9 @@ class Shardings:
         made = {made: self.share(value) for made, value in like.items()}
         return Shardings(self._placements, self._shares | made)
 
-    def on(self, module: ir.Module, clone: ir.Module) -> Shardings:
-        """Returns the shardings of a module's clone, which must not be edited yet."""
-        if self.trivial:
-            return self
-        pairs = list(zip(values_of(module), values_of(clone), strict=True))
+    def on(self, counterparts: Mapping[ir.Value, ir.Value]) -> Shardings:
+        """Returns the shardings of a clone, by the clone's values for the module's."""
+        pairs = counterparts.items()
         return Shardings(
             {new: self._placements[old] for old, new in pairs if old in self._placements},
             {new: self.share(old) for old, new in pairs},

@@ -316,6 +316,34 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
 
 
 @pytest.mark.parametrize(
+    ("size_bytes", "seconds", "is_compiled"),
+    [(930, 400.0, True), (931, 400.0, False), (930, 480.0, False)],
+)
+def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
+    size_bytes: int, seconds: float, is_compiled: bool
+) -> None:
+    """XLA takes more for the plan of least memory than the model, and a faster one fits in that."""
+    whole, lowest, faster = (
+        Estimate(Candidate.of_moves(moves) if moves else None, bytes_, time_s)
+        for moves, bytes_, time_s in (
+            ("", 9300, 0.0),
+            ("recursive-checkpoint", 849, 500.0),
+            ("recursive-checkpoint{kept=0.125}", size_bytes, seconds),
+        )
+    )
+    search = Search()
+    search.lowest = lambda: [whole, lowest]
+    search.estimates = {each.candidate: each for each in (whole, lowest, faster)}
+    made = [
+        Attempt(RematRecord(estimate=each), size, size)
+        for each, size in ((whole, 9300), (lowest, 930))
+    ]
+    settings = PlannerSettings(Budget(percent=0.0, least=True))
+    chosen = decide(search, 0, made, settings).estimate
+    assert chosen == (faster if is_compiled else lowest)
+
+
+@pytest.mark.parametrize(
     ("sizes", "compiles"),
     [
         ((500, 500, 500), 3),

@@ -21,11 +21,12 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.aim import Aim
-from hloom.passes.planner.candidates import PlannerSettings
+from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.loop import CHOICES
 from hloom.passes.planner.moves import DEFAULT_MOVES
+from hloom.passes.planner.record import Estimate
 from hloom.passes.planner.search import STRATEGIES, Search
-from hloom.passes.planner.strategy import Strategy
+from hloom.passes.planner.strategy import Choice, Strategy
 from hloom.passes.planner.variants import Variants
 
 PAGE = (ROOT / "docs" / "decisions" / "0026-moves-of-fit.md").read_text(encoding="utf-8")
@@ -59,6 +60,15 @@ def test_the_page_shows_how_a_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         plan = Fit(budget=Budget(size_bytes=120 * 2**20)).plan_after(module, target, ())
     [shown] = re.findall(r"^```text\n(hloom: jit_step: plan 1: .*?)^```$", PAGE, re.M | re.S)
     assert shown.splitlines() == [f"hloom: jit_step: plan 1: {one}" for one in plan.record.found]
+
+
+def test_a_compiled_plan_whose_moves_are_left_out_by_now_may_be_chosen_again() -> None:
+    """As where undone checkpoints miss every budget, and still took least."""
+    undone = Estimate(Candidate.of_moves("undo-checkpoint"), 1024, 0.0)
+    choice = Choice(undone, 1024, (), {}, Aim(512), "again")
+    assert choice.lines == (
+        "chosen again: earlier attempts after undo-checkpoint, 1.00 KiB, +0 ms",
+    )
 
 
 def loss(w: jax.Array, x: jax.Array) -> jax.Array:
