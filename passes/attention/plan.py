@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.points.derivation import Derivation
+from ..analysis.points.operations import How
 from ..analysis.shardings.shardings import Shardings
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
@@ -25,17 +26,20 @@ from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
 from .gradient import ForwardRead, Products
-from .scopes import LoopScope, scopes_of
+from .scopes import BorderedScope, scopes_of
 from .site import (
     HEAD,
     VALUE,
     AttentionSite,
+    Border,
     ForwardCall,
     From,
     FusedKernel,
     GradientCall,
     Labelled,
     Replaced,
+    ends_of,
+    passed_through,
 )
 from .softmax import Forms, held_by
 from .write import is_there
@@ -130,14 +134,18 @@ class _Planner:
         return Shardings.of(self._module)
 
     def attention(
-        self, number: int, loop_scope: LoopScope, found: Found, derivation: Derivation
+        self, number: int, scope: BorderedScope, found: Found, derivation: Derivation
     ) -> AttentionSite:
         """Returns the plan of one attention. Raises NotPossibleError."""
-        pair = self._pair(loop_scope, found)
+        borders = scope.borders
+        if any(isinstance(each, LoopPair) and each.forward.is_open for each in borders):
+            raise NotPossibleError("it is in loops whose trip count is not constant")
         forward = found.forwards[0]
         product = forward.weights.product
         devices = None
-        if mesh.is_partitioned(product) and not mesh.is_in_manual_computation(product.block):
+        if not mesh.is_manual(product, mesh.partition_count(self._module)):
+            if mesh.is_in_manual_computation(product.block):
+                raise NotPossibleError("only some axes of the mesh are manual around it")
             devices = devices_of(forward, self._shardings)
         operands = (forward.queries, forward.keys, forward.values)
         element = limits.element_for(operands, self._kernel, self._cast)
@@ -157,13 +165,13 @@ class _Planner:
         )
         bias = None
         if found.logits.bias_axes:
-            bias = bias_of(forward, found.logits.bias_axes, derivation, pair)
+            bias = bias_of(forward, found.logits.bias_axes, derivation, borders)
         if self._cast == "off":
             for each in found.forwards:
                 _check_output(each, element)
         calls = tuple(map(_call, found.forwards))
         gradients = tuple(
-            self._gradient(each, calls, kernel, pair, derivation) for each in found.gradients
+            self._gradient(each, calls, kernel, borders, derivation) for each in found.gradients
         )
         if self._kernel == limits.CUDNN:
             head, values = (
@@ -179,28 +187,17 @@ class _Planner:
             bias,
             calls,
             gradients,
-            pair,
+            borders,
             devices,
-            _weights_bytes(forward, pair),
+            _weights_bytes(forward, borders),
         )
-
-    def _pair(self, loop_scope: LoopScope, found: Found) -> LoopPair | None:
-        """Returns the loops of an attention that is in two bodies."""
-        pair = loop_scope.pair
-        if pair is None:
-            return None
-        if pair.forward.is_open:
-            raise NotPossibleError("it is in loops whose trip count is not constant")
-        if loop_scope.is_nested:
-            raise NotPossibleError("it is in loops inside of a pair of loops")
-        return pair
 
     def _gradient(
         self,
         products: Products,
         calls: Sequence[ForwardCall],
         kernel: FusedKernel,
-        pair: LoopPair | None,
+        borders: Sequence[Border],
         derivation: Derivation,
     ) -> GradientCall:
         dq, dk, dv = (
@@ -225,13 +222,16 @@ class _Planner:
                 raise NotPossibleError("an operand of its gradient is made after a product of it")
         scored = derivation.scope.number(calls[0].scores.results[0])
         scores = defining_op(derivation.origin(products.dq.value, scored))
-        source, number = _source(calls, scores, place, pair)
+        source, number = _source(calls, scores, place, borders)
         stacked = None
         if source is From.STACK:
-            assert pair is not None
-            if not is_there(pair.index, place):
-                raise NotPossibleError("the loop's index is made behind a product of its gradient")
-            stacked = _stacked(pair, calls[number], kernel, place, derivation)
+            inner = [*(ends_of(each)[1] for each in borders[1:]), place]
+            for border, end in zip(borders, inner, strict=True):
+                if isinstance(border, LoopPair) and not is_there(border.index, end):
+                    raise NotPossibleError(
+                        "the loop's index is made behind a product of its gradient"
+                    )
+            stacked = _stacked(borders[-1], calls[number], kernel, place, derivation)
         return GradientCall(
             place,
             source,
@@ -284,7 +284,7 @@ def _source(
     calls: Sequence[ForwardCall],
     scores: ir.Operation | None,
     place: ir.Operation,
-    pair: LoopPair | None,
+    borders: Sequence[Border],
 ) -> tuple[From, int]:
     """Returns where a gradient has the output from, and of which call.
 
@@ -302,13 +302,13 @@ def _source(
     if scores.block == place.block:
         return From.AGAIN, 0
     for number, call in enumerate(calls):
-        if pair is not None and call.product.block == pair.forward.body:
+        if borders and (call.product.block, place.block) == borders[-1].bodies:
             return From.STACK, number
     raise NotPossibleError("its output is in another block than its gradient")
 
 
 def _stacked(
-    pair: LoopPair,
+    border: Border,
     call: ForwardCall,
     kernel: FusedKernel,
     place: ir.Operation,
@@ -317,9 +317,10 @@ def _stacked(
     """Returns the read of a stack that holds the output already, in whatever order of axes."""
     output = call.product.results[0]
     number = derivation.scope.number(output)
-    for residual in pair.residuals:
-        stored = residual.stored
+    for stored, reads in passed_through(border):
         if str(element_of(stored)) != kernel.element:
+            continue
+        if not _is_moved(stored, number, kernel.element, derivation):
             continue
         groups = derivation.groups(stored, number)
         if groups is None:
@@ -327,13 +328,30 @@ def _stacked(
         labels = tuple(
             tuple(label for axis in group for label in call.output[axis]) for group in groups
         )
-        for read in residual.reads:
+        for read in reads:
             if is_there(read, place):
                 return Labelled(read, labels)
     return None
 
 
-def _weights_bytes(forward: ForwardRead, pair: LoopPair | None) -> int:
+def _is_moved(value: ir.Value, number: int, element: str, derivation: Derivation) -> bool:
+    """Whether a value has the numbered one's elements, at most converted to a type of elements."""
+    scope = derivation.scope
+    while scope.number(value) != number:
+        made = scope.made_by(value)
+        if made is None:
+            return False
+        is_converted = made[0].name == "stablehlo.convert" and str(element_of(value)) in (
+            element,
+            "f32",
+        )
+        if made[1] is not How.SPREAD and not is_converted:
+            return False
+        value = made[0].operands[0]
+    return True
+
+
+def _weights_bytes(forward: ForwardRead, borders: Sequence[Border]) -> int:
     value = forward.weights.value
     once = tensor_bytes(value.type) or 0
-    return once * (pair.forward.trip_count if pair is not None else 1)
+    return once * math.prod(x.forward.trip_count for x in borders if isinstance(x, LoopPair))

@@ -453,6 +453,48 @@ def _layers(*, scanned: bool, policy: str | None = None, padded: bool = False) -
     return Way(function, arguments, count, count)
 
 
+def _scan_of_scans(*, inner: str | None = None, outer: str | None = None) -> Way:
+    """Layers whose output meets the residual stream at once; the first rows see no key."""
+
+    def layer(x: Any, weights: Any, mask: Any) -> jax.Array:
+        q, k, v = (
+            part.reshape(BATCH, LENGTH, HEADS, SIZE) for part in jnp.split(x @ weights, 3, -1)
+        )
+        seen = causal() & mask[:, None, None, :]
+        a = jnp.where(seen, jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e9)
+        out = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a), v)
+        return jnp.sin(x + out.reshape(x.shape))
+
+    def saved(function: Callable[..., Any], policy: str | None) -> Callable[..., Any]:
+        if policy is None:
+            return function
+        chosen = getattr(jax.checkpoint_policies, policy)
+        return jax.checkpoint(function, policy=chosen, prevent_cse=False)
+
+    def function(x: Any, weights: Any, w: Any, mask: Any) -> jax.Array:
+        step = saved(lambda c, u: layer(c, u, mask), inner)
+
+        def block(x: Any, several: Any) -> Any:
+            return jax.lax.scan(lambda c, u: (step(c, u), None), x, several)[0]
+
+        blocks = saved(block, outer)
+        return loss(jax.lax.scan(lambda c, u: (blocks(c, u), None), x, weights)[0], w)
+
+    weights = normal(2, 3, WIDTH, 3 * WIDTH, scale=0.3)
+    x, w = normal(BATCH, LENGTH, WIDTH), normal(BATCH, LENGTH, WIDTH, scale=0.5)
+    mask = kept(BATCH, LENGTH)
+    mask[:, :3] = False
+    # The block that a checkpoint runs again has an attention of its own.
+    return Way(function, (x, weights, w, mask), 1 if outer is None else 2, 1)
+
+
+for _name, _options in {
+    "scan_of_scans": {},
+    "scan_of_scans_with_saved_products": {"inner": "dots_saveable"},
+    "scan_of_checkpointed_scans": {"outer": "nothing_saveable"},
+}.items():
+    WAYS[_name] = functools.partial(_scan_of_scans, **_options)
+
 for _name, _options in {
     "scanned": {"scanned": True},
     "scanned_with_padded_keys": {"scanned": True, "padded": True},
