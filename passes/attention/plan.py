@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from jax.extend.mlir import ir
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.points.derivation import Derivation
 from ..analysis.points.operations import How
+from ..analysis.shardings.exchanges import exchanges_of
+from ..analysis.shardings.results import ResultPlaces
 from ..analysis.shardings.shardings import Shardings
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
@@ -19,6 +22,7 @@ from ..framework.tables import Described, Fact, Kind, Left, Table, reasons_left
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import mesh, walk
+from ..ir.clone import IRMapping, clone_module
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, element_of
 from . import limits
@@ -42,7 +46,7 @@ from .site import (
     passed_through,
 )
 from .softmax import Forms, held_by
-from .write import is_there
+from .write import is_there, write_attentions
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,12 @@ def plan_attention(
             except NotPossibleError as error:
                 left.append(Left(Described.of(found.forwards[0].weights.product), error.reason))
         left += finder.left
+    placed = [each for each in decided if each.devices is not None]
+    if placed:
+        more = _more_collectives(module, placed)
+        if more:
+            left += [Left(Described.of(each.calls[0].product), more) for each in placed]
+            decided = [each for each in decided if each.devices is None]
     return AttentionPlan(tuple(decided), tuple(left), module, kernel == limits.EMULATED)
 
 
@@ -243,6 +253,34 @@ class _Planner:
             dv,
             products.bias,
         )
+
+
+def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) -> str:
+    """Returns what the partitioner would add if attentions were written: placements of values
+    around the kernels may follow others than they do; empty where it adds nothing."""
+    clone, places = clone_module(module), ResultPlaces.of(module)
+    number = {walk.key(op): place for place, op in enumerate(walk.operations(module.operation))}
+    write_attentions(clone, IRMapping(number, clone).of(tuple(attentions)), emulated=True)
+    if places is not None:
+        places.hold(clone)
+    before, after = map(_collectives, (module, clone))
+    more = [
+        pluralize(count - before[kind], kind)
+        for kind, count in sorted(after.items())
+        if count > before[kind]
+    ]
+    return f"with the kernels the mesh's devices would run {' and '.join(more)} more" * bool(more)
+
+
+def _collectives(module: ir.Module) -> Counter[str]:
+    """Returns how many collectives of each kind a step runs, an all-reduce as what it does: a
+    reduce-scatter and an all-gather."""
+    found: Counter[str] = Counter()
+    for each in exchanges_of(module):
+        kind = each.exchange.kind
+        for part in ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,):
+            found[part] += each.exchange.runs
+    return found
 
 
 def _check_output(forward: ForwardRead, element: str) -> None:

@@ -164,6 +164,34 @@ def test_gradients_outside_of_a_shard_map(where: str, masks: int, said: str) -> 
         assert said in compared(outside(where, masks), (*given, *more))
 
 
+@pytest.mark.parametrize("parts", ["in a row", "by head"])
+def test_no_collective_more(parts: str) -> None:
+    """One matrix of queries, keys and values, of which two axes of the mesh have columns."""
+    mesh = mesh_of(AxisType.Auto, data=4, model=2)
+
+    def whole(stream: jax.Array, weights: jax.Array) -> jax.Array:
+        found = stream @ weights.reshape(WIDTH, -1)
+        if parts == "by head":
+            found = found.reshape(BATCH, LENGTH, HEADS, 3 * SIZE)
+        each = (x.reshape(BATCH, LENGTH, HEADS, SIZE) for x in jnp.split(found, 3, -1))
+        scores = jnp.einsum("btnh,bsnh->bnts", next(each), next(each)) / 3
+        mixed = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), next(each))
+        return stream + mixed.reshape(stream.shape)
+
+    def loss(weights: jax.Array, stream: jax.Array) -> jax.Array:
+        for number in range(LAYERS):
+            stream = whole(stream, weights[number])
+        return jnp.mean(jnp.square(stream))
+
+    with jax.set_mesh(mesh):
+        weights, stream = arrays(mesh, PartitionSpec(), PartitionSpec("data"))
+        place = NamedSharding(mesh, PartitionSpec(None, None, "model"))
+        weights = jax.device_put(weights.reshape(LAYERS, WIDTH, 3 * WIDTH), place)
+        said = compared(jax.value_and_grad(loss, (0, 1)), (weights, stream))
+    more = "with the kernels the mesh's devices would run 1 all-gather and 1 all-to-all more"
+    assert said.startswith(f"2 attentions left: {more}" if parts == "in a row" else "attentions")
+
+
 def test_a_shard_map_over_some_axes_stays() -> None:
     mesh = mesh_of(AxisType.Auto, data=4, model=2)
     with jax.set_mesh(mesh):
