@@ -129,6 +129,7 @@ class Finder:
                 forwards.append(forward[0])
                 found = found or forward[1]
         if found is None:
+            self._check_output(reader, rest)
             return None
         if len({(f.axes, f.scale) for f in forwards}) > 1:
             raise NotPossibleError("the weights are read along different axes")
@@ -153,6 +154,25 @@ class Finder:
         result = Found(tuple(forwards), found, empty, tuple(gradients))
         self._check_readers(number, result)
         return result
+
+    def _check_output(self, reader: Reader, readings: Sequence[_Reading]) -> None:
+        """Raises NotPossibleError where the weights of an attention are read by the gradient of its
+        values alone: nothing needs its output, which the kernel's gradient reads."""
+        for each in readings:
+            value = each.product.operands[each.side]
+            groups = self.derivation.groups(value, reader.number)
+            if len(each.sources) > 1 or groups is None:
+                continue
+            if not self.derivation.has_exponential(value):
+                continue
+            scored = Scored(each.product, each.side, groups)
+            free = {axis for place in scored.axes[0].free for axis in groups[place]}
+            if len(free) != 1:
+                continue
+            [key] = free
+            softmax = SoftmaxReader(reader, value, key, tuple(sorted(scored.summed)))
+            if softmax.is_reduced_along_keys() and softmax.is_normalized():
+                raise NotPossibleError("nothing reads its output", each.product)
 
     def _empty_rows(self, logits: Logits, gradients: list[Products]) -> EmptyRows:
         """Returns what rows without a key weigh, by the program and by its gradients."""
@@ -250,7 +270,7 @@ class Finder:
         replaced = {(walk.key(f.weights.product), f.weights.side) for f in found.forwards}
         ends = set()
         for gradient in found.gradients:
-            for scored in (gradient.dq, gradient.dk, gradient.dv):
+            for scored in gradient.scored:
                 replaced.add((walk.key(scored.product), scored.side))
             ends |= {walk.key(each.op) for each in gradient.bias}
         passed = _passed(self.borders)

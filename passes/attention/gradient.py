@@ -28,6 +28,11 @@ _NO_SCORES = 0
 
 _MOST_OPERATIONS = 300
 
+_ADDED_INSIDE = (
+    "a bias is added inside of its mask: large negative numbers in it would leave rows without a "
+    "key whose gradient is another one"
+)
+
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0, 1.0),
     (2, 4.0, 0.9, 1e6, 1.0),
@@ -160,36 +165,25 @@ class ForwardRead:
 
 
 @dataclass(frozen=True)
-class Products:
-    """The four products of a gradient.
+class GradientOfScores:
+    """What is read of the gradient of an attention's scores.
 
     Attributes:
-      dq, dk, dv: those of the gradients of queries, keys and values, by their scored operands.
-      dp: that of the gradient of the weights.
+      dq, dk: the products of the gradients of queries and keys; None for one that nothing reads.
+      dp: the product of the gradient of the weights.
       value_side: which operand of that are the values.
-      dp_axes: by axis of its result the scores' axes.
+      axes: by axis of its result the scores' axes.
       empty_rows: what the gradients say of rows without a key; None where nothing.
       bias: the reductions that are gradients of the bias.
     """
 
-    dq: Scored
-    dk: Scored
-    dv: Scored
+    dq: Scored | None
+    dk: Scored | None
     dp: ir.Operation
     value_side: int
-    dp_axes: Groups
+    axes: Groups
     empty_rows: EmptyRows | None
     bias: tuple[Replaced, ...]
-
-    @property
-    def queries(self) -> Labelled:
-        """Returns the queries that the gradient reads."""
-        return Labelled(self.dk.other, self.dk.other_labels(HEAD))
-
-    @property
-    def keys(self) -> Labelled:
-        """Returns the keys that the gradient reads."""
-        return Labelled(self.dq.other, self.dq.other_labels(HEAD))
 
     @property
     def values(self) -> Labelled:
@@ -202,8 +196,75 @@ class Products:
         return self._operand(1 - self.value_side)
 
     def _operand(self, side: int) -> Labelled:
-        labels = operand_labels(self.dp, side, self.dp_axes, VALUE)
-        return Labelled(self.dp.operands[side], labels)
+        return Labelled(self.dp.operands[side], operand_labels(self.dp, side, self.axes, VALUE))
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a gradient: those of the scores, or of the values, or of both.
+
+    Attributes:
+      forward: the attention.
+      scores: the gradient of the scores; None where nothing reads it.
+      dv: the product of the values' gradient, by the operand that is the weights; None where
+        nothing reads it.
+    """
+
+    forward: ForwardRead
+    scores: GradientOfScores | None
+    dv: Scored | None
+
+    @property
+    def dq(self) -> Scored | None:
+        """Returns the product of the queries' gradient, if there is one."""
+        return None if self.scores is None else self.scores.dq
+
+    @property
+    def dk(self) -> Scored | None:
+        """Returns the product of the keys' gradient, if there is one."""
+        return None if self.scores is None else self.scores.dk
+
+    @property
+    def bias(self) -> tuple[Replaced, ...]:
+        """Returns the reductions that are gradients of the bias."""
+        return () if self.scores is None else self.scores.bias
+
+    @property
+    def empty_rows(self) -> EmptyRows | None:
+        """Returns what the gradients say of rows without a key; None where nothing."""
+        return None if self.scores is None else self.scores.empty_rows
+
+    @property
+    def scored(self) -> tuple[Scored, ...]:
+        """Returns the products that are there."""
+        return tuple(each for each in (self.dq, self.dk, self.dv) if each is not None)
+
+    @property
+    def queries(self) -> Labelled:
+        """Returns the queries: those that the gradient reads, if it does."""
+        return self.forward.queries if self.dk is None else _other(self.dk, HEAD)
+
+    @property
+    def keys(self) -> Labelled:
+        """Returns the keys: those that the gradient reads, if it does."""
+        return self.forward.keys if self.dq is None else _other(self.dq, HEAD)
+
+    @property
+    def values(self) -> Labelled:
+        """Returns the values: those that the gradient reads, if it does."""
+        return self.forward.values if self.scores is None else self.scores.values
+
+    @property
+    def output(self) -> Labelled:
+        """Returns the gradient of the output."""
+        if self.scores is not None:
+            return self.scores.output
+        assert self.dv is not None
+        return _other(self.dv, VALUE)
+
+
+def _other(scored: Scored, kind: str) -> Labelled:
+    return Labelled(scored.other, scored.other_labels(kind))
 
 
 class GradientReader:
@@ -231,12 +292,25 @@ class GradientReader:
             pairs.setdefault(self.reader.scope.number(leaf), []).append((scored[number], leaf))
         found = []
         for dp_number, readers in pairs.items():
-            products, dv = self._gradient(dp_number, readers, weights, has_bias)
-            weights.remove(dv)
+            products = self._gradient(dp_number, readers, weights, has_bias)
+            if products.dv is not None:
+                weights.remove(products.dv)
             found.append(products)
-        if weights:
-            raise NotPossibleError("the weights are read by another product", weights[0].product)
+        for each in weights:
+            if pairs or not self._gives_values(each):
+                raise NotPossibleError("the weights are read by another product", each.product)
+            found.append(Products(self.forward, None, each))
         return found
+
+    def _gives_values(self, scored: Scored) -> bool:
+        """Whether a product of the weights is the gradient of values, of what it reads besides."""
+        free = {axis for each in scored.axes[0].free for axis in scored.groups[each]}
+        return (
+            scored.summed == {*self.forward.axes.queries}
+            and free == {self.key}
+            and _other(scored, VALUE).sizes(VALUE) == self.forward.values.sizes(VALUE)
+            and self._is_weights(scored)
+        )
 
     def _gradient(
         self,
@@ -244,7 +318,7 @@ class GradientReader:
         readers: Sequence[tuple[Scored, ir.Value]],
         weights: Sequence[Scored],
         has_bias: bool,
-    ) -> tuple[Products, Scored]:
+    ) -> Products:
         dq: Scored | None = None
         dk: Scored | None = None
         empty: EmptyRows | None = None
@@ -256,19 +330,20 @@ class GradientReader:
                 dk = each
             else:
                 raise NotPossibleError("a gradient of the scores is read by another product")
-        if dq is None or dk is None:
-            raise NotPossibleError("only one of the gradients of queries and keys is there")
+        first = dq or dk
         dp = defining_op(readers[0][1])
+        assert first is not None
         assert dp is not None
-        dp_axes = self._dp_axes(dq, dp_number)
+        dp_axes = self._dp_axes(first, dp_number)
         side = self._value_side(dp, dp_axes)
         dv = next((each for each in weights if self._is_dv(each, dp, side, dp_axes)), None)
-        if dv is None:
+        if dv is None and weights:
             raise NotPossibleError("the product that gives the values' gradient is not there")
-        bias = self._bias(dq, dp_number, empty) if has_bias else ()
-        found = Products(dq, dk, dv, dp, side, dp_axes, empty, bias)
+        bias = self._bias(first, dp_number, empty) if has_bias else ()
+        scores = GradientOfScores(dq, dk, dp, side, dp_axes, empty, bias)
+        found = Products(self.forward, scores, dv)
         self._check_operands(found)
-        return found, dv
+        return found
 
     def _check(self, scored: Scored, dp_number: int, scale: float) -> EmptyRows | None:
         """Raises NotPossibleError where an operand is not the gradient of a softmax times a factor;
@@ -321,8 +396,13 @@ class GradientReader:
                 raise NotPossibleError("the gradient of the scores is not that of a softmax")
             rest = ~seen & finite
             if rest.any():
-                kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
-                empty = _of_one_kind(empty, kind)
+                try:
+                    kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
+                    empty = _of_one_kind(empty, kind)
+                except NotPossibleError as error:
+                    if floats > 0:
+                        raise
+                    raise NotPossibleError(_ADDED_INSIDE) from error
         return empty
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
@@ -387,7 +467,7 @@ class GradientReader:
         if scored.summed != {*self.forward.axes.queries} or not self._is_weights(scored):
             return False
         mine = Labelled(dp.operands[1 - side], operand_labels(dp, 1 - side, axes, VALUE))
-        return self._are_same(mine, Labelled(scored.other, scored.other_labels(VALUE)), VALUE)
+        return self._are_same(mine, _other(scored, VALUE), VALUE)
 
     def check_repeated(self, again: ForwardRead) -> None:
         """Raises NotPossibleError where another product of weights of the same scores is not the
@@ -479,12 +559,14 @@ class GradientReader:
             return True
         return positions.tables(left) == positions.tables(right)
 
-    def _bias(self, dq: Scored, dp_number: int, empty: EmptyRows | None) -> tuple[Replaced, ...]:
+    def _bias(
+        self, scored: Scored, dp_number: int, empty: EmptyRows | None
+    ) -> tuple[Replaced, ...]:
         """Returns the reductions of the gradient of the logits: those of a bias that is read. Rows
         without a key are in it as in the gradient of the scores, ``empty``."""
         reader, found = self.reader, []
         size = math.prod(reader.sizes)
-        for view in dq.product.block.operations:
+        for view in scored.product.block.operations:
             op = view.operation
             if op.name != "stablehlo.reduce" or math.prod(shape_of(op.operands[0])) != size:
                 continue

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
@@ -46,7 +46,7 @@ from .site import (
     passed_through,
 )
 from .softmax import Forms, held_by
-from .write import is_there, write_attentions
+from .write import is_at_hand, is_there, write_attentions
 
 
 @dataclass(frozen=True)
@@ -211,27 +211,31 @@ class _Planner:
         derivation: Derivation,
     ) -> GradientCall:
         dq, dk, dv = (
-            Replaced(scored.product, scored.result_labels(kind))
+            None if scored is None else Replaced(scored.product, scored.result_labels(kind))
             for scored, kind in (
                 (products.dq, HEAD),
                 (products.dk, HEAD),
                 (products.dv, VALUE),
             )
         )
-        replaced = [dq, dk, dv, *products.bias]
-        block = products.dv.product.block
-        if any(each.op.block != block for each in replaced) or products.dp.block != block:
-            raise NotPossibleError("the products of its gradient are in different blocks")
+        replaced = [*(each for each in (dq, dk, dv) if each is not None), *products.bias]
         place = replaced[0].op
+        own = [each.op.block for each in replaced]
+        own += [] if products.scores is None else [products.scores.dp.block]
+        if any(block != place.block for block in own):
+            raise NotPossibleError("the products of its gradient are in different blocks")
         for each in replaced[1:]:
             if each.op.is_before_in_block(place):
                 place = each.op
+        scored = derivation.scope.number(calls[0].scores.results[0])
+        scores = defining_op(derivation.origin(products.scored[0].value, scored))
+        assert scores is not None
+        if scores.block == place.block:  # a checkpoint computes them again, from its operands
+            products = replace(products, forward=replace(products.forward, scores=scores))
         operands = (products.queries, products.keys, products.values, products.output)
         for operand in operands:
-            if not is_there(operand.value, place):
+            if not is_at_hand(operand.value, place, borders):
                 raise NotPossibleError("an operand of its gradient is made after a product of it")
-        scored = derivation.scope.number(calls[0].scores.results[0])
-        scores = defining_op(derivation.origin(products.dq.value, scored))
         source, number = _source(calls, scores, place, borders)
         stacked = None
         if source is From.STACK:
@@ -320,7 +324,7 @@ def _is_rounded(value: ir.Value, element: str) -> bool:
 
 def _source(
     calls: Sequence[ForwardCall],
-    scores: ir.Operation | None,
+    scores: ir.Operation,
     place: ir.Operation,
     borders: Sequence[Border],
 ) -> tuple[From, int]:
@@ -329,7 +333,6 @@ def _source(
     A gradient whose scores the program computes again has them from a call after these, or makes
     one: to keep the first one's output would undo a checkpoint.
     """
-    assert scores is not None
     key = walk.key(scores)
     for number in reversed(range(len(calls))):
         call = calls[number]

@@ -269,7 +269,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class GradientCall:
-    """Four products of a gradient, which become a call of the kernel's gradient.
+    """The products of a gradient, which become a call of the kernel's gradient.
 
     Attributes:
       place: the operation in front of which it goes.
@@ -277,7 +277,7 @@ class GradientCall:
       call: the number of the call that it belongs to.
       stacked: with `From.STACK` the read of a stack that holds the output already, if there is one.
       queries, keys, values, output: the operands; the last is the output's gradient.
-      dq, dk, dv: the products of the gradients.
+      dq, dk, dv: the products of the gradients; None for one that nothing reads.
       bias: the reductions that are gradients of the bias.
     """
 
@@ -289,9 +289,9 @@ class GradientCall:
     keys: Labelled
     values: Labelled
     output: Labelled
-    dq: Replaced
-    dk: Replaced
-    dv: Replaced
+    dq: Replaced | None
+    dk: Replaced | None
+    dv: Replaced | None
     bias: tuple[Replaced, ...] = ()
 
 

@@ -40,6 +40,7 @@ from .site import (
     VALUE,
     AttentionSite,
     Bias,
+    Border,
     EmptyRows,
     ForwardCall,
     From,
@@ -69,6 +70,24 @@ def is_there(value: ir.Value, place: ir.Operation) -> bool:
         if op.name not in _MOVEMENTS:
             return False
         value = op.operands[0]
+
+
+def is_at_hand(value: ir.Value, place: ir.Operation, borders: Sequence[Border]) -> bool:
+    """Whether a value can be read in front of an operation, or can be passed on to its block."""
+    if borders:
+        forward, backward = borders[-1].bodies
+        if _is_of(value, forward) and place.block != forward:
+            return place.block == backward
+        if _is_of(value, backward) and place.block != backward:
+            return False
+    return is_there(value, place)
+
+
+def _is_of(value: ir.Value, block: ir.Block) -> bool:
+    """Whether a value is made in a block, or is an argument of it."""
+    op = defining_op(value)
+    made_in: object = value.owner if op is None else op.block
+    return made_in == block
 
 
 def _available(value: ir.Value, place: ir.Operation) -> ir.Value:
@@ -218,7 +237,7 @@ class _Writer:
         place, kernel = gradient.place, self.kernel
         with ir.InsertionPoint(place), place.location:
             queries, keys, values, given = (
-                Labelled(_available(each.value, place), each.labels)
+                Labelled(self._read_at(each.value, place), each.labels)
                 for each in (gradient.queries, gradient.keys, gradient.values, gradient.output)
             )
             q, k, v = self._operands(queries, keys, values)
@@ -235,12 +254,12 @@ class _Writer:
             operands = [q, k, v, *([] if bias is None else [bias])]
             operands += [made.output, made.statistics, d_output]
             found = self._gradient(operands, with_bias=bool(gradient.bias))
-            if seen is not None and kernel.empty_rows is EmptyRows.FLAT:
+            if seen is not None and kernel.empty_rows is EmptyRows.FLAT and gradient.dk:
                 unseen = stablehlo.select(seen, zeros(whole.type), whole)
                 more = self._of_flat_rows(unseen, v, made.output, d_output)
                 wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
                 found[1] = converted(wide, element_of(k))
-            elif seen is not None:
+            elif seen is not None and kernel.empty_rows is not EmptyRows.FLAT:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
                 if gradient.bias and added is not None:
                     hidden: ir.Value = broadcast(
@@ -254,11 +273,21 @@ class _Writer:
                     (gradient.dv, of_keys(kernel, VALUE)),
                 )
             ):
+                if replaced is None:
+                    continue
                 result = replaced.op.results[0]
                 new = restored(found[number], order, replaced.labels, self.sizes, result)
                 result.replace_all_uses_with(new)
             for replaced in gradient.bias:
                 self._replace_bias_gradient(replaced, found[3])
+
+    def _read_at(self, value: ir.Value, place: ir.Operation) -> ir.Value:
+        """Returns an operand of a gradient at the insertion point, in front of an operation."""
+        if self.crossing is not None:
+            forward, _ = self.crossing.border.bodies
+            if place.block != forward and _is_of(value, forward):
+                return self.crossing.pass_on(value)
+        return _available(value, place)
 
     def _of_flat_rows(
         self, queries: ir.Value, values: ir.Value, output: ir.Value, d_output: ir.Value
