@@ -12,7 +12,7 @@ from ..analysis.points.operations import how, same_operand
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import defining_op
-from .gradient import ForwardRead
+from .products import ForwardRead
 from .site import SCORES, Bias, Border, loops_inside
 
 

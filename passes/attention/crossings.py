@@ -1,4 +1,4 @@
-"""What attentions take from forward to backward code besides, through loops and manual
+"""Values that attentions take from forward to backward code besides, through loops and manual
 computations."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .site import Border, ends_of
 
 
 @dataclass
-class Crossing:
-    """What attentions take through a border. Zeros stand for it until `rebuild`.
+class BorderCrossing:
+    """The values that attentions take through a border. Zeros stand for them until `rebuild`.
 
     Attributes:
       border: the pair of loops or of manual computations.
@@ -31,13 +31,13 @@ class Crossing:
     """
 
     border: Border
-    outer: Crossing | None
+    outer: BorderCrossing | None
     _passed: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
     """Values of the forward body, and what stands for them in the backward body."""
     _brought: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
     """Values in front of a loop, and what stands for them inside."""
     _between: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
-    """What stands in the bodies of outer loops for values in front of these, by the side."""
+    """Zeros in the bodies of outer loops, by the value in front of these and the side."""
     _forward: ir.Operation | None = None
     """The forward operation, once it is rebuilt."""
 
@@ -159,15 +159,15 @@ class Crossings:
     """The crossings of the attentions of a module."""
 
     def __init__(self) -> None:
-        self._all: dict[object, Crossing] = {}
+        self._all: dict[object, BorderCrossing] = {}
 
-    def of(self, borders: Sequence[Border]) -> Crossing | None:
+    def of(self, borders: Sequence[Border]) -> BorderCrossing | None:
         """Returns the crossing of the last of some borders, of which each is in the one before."""
         if not borders:
             return None
         key = walk.key(ends_of(borders[-1])[0])
         if key not in self._all:
-            self._all[key] = Crossing(borders[-1], self.of(borders[:-1]))
+            self._all[key] = BorderCrossing(borders[-1], self.of(borders[:-1]))
         return self._all[key]
 
     def rebuild(self) -> None:

@@ -17,7 +17,8 @@ from ..framework.tables import Described, Left
 from ..ir import walk
 from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .gradient import ForwardRead, GradientReader, Products, Scored
+from .gradient import GradientReader
+from .products import ForwardRead, Products, Scored
 from .scopes import BorderedScope
 from .site import Border, EmptyRows, ScoreAxes
 from .softmax import Forms, Logits, Reader, SoftmaxReader

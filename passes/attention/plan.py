@@ -29,7 +29,7 @@ from . import limits
 from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
-from .gradient import ForwardRead, Products
+from .products import ForwardRead, Products
 from .scopes import BorderedScope, scopes_of
 from .site import (
     HEAD,

@@ -24,7 +24,7 @@ Labels = tuple[tuple[Label, ...], ...]
 SCORES, HEAD, VALUE = "s", "h", "v"
 
 Border = LoopPair | ManualPair
-"""What is between the code of an attention and that of its gradient."""
+"""A pair of operations: an attention is in the first, its gradient in the second."""
 
 
 def ends_of(border: Border) -> tuple[ir.Operation, ir.Operation]:

@@ -33,7 +33,7 @@ from .arrange import (
     of_queries,
     restored,
 )
-from .crossings import Crossing, Crossings
+from .crossings import BorderCrossing, Crossings
 from .devices import by_parts, summed_over
 from .site import (
     HEAD,
@@ -134,7 +134,7 @@ class _Writer:
         attention: AttentionSite,
         marks: MarkBuilder,
         number: int,
-        crossing: Crossing | None,
+        crossing: BorderCrossing | None,
         channel: int,
         *,
         emulated: bool,

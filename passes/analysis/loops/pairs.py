@@ -21,7 +21,7 @@ from .dynamic import direction, dynamic_loops, same_count
 
 Passages = Mapping[ir.Value, Sequence[ir.Value]]
 """By value of a forward body, which it passes on and nothing else reads, the values of a backward
-body that it is there."""
+body that equal it."""
 
 
 @dataclass(frozen=True)
