@@ -277,13 +277,13 @@ def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) ->
 
 
 def _collectives(module: ir.Module) -> Counter[str]:
-    """Returns how many collectives of each kind a step runs, an all-reduce as what it does: a
-    reduce-scatter and an all-gather."""
+    """Returns how many collectives of each kind a step runs; all-reduces and reduce-scatters are
+    of one: the kernel's gradients of shared keys are whole on each device."""
     found: Counter[str] = Counter()
     for each in exchanges_of(module):
         kind = each.exchange.kind
-        for part in ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,):
-            found[part] += each.exchange.runs
+        is_sum = kind in ("all-reduce", "reduce-scatter")
+        found["reduction" if is_sum else kind] += each.exchange.runs
     return found
 
 
