@@ -1,10 +1,11 @@
 """Temporaries of models with attention on an H100: as they are, by the pass, and by hand.
 
-    python -m benchmarks.attention [MODEL ...]          (half an hour for all; no GPU)
+    python -m benchmarks.attention [MODEL ...]          (an hour for all; no GPU)
 
 Each model is compiled for an H100 without one: as it is written, under `attention`, and written
 with `jax.nn.dot_product_attention(implementation="cudnn")`. Then GPTs of twelve layers, with
-recomputation. XLA's figures leave out the scratch memory that cuDNN asks for on a GPU. Nothing ran.
+recomputation, and those of 1,024 tokens at four budgets with `attention` as a move of `fit`. XLA's
+figures leave out the scratch memory that cuDNN asks for on a GPU. Nothing ran.
 
 Writes benchmarks/results/attention.json and attention.md.
 """
@@ -29,13 +30,19 @@ GPTS = {
     for length in (1024, 4096)
     for scanned in (False, True)
 }
+BUDGETS = ("4GiB", "2GiB", "1GiB", "768MiB")
+"""Of the whole step: arguments and results are about 360 MiB of it."""
+
+MOVE = "fit{{budget={} moves=recompute+attention+chunk}}"
+
 SPECS = ("off", "attention", "remat", "attention,remat", "attention,fit{budget=min}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles with the JAX that runs this, and writes the files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention")
-    names = [*MODELS, *GPTS]
+    at_budgets = {f"fit, {name}": name for name in GPTS if name.endswith(", 1024")}
+    names = [*MODELS, *GPTS, *at_budgets]
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
     chosen = parser.parse_args(arguments).models or names
     deviceless.prepare()
@@ -44,14 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         before = BENCHMARK.before()
         models = {row["model"]: row for row in before.get("models", ())}
         gpts = {row["model"]: row for row in before.get("gpts", ())}
+        budgets = {(row["model"], row["budget"]): row for row in before.get("budgets", ())}
         if name in MODELS:
             models[name] = _model(name)
-        else:
+        elif name in GPTS:
             gpts[name] = _gpt(name)
+        else:
+            budgets |= {(row["model"], row["budget"]): row for row in _fits(at_budgets[name])}
         print(
             BENCHMARK.write(
                 models=[models[each] for each in MODELS if each in models],
                 gpts=[gpts[each] for each in GPTS if each in gpts],
+                budgets=[*budgets.values()],
             )
         )
 
@@ -74,6 +85,14 @@ def _gpt(name: str) -> dict[str, Any]:
     return {"model": name} | {spec: _temporaries(lowered, spec) for spec in SPECS}
 
 
+def _fits(name: str) -> Iterator[dict[str, Any]]:
+    lowered = GPTS[name].lower(deviceless.placement(TARGET))
+    for budget in BUDGETS:
+        found = _temporaries(lowered, MOVE.format(budget))
+        effect = hloom.records()[-1].runs[-1].effect
+        yield {"model": name, "budget": budget, "temp_bytes": found, "effect": effect}
+
+
 def _temporaries(lowered: Any, spec: str) -> int:
     compiled = lowered.compile(compiler_options={"hloom": spec})
     return memory_figures(compiled.runtime_executable()).temp_bytes or 0
@@ -87,6 +106,9 @@ def _plan() -> str:
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     yield from section(f"Models of four layers, jax {version}", COLUMNS, entry["models"])
     yield from section(f"GPT of twelve layers, jax {version}", GPT_COLUMNS, entry["gpts"])
+    yield from section(
+        f"GPT at budgets of the whole step, jax {version}", BUDGET_COLUMNS, entry["budgets"]
+    )
 
 
 COLUMNS: Columns = {
@@ -97,6 +119,12 @@ COLUMNS: Columns = {
     "plan": text("plan"),
 }
 GPT_COLUMNS: Columns = {"model": text("model")} | {f"`{spec}`, MiB": mebi(spec) for spec in SPECS}
+BUDGET_COLUMNS: Columns = {
+    "model": text("model"),
+    "budget": text("budget"),
+    "temporaries, MiB": mebi("temp_bytes"),
+    "what `fit` did": text("effect"),
+}
 
 BENCHMARK = Benchmark(
     "attention",

@@ -60,8 +60,10 @@ class Program:
       layers: 0: an attention alone; else layers with projections.
       scanned: the layers are a scan.
       checkpoint: None, or a policy of `jax.checkpoint`.
-      wanted: the arguments whose gradients are wanted: "all", "none", "queries", "values".
+      wanted: the arguments whose gradients are wanted: "all", "none", or by their first letters.
       empty: rows may have no key.
+      nested: the scan of layers is in another scan.
+      gated: layers read the sine of the output.
     """
 
     sizes: dict[str, int]
@@ -84,6 +86,8 @@ class Program:
     checkpoint: str | None
     wanted: str
     empty: bool
+    nested: bool
+    gated: bool
 
     def shape(self, letters: str) -> tuple[int, ...]:
         return tuple(self.sizes[letter] for letter in letters)
@@ -174,8 +178,12 @@ def drawn(seed: int) -> Program:
         layers,
         layers > 1 and draw.random() < 0.6,
         one(None, None, *POLICIES),
-        str(draw.choice(["all", "none", "queries", "values"], p=[0.82, 0.1, 0.04, 0.04])),
+        str(
+            draw.choice(["all", "none", "q", "k", "v", "qv"], p=[0.76, 0.1, 0.04, 0.03, 0.04, 0.03])
+        ),
         empty,
+        bool(draw.random() < 0.4),
+        bool(draw.random() < 0.3),
     )
 
 
@@ -410,12 +418,20 @@ def function_of(program: Program) -> Callable[..., Any]:
                 f"bsm,m{_without(program.values, 'bs')}->{program.values}", memory, each_v
             )
             out = attention(q, k, v, extra[0] if has_mask else None)
+            out = jnp.sin(out) if program.gated else out
             rest = _without(program.output, "bt")
             return x + jnp.einsum(f"{program.output},{rest}m->btm", out, each_o)
 
         step = wrapped(layer)
-        if program.scanned:
-            x, _ = jax.lax.scan(lambda c, u: (step(c, u), None), x, (wq, wk, wv, wo))
+
+        def scanned(x: Any, weights: Any) -> Any:
+            return jax.lax.scan(lambda c, u: (step(c, u), None), x, weights)
+
+        if program.scanned and program.nested:
+            weights = [jnp.stack([each, each[::-1]]) for each in (wq, wk, wv, wo)]
+            x, _ = jax.lax.scan(lambda c, u: (scanned(c, u)[0], None), x, weights)
+        elif program.scanned:
+            x, _ = scanned(x, (wq, wk, wv, wo))
         else:
             for number in range(program.layers):
                 x = step(x, (wq[number], wk[number], wv[number], wo[number]))
@@ -424,7 +440,10 @@ def function_of(program: Program) -> Callable[..., Any]:
     function = layers if program.layers else alone
     shapes = shapes_of(program)
     floats = [n for n, each in enumerate(shapes) if each.dtype == np.float32]
-    wanted = {"all": floats, "none": [], "queries": [0], "values": [2]}[program.wanted]
+    if program.wanted in ("all", "none"):
+        wanted = floats if program.wanted == "all" else []
+    else:
+        wanted = ["qkv".index(letter) for letter in program.wanted]
     if program.mask == "additive" and len(shapes) - 1 in wanted:
         wanted = wanted[:-1]
     return jax.value_and_grad(function, tuple(wanted)) if wanted else function

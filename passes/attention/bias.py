@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
@@ -10,21 +12,27 @@ from ..analysis.points.operations import how, same_operand
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import defining_op
-from .gradient import ForwardRead
-from .site import SCORES, Bias
+from .products import ForwardRead
+from .site import SCORES, Bias, Border, loops_inside
 
 
 def bias_of(
-    forward: ForwardRead, axes: tuple[int, ...], derivation: Derivation, pair: LoopPair | None
+    forward: ForwardRead, axes: tuple[int, ...], derivation: Derivation, borders: Sequence[Border]
 ) -> Bias:
     """Returns the bias of an attention.
 
-    In one block it is computed from values that the logits are computed from. In a pair of loops it
-    is computed once in front of both, so that all that it needs has to be there.
+    In one block it is computed from values that the logits are computed from. In loops it is
+    computed once in front of all, so that all that it needs has to be there.
 
     Raises NotPossibleError.
     """
-    collector = _Collector(derivation, forward, pair)
+    loops = loops_inside(borders)
+    outside = borders[: len(borders) - len(loops)]
+    if any(isinstance(each, LoopPair) for each in outside):
+        raise NotPossibleError("its mask is made in a manual computation in a loop")
+    if outside and forward.weights.product.block != borders[-1].bodies[0]:
+        raise NotPossibleError("its mask is made in the manual computation of its gradient")
+    collector = _Collector(derivation, forward, loops)
     collector.collect(forward.logits)
     groups = derivation.groups(forward.logits, collector.number)
     assert groups is not None
@@ -40,14 +48,16 @@ def bias_of(
 
 
 class _Collector:
-    def __init__(self, derivation: Derivation, forward: ForwardRead, pair: LoopPair | None) -> None:
+    def __init__(
+        self, derivation: Derivation, forward: ForwardRead, loops: Sequence[LoopPair]
+    ) -> None:
         self.scope = derivation.scope
         self.number = self.scope.number(forward.scores.results[0])
         self.steps: list[ir.Operation] = []
         self.equals: dict[ir.Value, ir.Value] = {}
         self.scores: dict[ir.Value, None] = {}
-        self._bodies = [] if pair is None else [pair.forward.body, pair.backward.body]
-        self._loop = None if pair is None else pair.forward.op
+        self._bodies = [body for each in loops for body in each.bodies]
+        self._loop = loops[0].forward.op if loops else None
         self._made: dict[ir.Value, bool] = {}
 
     def collect(self, value: ir.Value) -> bool:

@@ -19,7 +19,7 @@ from ..ir.build import converted, typed
 from ..ir.build_collectives import ManualPart, across, manual_computation
 from ..ir.shardings import ValueSharding, sharding_of
 from ..ir.values import element_of, shape_of
-from .gradient import ForwardRead
+from .products import ForwardRead
 from .site import SCORES, Devices, Labelled, MeshAxes, ScoreAxes
 
 

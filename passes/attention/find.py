@@ -3,11 +3,12 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.manual_pairs import ManualPair
 from ..analysis.points.derivation import Derivation, Groups
 from ..analysis.points.evaluator import TooManyPointsError
 from ..analysis.points.operations import EXPONENTIALS, How, how, is_of_sums
@@ -16,9 +17,10 @@ from ..framework.tables import Described, Left
 from ..ir import walk
 from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .gradient import ForwardRead, GradientReader, Products, Scored
-from .scopes import LoopScope
-from .site import EmptyRows, ScoreAxes
+from .gradient import GradientReader
+from .products import ForwardRead, Products, Scored
+from .scopes import BorderedScope
+from .site import Border, EmptyRows, ScoreAxes
 from .softmax import Forms, Logits, Reader, SoftmaxReader
 
 
@@ -55,9 +57,9 @@ class Finder:
       left: what looks like attention and stays, with the reasons.
     """
 
-    def __init__(self, loop_scope: LoopScope, forms: Forms, min_keys: int) -> None:
-        self.loop_scope, self.forms, self.min_keys = loop_scope, forms, min_keys
-        self.scope = loop_scope.scope
+    def __init__(self, found: BorderedScope, forms: Forms, min_keys: int) -> None:
+        self.borders, self.forms, self.min_keys = found.borders, forms, min_keys
+        self.scope = found.scope
         self.derivation = Derivation(self.scope)
         self.left: list[Left] = []
 
@@ -128,6 +130,7 @@ class Finder:
                 forwards.append(forward[0])
                 found = found or forward[1]
         if found is None:
+            self._check_output(reader, rest)
             return None
         if len({(f.axes, f.scale) for f in forwards}) > 1:
             raise NotPossibleError("the weights are read along different axes")
@@ -152,6 +155,25 @@ class Finder:
         result = Found(tuple(forwards), found, empty, tuple(gradients))
         self._check_readers(number, result)
         return result
+
+    def _check_output(self, reader: Reader, readings: Sequence[_Reading]) -> None:
+        """Raises NotPossibleError where the weights of an attention are read by the gradient of its
+        values alone: nothing needs its output, which the kernel's gradient reads."""
+        for each in readings:
+            value = each.product.operands[each.side]
+            groups = self.derivation.groups(value, reader.number)
+            if len(each.sources) > 1 or groups is None:
+                continue
+            if not self.derivation.has_exponential(value):
+                continue
+            scored = Scored(each.product, each.side, groups)
+            free = {axis for place in scored.axes[0].free for axis in groups[place]}
+            if len(free) != 1:
+                continue
+            [key] = free
+            softmax = SoftmaxReader(reader, value, key, tuple(sorted(scored.summed)))
+            if softmax.is_reduced_along_keys() and softmax.is_normalized():
+                raise NotPossibleError("nothing reads its output", each.product)
 
     def _empty_rows(self, logits: Logits, gradients: list[Products]) -> EmptyRows:
         """Returns what rows without a key weigh, by the program and by its gradients."""
@@ -249,12 +271,10 @@ class Finder:
         replaced = {(walk.key(f.weights.product), f.weights.side) for f in found.forwards}
         ends = set()
         for gradient in found.gradients:
-            for scored in (gradient.dq, gradient.dk, gradient.dv):
+            for scored in gradient.scored:
                 replaced.add((walk.key(scored.product), scored.side))
             ends |= {walk.key(each.op) for each in gradient.bias}
-        pair = self.loop_scope.pair
-        residuals = pair.residuals if pair is not None else ()
-        stored = {walk.key(each.stack.update): each for each in residuals}
+        passed = _passed(self.borders)
         waiting: list[ir.Value] = [
             result
             for op in self._ops()
@@ -275,14 +295,31 @@ class Finder:
                     continue
                 if op.block not in self.scope.blocks:
                     raise NotPossibleError("its weights are read by code inside", op)
-                if key in stored and use.operand_number == 1:
-                    waiting += stored[key].reads
+                if (key, use.operand_number) in passed:
+                    waiting += passed[key, use.operand_number]
                 elif how(op) is How.SAME:
                     waiting.append(op.results[use.operand_number])
                 elif how(op) is not None:
                     waiting += op.results
                 elif not _is_dead(op):
                     raise NotPossibleError("its weights are read elsewhere, too", op)
+
+
+def _passed(borders: Sequence[Border]) -> dict[tuple[object, int], Sequence[ir.Value]]:
+    """Returns, by operation and operand that pass a value on through the last border, its reads
+    behind it, where these are all."""
+    if not borders:
+        return {}
+    border = borders[-1]
+    if isinstance(border, ManualPair):
+        forward, backward = border.bodies
+        end = walk.key(walk.terminator(forward))
+        return {
+            (end, each.result): [backward.arguments[number] for number in each.operands]
+            for each in border.passed
+            if each.is_alone
+        }
+    return {(walk.key(each.stack.update), 1): each.reads for each in border.residuals}
 
 
 def _is_dead(op: ir.Operation) -> bool:

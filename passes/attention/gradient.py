@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -16,10 +15,18 @@ from ..analysis.points.operations import How
 from ..analysis.points.positions import Positions, source_of_elements
 from ..framework.errors import NotPossibleError
 from ..ir import walk
-from ..ir.products import OperandAxes, ProductAxes
+from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .site import HEAD, SCORES, VALUE, EmptyRows, Label, Labelled, Labels, Replaced, ScoreAxes
-from .softmax import MASKED, Forms, Reader, Row
+from .products import (
+    ForwardRead,
+    GradientOfScores,
+    Products,
+    Scored,
+    operand_labels,
+    other_operand,
+)
+from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
+from .softmax import MASKED, Forms, Reader
 
 _SAMPLES = 64
 
@@ -27,6 +34,11 @@ _NO_SCORES = 0
 """A number that no value has."""
 
 _MOST_OPERATIONS = 300
+
+_ADDED_INSIDE = (
+    "a bias is added inside of its mask: large negative numbers in it would leave rows without a "
+    "key whose gradient is another one"
+)
 
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0, 1.0),
@@ -38,172 +50,6 @@ _ASSIGNMENTS = (
 )
 """Seeds, magnitudes of the scores, shares of true booleans, magnitudes of the weights' gradient and
 of other floats."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """An operand of a product, computed from scores, and the scores' axes that its axes are."""
-
-    product: ir.Operation
-    side: int
-    groups: Groups
-
-    @property
-    def value(self) -> ir.Value:
-        """Returns the operand."""
-        return self.product.operands[self.side]
-
-    @property
-    def other(self) -> ir.Value:
-        """Returns the other operand."""
-        return self.product.operands[1 - self.side]
-
-    @property
-    def axes(self) -> tuple[OperandAxes, OperandAxes]:
-        """Returns the axes of the operand, and of the other one."""
-        found = ProductAxes.of(self.product)
-        return (found.right, found.left) if self.side else (found.left, found.right)
-
-    @property
-    def summed(self) -> frozenset[int]:
-        """Returns the scores' axes that the product sums."""
-        return frozenset(axis for each in self.axes[0].contracted for axis in self.groups[each])
-
-    def other_labels(self, kind: str) -> Labels:
-        """Returns what the axes of the other operand are; its own ones are of a kind."""
-        mine, other = self.axes
-        shape = shape_of(self.other)
-        found: list[tuple[Label, ...]] = [()] * len(shape)
-        for axis, its in zip(
-            mine.batch + mine.contracted, other.batch + other.contracted, strict=True
-        ):
-            found[its] = tuple((SCORES, each) for each in self.groups[axis])
-        for number, axis in enumerate(other.free):
-            found[axis] = ((kind, number),) if shape[axis] > 1 else ()
-        return tuple(found)
-
-    def result_labels(self, kind: str) -> Labels:
-        """Returns what the axes of the product's result are."""
-        mine, other = self.axes
-        shape = shape_of(self.other)
-        batch, scored = (
-            [tuple((SCORES, each) for each in self.groups[axis]) for axis in axes]
-            for axes in (mine.batch, mine.free)
-        )
-        rest: list[tuple[Label, ...]] = [
-            ((kind, number),) if shape[axis] > 1 else () for number, axis in enumerate(other.free)
-        ]
-        return tuple(batch + (rest + scored if self.side else scored + rest))
-
-
-def operand_labels(product: ir.Operation, side: int, result: Groups, kind: str) -> Labels:
-    """Returns what the axes of an operand are of a product whose result is the scores' axes.
-
-    ``result`` has by axis of the result the scores' axes; those that it sums are of a kind.
-    """
-    axes = ProductAxes.of(product)
-    summed = (axes.right if side else axes.left).contracted
-
-    def labels(axis: int, place: int | None) -> tuple[Label, ...]:
-        if place is None:
-            return ((kind, summed.index(axis)),)
-        return tuple((SCORES, each) for each in result[place])
-
-    shape, places = shape_of(product.operands[side]), axes.places(side)
-    return tuple(labels(axis, places[axis]) if size > 1 else () for axis, size in enumerate(shape))
-
-
-@dataclass(frozen=True)
-class ForwardRead:
-    """An attention as it was read: its weights, and what they are.
-
-    Attributes:
-      weights: the operand of the product with the values.
-      scores: the product of queries and keys.
-      parts: by axis of that product's result the scores' axes.
-      axes: the scores' axes.
-      query_side: which operand of that product are the queries.
-      scale: the factor of the scores.
-      logits: the logits.
-      of_logarithm: the logits are the logarithm of that value.
-      masked_rows: rows whose keys are all masked by constants and positions alone.
-    """
-
-    weights: Scored
-    scores: ir.Operation
-    parts: Groups
-    axes: ScoreAxes
-    query_side: int
-    scale: float
-    logits: ir.Value
-    of_logarithm: bool
-    masked_rows: tuple[Row, ...] = ()
-
-    @property
-    def queries(self) -> Labelled:
-        """Returns the queries."""
-        return self._operand(self.query_side)
-
-    @property
-    def keys(self) -> Labelled:
-        """Returns the keys."""
-        return self._operand(1 - self.query_side)
-
-    @property
-    def values(self) -> Labelled:
-        """Returns the values."""
-        return Labelled(self.weights.other, self.weights.other_labels(VALUE))
-
-    def _operand(self, side: int) -> Labelled:
-        labels = operand_labels(self.scores, side, self.parts, HEAD)
-        return Labelled(self.scores.operands[side], labels)
-
-
-@dataclass(frozen=True)
-class Products:
-    """The four products of a gradient.
-
-    Attributes:
-      dq, dk, dv: those of the gradients of queries, keys and values, by their scored operands.
-      dp: that of the gradient of the weights.
-      value_side: which operand of that are the values.
-      dp_axes: by axis of its result the scores' axes.
-      empty_rows: what the gradients say of rows without a key; None where nothing.
-      bias: the reductions that are gradients of the bias.
-    """
-
-    dq: Scored
-    dk: Scored
-    dv: Scored
-    dp: ir.Operation
-    value_side: int
-    dp_axes: Groups
-    empty_rows: EmptyRows | None
-    bias: tuple[Replaced, ...]
-
-    @property
-    def queries(self) -> Labelled:
-        """Returns the queries that the gradient reads."""
-        return Labelled(self.dk.other, self.dk.other_labels(HEAD))
-
-    @property
-    def keys(self) -> Labelled:
-        """Returns the keys that the gradient reads."""
-        return Labelled(self.dq.other, self.dq.other_labels(HEAD))
-
-    @property
-    def values(self) -> Labelled:
-        """Returns the values that the gradient reads."""
-        return self._operand(self.value_side)
-
-    @property
-    def output(self) -> Labelled:
-        """Returns the gradient of the output."""
-        return self._operand(1 - self.value_side)
-
-    def _operand(self, side: int) -> Labelled:
-        labels = operand_labels(self.dp, side, self.dp_axes, VALUE)
-        return Labelled(self.dp.operands[side], labels)
 
 
 class GradientReader:
@@ -231,12 +77,25 @@ class GradientReader:
             pairs.setdefault(self.reader.scope.number(leaf), []).append((scored[number], leaf))
         found = []
         for dp_number, readers in pairs.items():
-            products, dv = self._gradient(dp_number, readers, weights, has_bias)
-            weights.remove(dv)
+            products = self._gradient(dp_number, readers, weights, has_bias)
+            if products.dv is not None:
+                weights.remove(products.dv)
             found.append(products)
-        if weights:
-            raise NotPossibleError("the weights are read by another product", weights[0].product)
+        for each in weights:
+            if pairs or not self._gives_values(each):
+                raise NotPossibleError("the weights are read by another product", each.product)
+            found.append(Products(self.forward, None, each))
         return found
+
+    def _gives_values(self, scored: Scored) -> bool:
+        """Whether a product of the weights is the gradient of values, of what it reads besides."""
+        free = {axis for each in scored.axes[0].free for axis in scored.groups[each]}
+        return (
+            scored.summed == {*self.forward.axes.queries}
+            and free == {self.key}
+            and other_operand(scored, VALUE).sizes(VALUE) == self.forward.values.sizes(VALUE)
+            and self._is_weights(scored)
+        )
 
     def _gradient(
         self,
@@ -244,7 +103,7 @@ class GradientReader:
         readers: Sequence[tuple[Scored, ir.Value]],
         weights: Sequence[Scored],
         has_bias: bool,
-    ) -> tuple[Products, Scored]:
+    ) -> Products:
         dq: Scored | None = None
         dk: Scored | None = None
         empty: EmptyRows | None = None
@@ -256,19 +115,20 @@ class GradientReader:
                 dk = each
             else:
                 raise NotPossibleError("a gradient of the scores is read by another product")
-        if dq is None or dk is None:
-            raise NotPossibleError("only one of the gradients of queries and keys is there")
+        first = dq or dk
         dp = defining_op(readers[0][1])
+        assert first is not None
         assert dp is not None
-        dp_axes = self._dp_axes(dq, dp_number)
+        dp_axes = self._dp_axes(first, dp_number)
         side = self._value_side(dp, dp_axes)
         dv = next((each for each in weights if self._is_dv(each, dp, side, dp_axes)), None)
-        if dv is None:
+        if dv is None and weights:
             raise NotPossibleError("the product that gives the values' gradient is not there")
-        bias = self._bias(dq, dp_number, empty) if has_bias else ()
-        found = Products(dq, dk, dv, dp, side, dp_axes, empty, bias)
+        bias = self._bias(first, dp_number, empty) if has_bias else ()
+        scores = GradientOfScores(dq, dk, dp, side, dp_axes, empty, bias)
+        found = Products(self.forward, scores, dv)
         self._check_operands(found)
-        return found, dv
+        return found
 
     def _check(self, scored: Scored, dp_number: int, scale: float) -> EmptyRows | None:
         """Raises NotPossibleError where an operand is not the gradient of a softmax times a factor;
@@ -321,8 +181,13 @@ class GradientReader:
                 raise NotPossibleError("the gradient of the scores is not that of a softmax")
             rest = ~seen & finite
             if rest.any():
-                kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
-                empty = _of_one_kind(empty, kind)
+                try:
+                    kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
+                    empty = _of_one_kind(empty, kind)
+                except NotPossibleError as error:
+                    if floats > 0:
+                        raise
+                    raise NotPossibleError(_ADDED_INSIDE) from error
         return empty
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
@@ -387,7 +252,7 @@ class GradientReader:
         if scored.summed != {*self.forward.axes.queries} or not self._is_weights(scored):
             return False
         mine = Labelled(dp.operands[1 - side], operand_labels(dp, 1 - side, axes, VALUE))
-        return self._are_same(mine, Labelled(scored.other, scored.other_labels(VALUE)), VALUE)
+        return self._are_same(mine, other_operand(scored, VALUE), VALUE)
 
     def check_repeated(self, again: ForwardRead) -> None:
         """Raises NotPossibleError where another product of weights of the same scores is not the
@@ -479,12 +344,14 @@ class GradientReader:
             return True
         return positions.tables(left) == positions.tables(right)
 
-    def _bias(self, dq: Scored, dp_number: int, empty: EmptyRows | None) -> tuple[Replaced, ...]:
+    def _bias(
+        self, scored: Scored, dp_number: int, empty: EmptyRows | None
+    ) -> tuple[Replaced, ...]:
         """Returns the reductions of the gradient of the logits: those of a bias that is read. Rows
         without a key are in it as in the gradient of the scores, ``empty``."""
         reader, found = self.reader, []
         size = math.prod(reader.sizes)
-        for view in dq.product.block.operations:
+        for view in scored.product.block.operations:
             op = view.operation
             if op.name != "stablehlo.reduce" or math.prod(shape_of(op.operands[0])) != size:
                 continue

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.points.derivation import Derivation
+from ..analysis.points.operations import How
+from ..analysis.shardings.exchanges import exchanges_of
+from ..analysis.shardings.results import ResultPlaces
 from ..analysis.shardings.shardings import Shardings
 from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
@@ -18,27 +22,31 @@ from ..framework.tables import Described, Fact, Kind, Left, Table, reasons_left
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import mesh, walk
+from ..ir.clone import IRMapping, clone_module
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, element_of
 from . import limits
 from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
-from .gradient import ForwardRead, Products
-from .scopes import LoopScope, scopes_of
+from .products import ForwardRead, Products
+from .scopes import BorderedScope, scopes_of
 from .site import (
     HEAD,
     VALUE,
     AttentionSite,
+    Border,
     ForwardCall,
     From,
     FusedKernel,
     GradientCall,
     Labelled,
     Replaced,
+    ends_of,
+    passed_through,
 )
 from .softmax import Forms, held_by
-from .write import is_there
+from .write import is_at_hand, is_there, write_attentions
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,12 @@ def plan_attention(
             except NotPossibleError as error:
                 left.append(Left(Described.of(found.forwards[0].weights.product), error.reason))
         left += finder.left
+    placed = [each for each in decided if each.devices is not None]
+    if placed:
+        more = _more_collectives(module, placed)
+        if more:
+            left += [Left(Described.of(each.calls[0].product), more) for each in placed]
+            decided = [each for each in decided if each.devices is None]
     return AttentionPlan(tuple(decided), tuple(left), module, kernel == limits.EMULATED)
 
 
@@ -130,14 +144,18 @@ class _Planner:
         return Shardings.of(self._module)
 
     def attention(
-        self, number: int, loop_scope: LoopScope, found: Found, derivation: Derivation
+        self, number: int, scope: BorderedScope, found: Found, derivation: Derivation
     ) -> AttentionSite:
         """Returns the plan of one attention. Raises NotPossibleError."""
-        pair = self._pair(loop_scope, found)
+        borders = scope.borders
+        if any(isinstance(each, LoopPair) and each.forward.is_open for each in borders):
+            raise NotPossibleError("it is in loops whose trip count is not constant")
         forward = found.forwards[0]
         product = forward.weights.product
         devices = None
-        if mesh.is_partitioned(product) and not mesh.is_in_manual_computation(product.block):
+        if not mesh.is_manual(product, mesh.partition_count(self._module)):
+            if mesh.is_in_manual_computation(product.block):
+                raise NotPossibleError("only some axes of the mesh are manual around it")
             devices = devices_of(forward, self._shardings)
         operands = (forward.queries, forward.keys, forward.values)
         element = limits.element_for(operands, self._kernel, self._cast)
@@ -157,13 +175,13 @@ class _Planner:
         )
         bias = None
         if found.logits.bias_axes:
-            bias = bias_of(forward, found.logits.bias_axes, derivation, pair)
+            bias = bias_of(forward, found.logits.bias_axes, derivation, borders)
         if self._cast == "off":
             for each in found.forwards:
                 _check_output(each, element)
         calls = tuple(map(_call, found.forwards))
         gradients = tuple(
-            self._gradient(each, calls, kernel, pair, derivation) for each in found.gradients
+            self._gradient(each, calls, kernel, borders, derivation) for each in found.gradients
         )
         if self._kernel == limits.CUDNN:
             head, values = (
@@ -179,59 +197,55 @@ class _Planner:
             bias,
             calls,
             gradients,
-            pair,
+            borders,
             devices,
-            _weights_bytes(forward, pair),
+            _weights_bytes(forward, borders),
         )
-
-    def _pair(self, loop_scope: LoopScope, found: Found) -> LoopPair | None:
-        """Returns the loops of an attention that is in two bodies."""
-        pair = loop_scope.pair
-        if pair is None:
-            return None
-        if pair.forward.is_open:
-            raise NotPossibleError("it is in loops whose trip count is not constant")
-        if loop_scope.is_nested:
-            raise NotPossibleError("it is in loops inside of a pair of loops")
-        return pair
 
     def _gradient(
         self,
         products: Products,
         calls: Sequence[ForwardCall],
         kernel: FusedKernel,
-        pair: LoopPair | None,
+        borders: Sequence[Border],
         derivation: Derivation,
     ) -> GradientCall:
         dq, dk, dv = (
-            Replaced(scored.product, scored.result_labels(kind))
+            None if scored is None else Replaced(scored.product, scored.result_labels(kind))
             for scored, kind in (
                 (products.dq, HEAD),
                 (products.dk, HEAD),
                 (products.dv, VALUE),
             )
         )
-        replaced = [dq, dk, dv, *products.bias]
-        block = products.dv.product.block
-        if any(each.op.block != block for each in replaced) or products.dp.block != block:
-            raise NotPossibleError("the products of its gradient are in different blocks")
+        replaced = [*(each for each in (dq, dk, dv) if each is not None), *products.bias]
         place = replaced[0].op
+        own = [each.op.block for each in replaced]
+        own += [] if products.scores is None else [products.scores.dp.block]
+        if any(block != place.block for block in own):
+            raise NotPossibleError("the products of its gradient are in different blocks")
         for each in replaced[1:]:
             if each.op.is_before_in_block(place):
                 place = each.op
+        scored = derivation.scope.number(calls[0].scores.results[0])
+        scores = defining_op(derivation.origin(products.scored[0].value, scored))
+        assert scores is not None
+        if scores.block == place.block:  # a checkpoint computes them again, from its operands
+            products = replace(products, forward=replace(products.forward, scores=scores))
         operands = (products.queries, products.keys, products.values, products.output)
         for operand in operands:
-            if not is_there(operand.value, place):
+            if not is_at_hand(operand.value, place, borders):
                 raise NotPossibleError("an operand of its gradient is made after a product of it")
-        scored = derivation.scope.number(calls[0].scores.results[0])
-        scores = defining_op(derivation.origin(products.dq.value, scored))
-        source, number = _source(calls, scores, place, pair)
+        source, number = _source(calls, scores, place, borders)
         stacked = None
         if source is From.STACK:
-            assert pair is not None
-            if not is_there(pair.index, place):
-                raise NotPossibleError("the loop's index is made behind a product of its gradient")
-            stacked = _stacked(pair, calls[number], kernel, place, derivation)
+            inner = [*(ends_of(each)[1] for each in borders[1:]), place]
+            for border, end in zip(borders, inner, strict=True):
+                if isinstance(border, LoopPair) and not is_there(border.index, end):
+                    raise NotPossibleError(
+                        "the loop's index is made behind a product of its gradient"
+                    )
+            stacked = _stacked(borders[-1], calls[number], kernel, place, derivation)
         return GradientCall(
             place,
             source,
@@ -243,6 +257,34 @@ class _Planner:
             dv,
             products.bias,
         )
+
+
+def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) -> str:
+    """Returns what the partitioner would add if attentions were written: placements of values
+    around the kernels may follow others than they do; empty where it adds nothing."""
+    clone, places = clone_module(module), ResultPlaces.of(module)
+    number = {walk.key(op): place for place, op in enumerate(walk.operations(module.operation))}
+    write_attentions(clone, IRMapping(number, clone).of(tuple(attentions)), emulated=True)
+    if places is not None:
+        places.hold(clone)
+    before, after = map(_collectives, (module, clone))
+    more = [
+        pluralize(count - before[kind], kind)
+        for kind, count in sorted(after.items())
+        if count > before[kind]
+    ]
+    return f"with the kernels the mesh's devices would run {' and '.join(more)} more" * bool(more)
+
+
+def _collectives(module: ir.Module) -> Counter[str]:
+    """Returns how many collectives of each kind a step runs; all-reduces and reduce-scatters are
+    of one: the kernel's gradients of shared keys are whole on each device."""
+    found: Counter[str] = Counter()
+    for each in exchanges_of(module):
+        kind = each.exchange.kind
+        is_sum = kind in ("all-reduce", "reduce-scatter")
+        found["reduction" if is_sum else kind] += each.exchange.runs
+    return found
 
 
 def _check_output(forward: ForwardRead, element: str) -> None:
@@ -282,16 +324,15 @@ def _is_rounded(value: ir.Value, element: str) -> bool:
 
 def _source(
     calls: Sequence[ForwardCall],
-    scores: ir.Operation | None,
+    scores: ir.Operation,
     place: ir.Operation,
-    pair: LoopPair | None,
+    borders: Sequence[Border],
 ) -> tuple[From, int]:
     """Returns where a gradient has the output from, and of which call.
 
     A gradient whose scores the program computes again has them from a call after these, or makes
     one: to keep the first one's output would undo a checkpoint.
     """
-    assert scores is not None
     key = walk.key(scores)
     for number in reversed(range(len(calls))):
         call = calls[number]
@@ -302,13 +343,13 @@ def _source(
     if scores.block == place.block:
         return From.AGAIN, 0
     for number, call in enumerate(calls):
-        if pair is not None and call.product.block == pair.forward.body:
+        if borders and (call.product.block, place.block) == borders[-1].bodies:
             return From.STACK, number
     raise NotPossibleError("its output is in another block than its gradient")
 
 
 def _stacked(
-    pair: LoopPair,
+    border: Border,
     call: ForwardCall,
     kernel: FusedKernel,
     place: ir.Operation,
@@ -317,9 +358,10 @@ def _stacked(
     """Returns the read of a stack that holds the output already, in whatever order of axes."""
     output = call.product.results[0]
     number = derivation.scope.number(output)
-    for residual in pair.residuals:
-        stored = residual.stored
+    for stored, reads in passed_through(border):
         if str(element_of(stored)) != kernel.element:
+            continue
+        if not _is_moved(stored, number, kernel.element, derivation):
             continue
         groups = derivation.groups(stored, number)
         if groups is None:
@@ -327,13 +369,30 @@ def _stacked(
         labels = tuple(
             tuple(label for axis in group for label in call.output[axis]) for group in groups
         )
-        for read in residual.reads:
+        for read in reads:
             if is_there(read, place):
                 return Labelled(read, labels)
     return None
 
 
-def _weights_bytes(forward: ForwardRead, pair: LoopPair | None) -> int:
+def _is_moved(value: ir.Value, number: int, element: str, derivation: Derivation) -> bool:
+    """Whether a value has the numbered one's elements, at most converted to a type of elements."""
+    scope = derivation.scope
+    while scope.number(value) != number:
+        made = scope.made_by(value)
+        if made is None:
+            return False
+        is_converted = made[0].name == "stablehlo.convert" and str(element_of(value)) in (
+            element,
+            "f32",
+        )
+        if made[1] is not How.SPREAD and not is_converted:
+            return False
+        value = made[0].operands[0]
+    return True
+
+
+def _weights_bytes(forward: ForwardRead, borders: Sequence[Border]) -> int:
     value = forward.weights.value
     once = tensor_bytes(value.type) or 0
-    return once * (pair.forward.trip_count if pair is not None else 1)
+    return once * math.prod(x.forward.trip_count for x in borders if isinstance(x, LoopPair))

@@ -3,38 +3,41 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..analysis.loops.counted import invariant_carries
 from ..analysis.loops.paired import paired
-from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from ..analysis.loops.pairs import loop_pairs, nested_pairs, pairs_through
+from ..analysis.manual_pairs import ManualPair, constant_arguments, manual_pairs
 from ..analysis.points.evaluator import Scope
 from ..analysis.value_numbers import ValueNumbers
 from ..ir import walk
+from ..ir.mesh import MANUAL_COMPUTATION
 from ..ir.ops import facts_of
+from .site import Border, ends_of
 
 _StandsFor = Mapping[ir.Value, ir.Value]
 
 
 @dataclass(frozen=True)
-class LoopScope:
-    """A scope, and the pair of loops whose bodies it is, if any.
+class BorderedScope:
+    """A scope, and what is between its forward and its backward code.
 
     Attributes:
       scope: the values.
-      pair: the pair; None for one block.
-      is_nested: the pair's loops are in the bodies of another pair.
+      borders: the pairs of loops and of manual computations in whose bodies it is, one in the
+        bodies of the other; none for one block.
     """
 
     scope: Scope
-    pair: LoopPair | None = None
-    is_nested: bool = False
+    borders: tuple[Border, ...] = ()
 
 
-def scopes_of(module: ir.Module) -> Iterator[LoopScope]:
+def scopes_of(module: ir.Module) -> Iterator[BorderedScope]:
     """Yields the scopes of all code of a module, outer ones first."""
     for function in walk.functions(module).values():
         for block in function.regions[0].blocks:  # none of a function that is only declared
@@ -43,63 +46,86 @@ def scopes_of(module: ir.Module) -> Iterator[LoopScope]:
 
 def _scopes_of_block(
     block: ir.Block, numbers: ValueNumbers, stands_for: _StandsFor
-) -> Iterator[LoopScope]:
-    yield LoopScope(Scope(numbers, [block], stands_for))
-    pairs = _pairs_alone(loop_pairs(block))
+) -> Iterator[BorderedScope]:
+    scope = Scope(numbers, [block], stands_for)
+    yield BorderedScope(scope)
+    pairs = _alone(_pairs_in(block, scope))
     for pair in pairs:
-        yield from _scopes_of_pair(pair, numbers, stands_for, is_nested=False)
-    yield from _scopes_inside(block, pairs, numbers, stands_for)
+        yield from _scopes_of_pair((pair,), scope)
+    yield from _scopes_inside(block, pairs, scope)
+
+
+def _pairs_in(block: ir.Block, scope: Scope) -> list[Border]:
+    return [*loop_pairs(block), *manual_pairs(block, block, scope, {})]
 
 
 def _scopes_inside(
-    block: ir.Block, pairs: list[LoopPair], numbers: ValueNumbers, stands_for: _StandsFor
-) -> Iterator[LoopScope]:
+    block: ir.Block, pairs: Sequence[Border], around: Scope
+) -> Iterator[BorderedScope]:
     """Yields the scopes of code inside a block, apart from that of pairs."""
-    taken = {walk.key(loop.op) for pair in pairs for loop in (pair.forward, pair.backward)}
+    taken = {walk.key(op) for pair in pairs for op in ends_of(pair)}
     for view in block.operations:
         op = view.operation
         if not facts_of(op.name).holds_code or walk.key(op) in taken:
             continue
         for region in op.regions:
             for inner in region.blocks:
-                more = dict(stands_for)
+                numbers, more = around.numbers.copy(), dict(around.stands_for)
                 if op.name == "stablehlo.while" and inner == op.regions[1].blocks[0]:
                     for number in invariant_carries(op):
                         more[inner.arguments[number]] = op.operands[number]
-                yield from _scopes_of_block(inner, numbers.copy(), more)
+                elif op.name == MANUAL_COMPUTATION:
+                    _know(constant_arguments(op, around), numbers, more)
+                yield from _scopes_of_block(inner, numbers, more)
 
 
-def _scopes_of_pair(
-    pair: LoopPair, numbers: ValueNumbers, stands_for: _StandsFor, *, is_nested: bool
-) -> Iterator[LoopScope]:
-    inside = paired(numbers, pair)
-    more = dict(stands_for)
-    for loop in (pair.forward, pair.backward):
-        for number in loop.invariant:
-            more[loop.body.arguments[number]] = loop.op.operands[number]
-    for residual in pair.residuals:
-        for read in residual.reads:
-            more[read] = residual.stored
-    bodies = [pair.forward.body, pair.backward.body]
-    yield LoopScope(Scope(inside, bodies, more), pair, is_nested)
-    inner = _pairs_alone(nested_pairs(pair))
-    for each in inner:
-        yield from _scopes_of_pair(each, inside, more, is_nested=True)
-    for body in bodies:
-        own = _pairs_alone(loop_pairs(body))
-        for each in own:
-            yield from _scopes_of_pair(each, inside, more, is_nested=True)
-        yield from _scopes_inside(body, [*inner, *own], inside, more)
+def _know(
+    equal: Iterable[tuple[ir.Value, ir.Value]],
+    numbers: ValueNumbers,
+    stands_for: dict[ir.Value, ir.Value],
+) -> None:
+    """Notes values of manual computations that equal others on each device."""
+    for value, other in equal:
+        numbers.equate(value, other)
+        stands_for[value] = other
 
 
-def _pairs_alone(pairs: list[LoopPair]) -> list[LoopPair]:
-    """Returns the pairs whose loops are in no other pair."""
-    count: dict[object, int] = {}
-    for pair in pairs:
+def _scopes_of_pair(borders: tuple[Border, ...], around: Scope) -> Iterator[BorderedScope]:
+    """Yields the scopes of the bodies of the last of some borders."""
+    pair = borders[-1]
+    more = dict(around.stands_for)
+    if isinstance(pair, ManualPair):
+        inside = around.numbers.copy()
+        for end in ends_of(pair):
+            _know(constant_arguments(end, around), inside, more)
+        _know(pair.equal(), inside, more)
+    else:
+        inside = paired(around.numbers, pair)
         for loop in (pair.forward, pair.backward):
-            count[walk.key(loop.op)] = count.get(walk.key(loop.op), 0) + 1
-    return [
-        pair
-        for pair in pairs
-        if count[walk.key(pair.forward.op)] == count[walk.key(pair.backward.op)] == 1
-    ]
+            for number in loop.invariant:
+                more[loop.body.arguments[number]] = loop.op.operands[number]
+        for residual in pair.residuals:
+            for read in residual.reads:
+                more[read] = residual.stored
+    forward, backward = pair.bodies
+    scope = Scope(inside, pair.bodies, more)
+    yield BorderedScope(scope, borders)
+    across: list[Border] = [*manual_pairs(forward, backward, scope, pair.passages)]
+    across += (
+        pairs_through(forward, backward, pair.passages)
+        if isinstance(pair, ManualPair)
+        else nested_pairs(pair)
+    )
+    own = [each for body in pair.bodies for each in _pairs_in(body, scope)]
+    inner = _alone([*across, *own])
+    for each in inner:
+        outer = borders if each in across else ()
+        yield from _scopes_of_pair((*outer, each), scope)
+    for body in pair.bodies:
+        yield from _scopes_inside(body, inner, scope)
+
+
+def _alone(pairs: Sequence[Border]) -> list[Border]:
+    """Returns the pairs whose loops or computations are in no other pair."""
+    count = Counter(walk.key(op) for pair in pairs for op in ends_of(pair))
+    return [pair for pair in pairs if all(count[walk.key(op)] == 1 for op in ends_of(pair))]

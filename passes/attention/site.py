@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..analysis.loops.pairs import LoopPair
+from ..analysis.manual_pairs import ManualPair
 from ..ir.locations import source_line
 from ..ir.shardings import MeshAxis, ValueSharding
 from ..ir.values import shape_of
@@ -21,6 +22,32 @@ Labels = tuple[tuple[Label, ...], ...]
 """By axis of a value the axes that it is, the major one first; none for an axis of one element."""
 
 SCORES, HEAD, VALUE = "s", "h", "v"
+
+Border = LoopPair | ManualPair
+"""A pair of operations: an attention is in the first, its gradient in the second."""
+
+
+def ends_of(border: Border) -> tuple[ir.Operation, ir.Operation]:
+    """Returns the operations of a border, forward and backward."""
+    if isinstance(border, ManualPair):
+        return border.forward, border.backward
+    return border.forward.op, border.backward.op
+
+
+def passed_through(border: Border) -> Iterator[tuple[ir.Value, Sequence[ir.Value]]]:
+    """Yields values of the forward body, and what reads them in the backward body."""
+    if isinstance(border, ManualPair):
+        yield from ((value, [argument]) for argument, value in border.equal())
+    else:
+        yield from ((each.stored, each.reads) for each in border.residuals)
+
+
+def loops_inside(borders: Sequence[Border]) -> tuple[LoopPair, ...]:
+    """Returns the pairs of loops inside of all manual computations among some borders."""
+    found: tuple[LoopPair, ...] = ()
+    for each in borders:
+        found = () if isinstance(each, ManualPair) else (*found, each)
+    return found
 
 
 @dataclass(frozen=True)
@@ -242,7 +269,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class GradientCall:
-    """Four products of a gradient, which become a call of the kernel's gradient.
+    """The products of a gradient, which become a call of the kernel's gradient.
 
     Attributes:
       place: the operation in front of which it goes.
@@ -250,7 +277,7 @@ class GradientCall:
       call: the number of the call that it belongs to.
       stacked: with `From.STACK` the read of a stack that holds the output already, if there is one.
       queries, keys, values, output: the operands; the last is the output's gradient.
-      dq, dk, dv: the products of the gradients.
+      dq, dk, dv: the products of the gradients; None for one that nothing reads.
       bias: the reductions that are gradients of the bias.
     """
 
@@ -262,9 +289,9 @@ class GradientCall:
     keys: Labelled
     values: Labelled
     output: Labelled
-    dq: Replaced
-    dk: Replaced
-    dv: Replaced
+    dq: Replaced | None
+    dk: Replaced | None
+    dv: Replaced | None
     bias: tuple[Replaced, ...] = ()
 
 
@@ -278,7 +305,7 @@ class AttentionSite:
       bias: what is added to the scores; None without.
       calls: the products of weights and values; several where a checkpoint computes them again.
       gradients: the gradients.
-      pair: the loops in whose bodies all this is; None for one block.
+      borders: the pairs in whose bodies all this is, one in the bodies of the other.
       devices: the devices that it is divided over; None for one.
       weights_bytes: the bytes of the weights, in all iterations where a loop stacks them.
     """
@@ -288,9 +315,20 @@ class AttentionSite:
     bias: Bias | None
     calls: tuple[ForwardCall, ...]
     gradients: tuple[GradientCall, ...]
-    pair: LoopPair | None
+    borders: tuple[Border, ...]
     devices: Devices | None = None
     weights_bytes: int = 0
+
+    @property
+    def loops(self) -> tuple[LoopPair, ...]:
+        """Returns the pairs of loops inside of all manual computations among the borders."""
+        return loops_inside(self.borders)
+
+    @property
+    def is_in_one_block(self) -> bool:
+        """Whether no border is between the calls."""
+        places = [each.product for each in self.calls] + [each.place for each in self.gradients]
+        return all(each.block == places[0].block for each in places) and not self.loops
 
     @property
     def description(self) -> str:

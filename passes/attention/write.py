@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import counted_loop
-from ..analysis.loops.pairs import LoopPair
 from ..analysis.purity import erase_dead
-from ..ir import walk
 from ..ir.attention_marks import AttentionCall, attention, attention_gradient
 from ..ir.build import (
     broadcast,
@@ -20,16 +17,13 @@ from ..ir.build import (
     einsum,
     reduce,
     reshaped,
-    slice_of_stack,
     splat,
     transposed,
     typed,
     zeros,
 )
-from ..ir.erase import erase
 from ..ir.marks import MarkBuilder, next_channel
-from ..ir.values import defining_op, element_of, is_read, shape_of
-from ..ir.while_rewriter import Replacements, WhileRewriter
+from ..ir.values import defining_op, element_of, shape_of
 from .arrange import (
     all_sizes,
     arranged,
@@ -39,18 +33,21 @@ from .arrange import (
     of_queries,
     restored,
 )
+from .crossings import BorderCrossing, Crossings
 from .devices import by_parts, summed_over
 from .site import (
     HEAD,
     VALUE,
     AttentionSite,
     Bias,
+    Border,
     EmptyRows,
     ForwardCall,
     From,
     GradientCall,
     Labelled,
     Replaced,
+    ends_of,
 )
 from .softmax import MASKED
 
@@ -75,6 +72,24 @@ def is_there(value: ir.Value, place: ir.Operation) -> bool:
         value = op.operands[0]
 
 
+def is_at_hand(value: ir.Value, place: ir.Operation, borders: Sequence[Border]) -> bool:
+    """Whether a value can be read in front of an operation, or can be passed on to its block."""
+    if borders:
+        forward, backward = borders[-1].bodies
+        if _is_of(value, forward) and place.block != forward:
+            return place.block == backward
+        if _is_of(value, backward) and place.block != backward:
+            return False
+    return is_there(value, place)
+
+
+def _is_of(value: ir.Value, block: ir.Block) -> bool:
+    """Whether a value is made in a block, or is an argument of it."""
+    op = defining_op(value)
+    made_in: object = value.owner if op is None else op.block
+    return made_in == block
+
+
 def _available(value: ir.Value, place: ir.Operation) -> ir.Value:
     """Returns a value that can be read at the insertion point, in front of an operation."""
     op = defining_op(value)
@@ -94,36 +109,21 @@ class _Made:
     statistics: ir.Value
 
 
-@dataclass
-class _Loops:
-    """The additional carries of a pair of loops, for the attentions in their bodies."""
-
-    pair: LoopPair
-    stacks: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
-    """Values of the forward body, and what stands for them in the backward body."""
-    invariant: list[tuple[ir.Value, list[ir.Value]]] = field(default_factory=list)
-    """Values outside of the loops, and what stands for them inside."""
-
-
 def write_attentions(
     module: ir.Module, attentions: Sequence[AttentionSite], *, emulated: bool
 ) -> None:
     """Writes the calls of attentions of a module."""
     marks, channel = MarkBuilder(module), next_channel(module)
-    loops: dict[object, _Loops] = {}
+    crossings = Crossings()
     blocks: dict[ir.Block, None] = {}
     for number, each in enumerate(attentions):
-        pair = each.pair
-        held = None
-        if pair is None:
+        if not each.borders:
             blocks[each.calls[0].product.block] = None
-        else:
-            held = loops.setdefault(walk.key(pair.forward.op), _Loops(pair))
-        _Writer(each, marks, number, held, channel + number, emulated=emulated).write()
+        crossing = crossings.of(each.borders)
+        _Writer(each, marks, number, crossing, channel + number, emulated=emulated).write()
     for block in blocks:
         erase_dead(block)
-    for held in loops.values():
-        _rebuild(held)
+    crossings.rebuild()
 
 
 class _Writer:
@@ -134,18 +134,14 @@ class _Writer:
         attention: AttentionSite,
         marks: MarkBuilder,
         number: int,
-        loops: _Loops | None,
+        crossing: BorderCrossing | None,
         channel: int,
         *,
         emulated: bool,
     ) -> None:
         self.channel = channel
-        self.attention, self.kernel, self.marks, self.loops = (
-            attention,
-            attention.kernel,
-            marks,
-            loops,
-        )
+        self.attention, self.kernel, self.marks = attention, attention.kernel, marks
+        self.crossing = crossing
         self.sizes = all_sizes(self.kernel)
         mask = self.kernel.mask
         self.call = AttentionCall(
@@ -157,7 +153,8 @@ class _Writer:
             has_bias=attention.bias is not None,
         )
         self.made: list[_Made] = []
-        self._bias_outside: tuple[ir.Value, list[ir.Value]] | None = None
+        self._biases: dict[bool, ir.Value] = {}
+        """The bias in forward code, and in backward code."""
 
     def write(self) -> None:
         """Writes all calls, those of gradients last."""
@@ -240,7 +237,7 @@ class _Writer:
         place, kernel = gradient.place, self.kernel
         with ir.InsertionPoint(place), place.location:
             queries, keys, values, given = (
-                Labelled(_available(each.value, place), each.labels)
+                Labelled(self._read_at(each.value, place), each.labels)
                 for each in (gradient.queries, gradient.keys, gradient.values, gradient.output)
             )
             q, k, v = self._operands(queries, keys, values)
@@ -257,12 +254,12 @@ class _Writer:
             operands = [q, k, v, *([] if bias is None else [bias])]
             operands += [made.output, made.statistics, d_output]
             found = self._gradient(operands, with_bias=bool(gradient.bias))
-            if seen is not None and kernel.empty_rows is EmptyRows.FLAT:
+            if seen is not None and kernel.empty_rows is EmptyRows.FLAT and gradient.dk:
                 unseen = stablehlo.select(seen, zeros(whole.type), whole)
                 more = self._of_flat_rows(unseen, v, made.output, d_output)
                 wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
                 found[1] = converted(wide, element_of(k))
-            elif seen is not None:
+            elif seen is not None and kernel.empty_rows is not EmptyRows.FLAT:
                 found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
                 if gradient.bias and added is not None:
                     hidden: ir.Value = broadcast(
@@ -276,11 +273,21 @@ class _Writer:
                     (gradient.dv, of_keys(kernel, VALUE)),
                 )
             ):
+                if replaced is None:
+                    continue
                 result = replaced.op.results[0]
                 new = restored(found[number], order, replaced.labels, self.sizes, result)
                 result.replace_all_uses_with(new)
             for replaced in gradient.bias:
                 self._replace_bias_gradient(replaced, found[3])
+
+    def _read_at(self, value: ir.Value, place: ir.Operation) -> ir.Value:
+        """Returns an operand of a gradient at the insertion point, in front of an operation."""
+        if self.crossing is not None:
+            forward, _ = self.crossing.border.bodies
+            if place.block != forward and _is_of(value, forward):
+                return self.crossing.pass_on(value)
+        return _available(value, place)
 
     def _of_flat_rows(
         self, queries: ir.Value, values: ir.Value, output: ir.Value, d_output: ir.Value
@@ -344,19 +351,30 @@ class _Writer:
     # The bias.
 
     def _bias(self, place: ir.Operation) -> ir.Value | None:
-        """Returns the bias at the insertion point; in loops what stands for it."""
-        bias = self.attention.bias
+        """Returns the bias at the insertion point."""
+        bias, crossing = self.attention.bias, self.crossing
         if bias is None:
             return None
-        if self.loops is None:
+        if crossing is None or self.attention.is_in_one_block:
             return self._written(bias)
-        if self._bias_outside is None:
-            with ir.InsertionPoint(self.loops.pair.forward.op):
-                self._bias_outside = self._written(bias), []
-            self.loops.invariant.append(self._bias_outside)
-        value, stand_ins = self._bias_outside
-        stand_ins.append(zeros(value.type))
-        return stand_ins[-1]
+        is_backward = place.block == crossing.border.bodies[1]
+        loops = self.attention.loops
+        if not loops:
+            if False not in self._biases:
+                self._biases[False] = self._written(bias)
+            return crossing.pass_on(self._biases[False]) if is_backward else self._biases[False]
+        around = crossing
+        for _ in loops[1:]:
+            assert around.outer is not None
+            around = around.outer
+        forward, backward = ends_of(loops[0])
+        if False not in self._biases:
+            with ir.InsertionPoint(forward), forward.location:
+                self._biases[False] = self._biases[True] = self._written(bias)
+            if around.outer is not None:
+                with ir.InsertionPoint(backward), backward.location:
+                    self._biases[True] = around.outer.pass_on(self._biases[False])
+        return crossing.bring(self._biases[is_backward], place.block)
 
     def _written(self, bias: Bias) -> ir.Value:
         kernel = self.kernel
@@ -427,25 +445,16 @@ class _Writer:
         ]
         return broadcast(reshaped(rows, [shape[axis] for axis in kept]), shape, kept)
 
-    # Loops.
-
     def _stacked(self, gradient: GradientCall) -> _Made:
-        """Returns output and statistics of a call in the forward body, as the backward body reads
-        them."""
-        assert self.loops is not None
+        """Returns output and statistics of a call in the forward body, in the backward body."""
+        assert self.crossing is not None
         made = self.made[gradient.call]
-        statistics = self._stand_in(made.statistics)
+        statistics = self.crossing.pass_on(made.statistics)
         if gradient.stacked is None:
-            return _Made(self._stand_in(made.output), statistics)
+            return _Made(self.crossing.pass_on(made.output), statistics)
         read = Labelled(_available(gradient.stacked.value, gradient.place), gradient.stacked.labels)
         order = of_queries(self.kernel, VALUE)
         return _Made(arranged(read, order, self.kernel), statistics)
-
-    def _stand_in(self, value: ir.Value) -> ir.Value:
-        assert self.loops is not None
-        found = zeros(value.type)
-        self.loops.stacks.append((value, found))
-        return found
 
 
 def _largest(bias: ir.Value) -> ir.Value:
@@ -477,70 +486,3 @@ def _cloned(bias: Bias) -> ir.Value:
             made.operands[number] = now(operand)
         known.update(zip(step.results, made.results, strict=True))
     return now(bias.logits)
-
-
-def _rebuild(held: _Loops) -> None:
-    """Rebuilds the loops of a pair: with what attentions carry besides, without what nothing
-    reads."""
-    pair, replaced = held.pair, Replacements()
-    outer = pair.forward.op.block
-    forward = WhileRewriter(pair.forward.op)
-    index = pair.residuals[0].stack.update.operands[2]
-    numbers = [
-        forward.add_stack(value, pair.forward.trip_count, index, value.location)
-        for value, _ in held.stacks
-    ]
-    _carry(forward, held)
-    new_forward = forward.apply(replaced)
-    erase(forward.op)
-    backward = WhileRewriter(pair.backward.op)
-    _carry(backward, held)
-    for (value, stand_in), number in zip(held.stacks, numbers, strict=True):
-        carried = backward.add(new_forward.results[forward.position(number)])
-        maker = defining_op(stand_in)
-        assert maker is not None
-        with ir.InsertionPoint(maker), maker.location:
-            part = slice_of_stack(backward.body.arguments[carried], pair.index)
-            read = reshaped(part, shape_of(value))
-        stand_in.replace_all_uses_with(read)
-    erase_dead(backward.body)
-    for residual in pair.residuals:
-        for number in residual.operands:
-            uses = backward.body.arguments[number].uses
-            if all(use.owner.operation == backward.terminator for use in uses):
-                backward.drop(number)
-    backward.apply(replaced)
-    erase(backward.op)
-    _drop_unread(new_forward)
-    erase_dead(outer)
-
-
-def _carry(edit: WhileRewriter, held: _Loops) -> None:
-    """Lets a loop carry values from outside, where something in its body stands for them."""
-    for value, stand_ins in held.invariant:
-        mine = [each for each in stand_ins if _block_of(each) == edit.body]
-        if mine:
-            number = edit.add(value)
-            argument = edit.body.arguments[number]
-            for each in mine:
-                each.replace_all_uses_with(argument)
-
-
-def _block_of(value: ir.Value) -> ir.Block | None:
-    op = defining_op(value)
-    return None if op is None else op.block
-
-
-def _drop_unread(loop: ir.Operation) -> None:
-    """Drops the stacks of a loop that nothing reads."""
-    found = counted_loop(loop)
-    if found is None:
-        return
-    unread = [stack for stack in found.stacks if not is_read(loop.results[stack.number])]
-    if unread:
-        edit = WhileRewriter(loop)
-        for stack in unread:
-            edit.drop_stack(stack.number, stack.update)
-        loop = edit.apply(Replacements())
-        erase(edit.op)
-    erase_dead(loop.regions[1].blocks[0])

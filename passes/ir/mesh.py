@@ -135,11 +135,11 @@ def is_manual(op: ir.Operation, partitions: int) -> bool:
     axes: dict[str, int] = {}
     for parent in walk.ancestors(op.block):
         if parent.name == MANUAL_COMPUTATION:
-            axes |= _manual_sizes(parent)
+            axes |= manual_sizes(parent)
     return math.prod(axes.values()) == partitions
 
 
-def _manual_sizes(computation: ir.Operation) -> dict[str, int]:
+def manual_sizes(computation: ir.Operation) -> dict[str, int]:
     """Returns the manual axes of a computation with their sizes; empty if it has no values."""
     named = mesh_of_computation(computation)
     found = None if named is None else resolved(named, computation)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.attention import GPTS, MODELS
+from benchmarks.attention import BUDGETS, GPTS, MODELS
 from benchmarks.common.tables import RESULTS
 
 pytestmark = pytest.mark.once
@@ -37,3 +37,14 @@ def test_every_gpt_takes_no_more_than_it_did() -> None:
         assert rows[name]["attention"] <= alone * MIB
         if recomputed is not None:
             assert rows[name]["attention,remat"] <= recomputed * MIB
+
+
+def test_fit_holds_budgets_with_attention() -> None:
+    around = 350 * MIB  # arguments and results
+    sizes = {"4GiB": 4096, "2GiB": 2048, "1GiB": 1024, "768MiB": 768}
+    for row in ENTRY["budgets"]:
+        assert "in a fused kernel" in row["effect"]
+        assert row["temp_bytes"] + around <= sizes[row["budget"]] * MIB
+    assert {(row["model"], row["budget"]) for row in ENTRY["budgets"]} >= {
+        ("scanned, 1024", budget) for budget in BUDGETS
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -18,6 +18,10 @@ from ...ir.custom_calls import is_stored_on_host
 from ...ir.values import is_read
 from .counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from .dynamic import direction, dynamic_loops, same_count
+
+Passages = Mapping[ir.Value, Sequence[ir.Value]]
+"""By value of a forward body, which it passes on and nothing else reads, the values of a backward
+body that equal it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ class LoopPair:
     reversed_: bool
     residuals: tuple[Residual, ...]
 
+    @property
+    def bodies(self) -> tuple[ir.Block, ir.Block]:
+        """Returns the bodies of both loops."""
+        return self.forward.body, self.backward.body
+
+    @property
+    def passages(self) -> Passages:
+        """Returns the reads of the residuals that are stored alone."""
+        return {
+            each.stored: each.reads
+            for each in self.residuals
+            if len(list(each.stack.update.operands[1].uses)) == 1
+        }
+
 
 @dataclass(frozen=True)
 class _StackReader:
@@ -85,10 +103,25 @@ def nested_pairs(outer: LoopPair) -> list[LoopPair]:
     in the outer backward body reads them.
     """
     residuals = {residual.stored: residual for residual in outer.residuals}
+    return pairs_through(outer.forward.body, outer.backward.body, outer.passages, residuals)
+
+
+def pairs_through(
+    forward: ir.Block,
+    backward: ir.Block,
+    passages: Passages,
+    residuals: Mapping[ir.Value, Residual] | None = None,
+) -> list[LoopPair]:
+    """Returns the pairs of a loop in one block and one in another, which reads its stacks through
+    passages alone.
+
+    ``residuals`` are those of an outer pair by what they store, if the passages are of one.
+    """
+    given = residuals or {}
     return _pairs(
-        _loops(outer.forward.body),
-        _loops(outer.backward.body),
-        lambda loop, stack: _readers_through(residuals, loop.op.results[stack.number], stack),
+        _loops(forward),
+        _loops(backward),
+        lambda loop, stack: _readers_through(passages, given, loop.op.results[stack.number], stack),
     )
 
 
@@ -141,25 +174,25 @@ def _readers(loop: CountedLoop, stack: StackedOutput) -> list[_StackReader]:
 
 
 def _readers_through(
-    residuals: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
+    passages: Passages,
+    residuals: Mapping[ir.Value, Residual],
+    result: ir.Value,
+    stack: StackedOutput,
 ) -> list[_StackReader]:
-    """Returns the one reader of a stack that the loop's body stores in an outer stack and nowhere
-    else."""
+    """Returns the one reader of a stack that a passage takes to another block, and that nothing
+    else reads."""
     value = result
     while True:
         uses = list(value.uses)
         if len(uses) != 1:
             return []
-        if value in residuals:
+        if value in passages:
             break
         op = uses[0].owner.operation
         if op.name != "stablehlo.reshape":
             return []
         value = op.results[0]
-    residual = residuals[value]
-    if len(list(residual.stack.update.operands[1].uses)) != 1:
-        return []
-    readers = _readers_of(stack, list(residual.reads), result.type, residual)
+    readers = _readers_of(stack, passages[value], result.type, residuals.get(value))
     return readers if len(readers) == 1 else []
 
 

@@ -104,6 +104,102 @@ def test_each_device_has_its_own_in_a_manual_computation() -> None:
     assert "attentions in a kernel: 1, gradients: 1" in told
 
 
+def masked_layer(stream: jax.Array, weights: jax.Array, *mask: jax.Array) -> jax.Array:
+    q, k, v = (jnp.einsum("btd,dnh->btnh", stream, each) for each in weights)
+    seen = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+    for each in mask:
+        seen = seen & each[:, None, None, :]
+    scores = jnp.where(seen, jnp.einsum("btnh,bsnh->bnts", q, k) / 3, -1e9)
+    mixed = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), v)
+    return jnp.sin(stream + mixed.reshape(stream.shape))
+
+
+def outside(where: str, masks: int, *, manual: set[str] | None = None) -> Callable[..., Any]:
+    """A step whose gradient is taken outside of a `shard_map`: of each layer, of a scan of them, or
+    in a scan."""
+    rows = PartitionSpec("data")
+
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        specs = (rows, PartitionSpec(), *[rows] * masks)
+        names = {} if manual is None else {"axis_names": manual}
+        return jax.shard_map(function, in_specs=specs, out_specs=rows, **names)
+
+    def scanned(layer: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda stream, weights, *mask: jax.lax.scan(
+            lambda carry, each: (layer(carry, each, *mask), None), stream, weights
+        )[0]
+
+    def unrolled(stream: jax.Array, weights: jax.Array, *mask: jax.Array) -> jax.Array:
+        for number in range(LAYERS):
+            stream = mapped(masked_layer)(stream, weights[number], *mask)
+        return stream
+
+    of_one = mapped(scanned(masked_layer)) if where == "around" else scanned(mapped(masked_layer))
+    function = unrolled if where == "each" else of_one
+    return jax.value_and_grad(
+        lambda weights, stream, *mask: jnp.sum(jnp.sin(function(stream, weights, *mask))), (0, 1)
+    )
+
+
+def mask_of(mesh: Any) -> jax.Array:
+    mask = np.random.default_rng(1).random((BATCH, LENGTH)) < 0.7
+    mask[:, 0], mask[0, :3] = True, False  # rows without a key
+    return jax.device_put(jnp.asarray(mask), NamedSharding(mesh, PartitionSpec("data")))
+
+
+@pytest.mark.parametrize(
+    ("where", "masks", "said"),
+    [
+        ("each", 1, f"attentions in a kernel: {LAYERS}, gradients: {LAYERS}"),
+        ("around", 1, "attentions in a kernel: 1, gradients: 1"),
+        ("inside", 0, "attentions in a kernel: 1, gradients: 1"),
+        ("inside", 1, "1 attention left: its mask is made in a manual computation in a loop"),
+    ],
+)
+def test_gradients_outside_of_a_shard_map(where: str, masks: int, said: str) -> None:
+    mesh = mesh_of(AxisType.Auto, data=4)
+    with jax.set_mesh(mesh):
+        given = arrays(mesh, PartitionSpec(), PartitionSpec("data"))
+        more = (mask_of(mesh),) * masks
+        assert said in compared(outside(where, masks), (*given, *more))
+
+
+@pytest.mark.parametrize("parts", ["in a row", "by head"])
+def test_no_collective_more(parts: str) -> None:
+    """One matrix of queries, keys and values, of which two axes of the mesh have columns."""
+    mesh = mesh_of(AxisType.Auto, data=4, model=2)
+
+    def whole(stream: jax.Array, weights: jax.Array) -> jax.Array:
+        found = stream @ weights.reshape(WIDTH, -1)
+        if parts == "by head":
+            found = found.reshape(BATCH, LENGTH, HEADS, 3 * SIZE)
+        each = (x.reshape(BATCH, LENGTH, HEADS, SIZE) for x in jnp.split(found, 3, -1))
+        scores = jnp.einsum("btnh,bsnh->bnts", next(each), next(each)) / 3
+        mixed = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), next(each))
+        return stream + mixed.reshape(stream.shape)
+
+    def loss(weights: jax.Array, stream: jax.Array) -> jax.Array:
+        for number in range(LAYERS):
+            stream = whole(stream, weights[number])
+        return jnp.mean(jnp.square(stream))
+
+    with jax.set_mesh(mesh):
+        weights, stream = arrays(mesh, PartitionSpec(), PartitionSpec("data"))
+        place = NamedSharding(mesh, PartitionSpec(None, None, "model"))
+        weights = jax.device_put(weights.reshape(LAYERS, WIDTH, 3 * WIDTH), place)
+        said = compared(jax.value_and_grad(loss, (0, 1)), (weights, stream))
+    more = "with the kernels the mesh's devices would run 1 all-gather and 1 all-to-all more"
+    assert said.startswith(f"2 attentions left: {more}" if parts == "in a row" else "attentions")
+
+
+def test_a_shard_map_over_some_axes_stays() -> None:
+    mesh = mesh_of(AxisType.Auto, data=4, model=2)
+    with jax.set_mesh(mesh):
+        given = arrays(mesh, PartitionSpec(), PartitionSpec("data"))
+        said = compared(outside("each", 0, manual={"data"}), given)
+    assert "2 attentions left: only some axes of the mesh are manual around it" in said
+
+
 def layer_of_one(stream: jax.Array, weights: jax.Array) -> jax.Array:
     q, k, v = (jnp.einsum("btd,dnh->btnh", stream, each) for each in weights)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k)

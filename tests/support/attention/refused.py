@@ -246,6 +246,26 @@ def gradient_of_other_outputs() -> Way:
     return Way(function, by_position(), 0, 0)
 
 
+@refused("nothing reads its output")
+def gradient_of_values_alone() -> Way:
+    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
+        return jnp.einsum("bhts,bthd->bshd", p, w.reshape(q.shape))
+
+    return Way(function, by_position(), 1, 0)  # the function itself
+
+
+@refused(
+    "a bias is added inside of its mask: large negative numbers in it would leave rows without a "
+    "key whose gradient is another one"
+)
+def bias_inside_of_a_mask() -> Way:
+    def masked(a: Any, bias: Any) -> jax.Array:
+        return jnp.where(causal(), a + bias, -1e9)
+
+    return Way(plain(masked), by_position(normal(1, HEADS, LENGTH, LENGTH)), 0, 0)
+
+
 @refused("its mask is made in the loop")
 def mask_of_each_layer() -> Way:
     def function(x: Any, weights: Any, biases: Any, w: Any) -> jax.Array:

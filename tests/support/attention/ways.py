@@ -453,6 +453,90 @@ def _layers(*, scanned: bool, policy: str | None = None, padded: bool = False) -
     return Way(function, arguments, count, count)
 
 
+def _of_frozen(scanned: bool, policy: str | None, frozen: str) -> Way:
+    """Layers in which some of queries, keys and values have no gradient; the first rows see no
+    key."""
+
+    def layer(x: Any, weights: Any, mask: Any) -> jax.Array:
+        of = {
+            name: jax.lax.stop_gradient(x @ w) if name in frozen else x @ w
+            for name, w in zip("qkv", weights, strict=True)
+        }
+        q, k, v = (of[name].reshape(BATCH, LENGTH, HEADS, SIZE) for name in "qkv")
+        a = jnp.einsum("bthd,bshd->bhts", q, k) * ROOT
+        p = jax.nn.softmax(jnp.where(causal() & mask[:, None, None, :], a, -1e9))
+        return jnp.sin(x + jnp.einsum("bhts,bshd->bthd", p, v).reshape(x.shape))
+
+    step = layer
+    if policy is not None:
+        chosen = getattr(jax.checkpoint_policies, policy)
+        step = jax.checkpoint(layer, policy=chosen, prevent_cse=not scanned)
+
+    def function(x: Any, weights: Any, w: Any, mask: Any) -> jax.Array:
+        if scanned:
+            return loss(jax.lax.scan(lambda c, u: (step(c, u, mask), None), x, weights)[0], w)
+        return loss(step(x, [each[0] for each in weights], mask), w)
+
+    weights = tuple(normal(2, WIDTH, WIDTH, scale=0.3 + number / 9) for number in range(3))
+    x, w = normal(BATCH, LENGTH, WIDTH), normal(BATCH, LENGTH, WIDTH, scale=0.5)
+    mask = kept(BATCH, LENGTH)
+    mask[:, :3] = False
+    return Way(function, (x, weights, w, mask))
+
+
+for _name, _given in {
+    "gradient_of_queries": (False, None, "kv"),
+    "gradient_of_keys": (False, None, "qv"),
+    "gradient_of_values": (False, None, "qk"),
+    "scanned_gradient_of_queries": (True, None, "kv"),
+    "scanned_gradient_of_values": (True, "dots_saveable", "qk"),
+    "scanned_and_checkpointed_gradient_of_keys": (True, "nothing_saveable", "qv"),
+}.items():
+    WAYS[_name] = functools.partial(_of_frozen, *_given)
+
+
+def _scan_of_scans(*, inner: str | None = None, outer: str | None = None) -> Way:
+    """Layers whose output meets the residual stream at once; the first rows see no key."""
+
+    def layer(x: Any, weights: Any, mask: Any) -> jax.Array:
+        q, k, v = (
+            part.reshape(BATCH, LENGTH, HEADS, SIZE) for part in jnp.split(x @ weights, 3, -1)
+        )
+        seen = causal() & mask[:, None, None, :]
+        a = jnp.where(seen, jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e9)
+        out = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a), v)
+        return jnp.sin(x + out.reshape(x.shape))
+
+    def saved(function: Callable[..., Any], policy: str | None) -> Callable[..., Any]:
+        if policy is None:
+            return function
+        chosen = getattr(jax.checkpoint_policies, policy)
+        return jax.checkpoint(function, policy=chosen, prevent_cse=False)
+
+    def function(x: Any, weights: Any, w: Any, mask: Any) -> jax.Array:
+        step = saved(lambda c, u: layer(c, u, mask), inner)
+
+        def block(x: Any, several: Any) -> Any:
+            return jax.lax.scan(lambda c, u: (step(c, u), None), x, several)[0]
+
+        blocks = saved(block, outer)
+        return loss(jax.lax.scan(lambda c, u: (blocks(c, u), None), x, weights)[0], w)
+
+    weights = normal(2, 3, WIDTH, 3 * WIDTH, scale=0.3)
+    x, w = normal(BATCH, LENGTH, WIDTH), normal(BATCH, LENGTH, WIDTH, scale=0.5)
+    mask = kept(BATCH, LENGTH)
+    mask[:, :3] = False
+    # The block that a checkpoint runs again has an attention of its own.
+    return Way(function, (x, weights, w, mask), 1 if outer is None else 2, 1)
+
+
+for _name, _options in {
+    "scan_of_scans": {},
+    "scan_of_scans_with_saved_products": {"inner": "dots_saveable"},
+    "scan_of_checkpointed_scans": {"outer": "nothing_saveable"},
+}.items():
+    WAYS[_name] = functools.partial(_scan_of_scans, **_options)
+
 for _name, _options in {
     "scanned": {"scanned": True},
     "scanned_with_padded_keys": {"scanned": True, "padded": True},

@@ -24,6 +24,7 @@ import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write.writer import flush, write_step
 from hloom.log import terminal
+from hloom.passes.attention import write
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.recompute.block import rewrite
@@ -225,6 +226,38 @@ def test_a_clone_that_does_not_verify_is_found(
     assert status == 1, text
     assert "It is 'remat'" in text
     assert re.search(r"Decision \d+ of \d+: \S*/tanh", text), text
+
+
+def attending_step(w: jax.Array, x: jax.Array) -> Any:
+    """A gradient of three layers of attention."""
+
+    def loss(w: jax.Array) -> jax.Array:
+        y = x
+        for layer in w:
+            y = jnp.sin(y + jax.nn.softmax(y @ layer @ y.T) @ y)
+        return (y**2).mean()
+
+    return jax.value_and_grad(loss)(w)
+
+
+def test_a_wrong_layer_of_attention_is_found(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, x = straight_arguments()
+    spec = "attention{kernel=emulated min_keys=1}"
+    found = execution(attending_step, (w / 4, x[:16]), spec=spec)
+    dump = write_step(capture(tmp_path, [found])).parent
+    assert command("bisect", dump).status == 0
+    right = write._Writer._attention
+
+    def wrong(self: Any, queries: ir.Value, *operands: Any) -> Any:
+        is_second = self.attention.id == "attention-1"
+        return right(self, negated(queries) if is_second else queries, *operands)
+
+    monkeypatch.setattr(write._Writer, "_attention", wrong)
+    status, text = command("bisect", dump).both
+    assert status == 1, text
+    assert "Decision 2 of 3: attention, mask none, in a fused kernel, " in text, text
 
 
 def test_a_decision_that_raises_the_peak_is_found(
