@@ -61,7 +61,8 @@ DIAGNOSTICS = [
     ("toy;touch", "unknown pass 'toy;touch' (at character 1). Passes are joined by ','."),
     (
         "'toy'",
-        "unknown pass \"'toy'\" (at character 1). The quotes are part of the value: leave them out.",
+        "unknown pass \"'toy'\" (at character 1). The quotes are part of the value: "
+        "leave them out.",
     ),
     (
         "toy touch",
