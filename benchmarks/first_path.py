@@ -1,4 +1,4 @@
-"""How long a newcomer's path takes: clone, install, and each command of README.md and docs/start.md.
+"""How long a newcomer's path takes: clone, install, and the commands of the first two pages.
 
     python -m benchmarks.first_path        (some minutes; downloads JAX)
 
@@ -27,7 +27,7 @@ from benchmarks.common.measure import Benchmark, Columns, code, figure, section,
 
 PAGES = ("README.md", "docs/start.md")
 _BLOCK = re.compile(r"^```(console|bash)\n(.*?)^```$", re.M | re.S)
-_OWN = ("train.py", "[", "make ")
+_OWN = (" train.py", "[", "make ")
 """Of commands that are left out: the reader's own program, an extra's download, the Makefile."""
 
 
