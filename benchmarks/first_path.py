@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.common.commits import ROOT, git_commit
 from benchmarks.common.measure import Benchmark, Columns, code, figure, section, text
 
-PAGES = ("README.md", "docs/start.md")
+PAGES = ("docs/start.md", "README.md")
 _BLOCK = re.compile(r"^```(console|bash)\n(.*?)^```$", re.M | re.S)
 _OWN = (" train.py", "[", "make ")
 """Of commands that are left out: the reader's own program, an extra's download, the Makefile."""
