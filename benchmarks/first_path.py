@@ -85,13 +85,16 @@ def _run(command: str, folder: str, variables: dict[str, str]) -> dict[str, Any]
     return {"command": command, "seconds": took_s, "told": told[-1] if told else ""}
 
 
-_ROWS: Columns = {"command": code("command"), "hloom's line": text("told")}
-_TIMED: Columns = _ROWS | {"seconds": figure("seconds", ".1f")}
+_ROWS: Columns = {
+    "command": code("command"),
+    "hloom's line": text("told"),
+    "seconds": figure("seconds", ".1f"),
+}
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     title = f"## jax {version}, Python {entry['python']}, {entry['cores']} cores"
-    yield from section(title, _TIMED, entry["rows"], names=2)
+    yield from section(title, _ROWS, entry["rows"], names=2)
     total_min = sum(row["seconds"] for row in entry["rows"]) / 60
     yield ""
     yield f"{total_min:.1f} minutes in all, installed by {entry['installer']}."

@@ -239,7 +239,7 @@ def _is_bounded(step: Pass) -> bool:
     return isinstance(step, MeasuredPass) and step.is_bounded
 
 
-def _parted(values: Mapping[str, Any], infos: Mapping[str, OptionInfo]) -> str:
+def _parted(values: dict[str, Any], infos: Mapping[str, OptionInfo]) -> str:
     """Returns the remedy for a comma behind these options of a pass."""
     last = infos[next(reversed(values))] if values else None
     if last is not None and last.type is Words:
