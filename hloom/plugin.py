@@ -171,7 +171,7 @@ _SPEC_READERS = (
     __file__,
     *(str(_FOLDER / each) for each in ("_jax", "settings", "passes/framework")),
 )
-"""Code that a spec comes through: of a user's mistake its frames tell nothing."""
+"""Code that a spec comes through: a traceback of a mistake leaves out its frames."""
 
 _OPTION_SOURCE = "compiler_options['hloom']"
 

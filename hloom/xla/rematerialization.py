@@ -1,4 +1,4 @@
-"""What XLA's own rematerialization added to a program, from XLA's text."""
+"""Counts the instructions that XLA's own rematerialization added, in XLA's text."""
 
 from __future__ import annotations
 
