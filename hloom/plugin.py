@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,15 +23,17 @@ from hloom._jax.distributed import ProcessStore, process_number
 from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
 from hloom._jax.hook import (
     CompileFunction,
-    check_option,
+    Options,
+    check_options,
     compiled_programs,
     install_hook,
     keep_executables_apart,
 )
-from hloom._jax.options import profiled, take_option, with_options
+from hloom._jax.options import OPTION, profiled, take_option, with_options
+from hloom._jax.tracebacks import hide_frames, shorten
 from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
 from hloom.dumps.select import settings as dump_settings
-from hloom.passes.framework.errors import SpecError, echo
+from hloom.passes.framework.errors import SpecError, did_you_mean, echo
 from hloom.passes.framework.text import pluralize
 from hloom.policy import warn
 from hloom.settings import environment
@@ -71,8 +74,9 @@ def initialize() -> None:
         return
     earlier = compiled_programs()
     is_first = install_hook(_compile)
-    check_option(_checked_option)
-    keep_executables_apart(_flags.spec, (_flags.modules, _flags.min_size), _checked_option)
+    check_options(_checked_options)
+    keep_executables_apart(_flags.spec, (_flags.modules, _flags.min_size), _checked_options)
+    hide_frames(*_SPEC_READERS)
     if is_first:
         environment.check()
     spec = _flags.spec.value
@@ -145,13 +149,29 @@ def _is_unset(spec: Any) -> bool:
     return spec is None or spec == ""
 
 
-def _checked_option(spec: Any) -> str:
-    """Returns a jit's own option as a string; None is off. Raises SpecError for any other type."""
-    if spec is None:
-        return "off"
-    _check_type(spec, source=_OPTION_SOURCE)
-    return str(spec)
+def _checked_options(options: Options) -> Options:
+    """Returns a compile's options with hloom's own as a string; None is off.
 
+    Raises SpecError for a value of any other type, and for another name that is close to hloom's.
+    """
+    shorten(SpecError)
+    for name in options:
+        if not name.startswith("xla_") and name != OPTION and did_you_mean(name, [OPTION]):
+            raise SpecError(f"compiler_options has {echo(name)}. Did you mean {OPTION!r}?")
+    if OPTION not in options:
+        return options
+    spec = options[OPTION]
+    if spec is not None:
+        _check_type(spec, source=_OPTION_SOURCE)
+    return {**options, OPTION: "off" if spec is None else str(spec)}
+
+
+_FOLDER = Path(__file__).parent
+_SPEC_READERS = (
+    __file__,
+    *(str(_FOLDER / each) for each in ("_jax", "settings", "passes/framework")),
+)
+"""Code that a spec comes through: a traceback of a mistake leaves out its frames."""
 
 _OPTION_SOURCE = "compiler_options['hloom']"
 
@@ -170,6 +190,7 @@ def _check_type(spec: Any, *, source: str) -> None:
 
 
 def _parse(spec: Any, *, source: str) -> Pipeline:
+    shorten(SpecError)
     _check_type(spec, source=source)
     # Imported at the first spec: it brings in the passes, numpy and scipy.
     from hloom.passes.framework.pipeline import Pipeline

@@ -151,6 +151,8 @@ class CompileRecord:
       device_bytes: the memory that a step may take of one device; None where unknown.
       device_share: the share of a GPU's memory that this is, as JAX takes it; None where it is all
         that JAX's allocator gives out, for other devices, and where unknown.
+      xla_recomputed: the instructions that XLA's own rematerialization added, whose work is not in
+        `added_work`; None where unknown, as on a CPU.
     """
 
     module: str
@@ -182,6 +184,7 @@ class CompileRecord:
     allowed_bytes: int | None = None
     device_bytes: int | None = None
     device_share: float | None = None
+    xla_recomputed: int | None = None
 
     @property
     def step_bytes(self) -> int | None:
@@ -215,6 +218,7 @@ class CompileRecord:
             self._step(),
             self._left_for_its_time(),
             f"{self._effects()}{work}",
+            f"XLA recomputes {self.xla_recomputed} more" if self.xla_recomputed else "",
             self.shortfall,
             compiles if self.compiles > 1 else "",
             f"passes {units.seconds(self.pass_s)}{kept}" if self.spec else "",
@@ -328,6 +332,7 @@ class CompileRecord:
             "step_s": self.step_s,
             "step_s_before": self.step_s_before,
             "added_work": self.added_work,
+            "xla_recomputed": self.xla_recomputed,
             "compiles": self.compiles,
             "pass_s": self.pass_s,
             "compile_s": self.compile_s,

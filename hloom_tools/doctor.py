@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hloom.passes.fit import Fit
-from hloom.passes.framework.errors import SpecError, did_you_mean, reason_of
+from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.text import seconds, size
 from hloom.settings import environment
 from hloom.show.terminal import PlainConsole, complain
@@ -181,9 +181,7 @@ def _variables() -> Iterator[Finding]:
         yield Finding(what, f"{name}={os.environ[name]}", problems.get(name, ""))
         what = ""
     for name in (*unknown, *like):
-        close = did_you_mean(name, environment.VARIABLES)
-        if name == "HLOOM":
-            close = " Did you mean 'JAX_HLOOM'?"
+        close = environment.hint(name)
         if name in unknown or close or name.startswith("JAX_"):
             yield Finding(what, f"{name}={os.environ[name]}", f"There is no such variable.{close}")
             what = ""

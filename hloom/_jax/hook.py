@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hloom._jax.flags import Flag
-from hloom._jax.options import OPTION
 
 if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
@@ -64,8 +63,12 @@ def compiled_programs() -> int:
     return misses
 
 
-def check_option(check: Callable[[Any], str]) -> None:
-    """Passes each value of a compile's "hloom" option through `check`, which may raise.
+Options = Mapping[str, Any]
+"""A compile's `compiler_options`, by name."""
+
+
+def check_options(check: Callable[[Options], Options]) -> None:
+    """Passes the options of each compile that has some through `check`, which may raise.
 
     Without it, values that XLA's options cannot hold, e.g. None and bytes, never reach the hook.
     The second and later calls do nothing.
@@ -78,18 +81,16 @@ def check_option(check: Callable[[Any], str]) -> None:
 
     @functools.wraps(get_compile_options)
     def checked(*args: Any, env_options_overrides: Any = None, **kwargs: Any) -> Any:
-        overrides = _with_checked(env_options_overrides, check)
+        overrides = env_options_overrides and check(env_options_overrides)
         return get_compile_options(*args, env_options_overrides=overrides, **kwargs)
 
     setattr(checked, MARK, True)
     compiler.get_compile_options = checked
 
 
-def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
-    return {**options, OPTION: check(options[OPTION])} if options and OPTION in options else options
-
-
-def keep_executables_apart(flag: Flag, others: Sequence[Flag], check: Callable[[Any], str]) -> None:
+def keep_executables_apart(
+    flag: Flag, others: Sequence[Flag], check: Callable[[Options], Options]
+) -> None:
     """Makes each lowered computation keep one executable for each value of `flag` and `others`.
 
     Where `flag` has no value `others` have no effect. JAX itself keeps the first executable in the
@@ -105,7 +106,7 @@ def keep_executables_apart(flag: Flag, others: Sequence[Flag], check: Callable[[
 
     @functools.wraps(compile_method)
     def compile_for_flag(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
-        compiler_options = _with_checked(compiler_options, check)
+        compiler_options = compiler_options and check(compiler_options)
         if not flag.value or compiler_options is not None or any(kwargs.values()):
             return compile_method(self, compiler_options, **kwargs)
         executables = self.__dict__.setdefault("_hloom_executables", {})

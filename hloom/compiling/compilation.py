@@ -35,6 +35,7 @@ from hloom.passes.ir.clone import bytecode_of, clone_module
 from hloom.policy import first_time, is_strict, warn
 from hloom.record import Captured, CompileAttempt
 from hloom.runtime import register
+from hloom.xla.rematerialization import rematerialized
 from hloom.xla.step_time import is_timed, step_time
 
 _log = logging.getLogger("hloom.time")
@@ -81,6 +82,7 @@ class Compiled:
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off.
       captured: the part of it that runs in CUDA graphs; None where no pass captures any.
+      xla_recomputed: the instructions that XLA's own rematerialization added; None where unknown.
     """
 
     executable: Any
@@ -90,6 +92,7 @@ class Compiled:
     compile_s: float
     cache_hit: bool | None
     captured: Captured | None
+    xla_recomputed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -337,9 +340,13 @@ class Compilation:
         # Processes may have other kernels, and choose alike only by figures that all have.
         is_alone = not request.agreement.are_several
         is_small = (figures.step_bytes or 0) < LEAST_BYTES  # JAX compiles hundreds of such programs
-        step_s = _step_s(executable, request.target) if is_alone and not is_small else None
+        text = _text(executable, request.target) if is_alone and not is_small else ""
+        step_s = _step_s(text, request.target)
+        recomputed = rematerialized(text) if text else None
         self.pass_s += time.perf_counter() - start_s
-        return Compiled(executable, candidate, figures, step_s, compile_s, cache.hit, captured)
+        return Compiled(
+            executable, candidate, figures, step_s, compile_s, cache.hit, captured, recomputed
+        )
 
     # Report failures: raised in strict mode, otherwise the user is warned once.
 
@@ -412,13 +419,25 @@ def caused(cause: Exception | None, step: str, phase: str, reason: str) -> PassE
     return failure
 
 
-def _step_s(executable: Any, target: Target) -> float | None:
-    if not is_timed(target):
+def _text(executable: Any, target: Target) -> str:
+    """Returns XLA's text; empty on a CPU, whose figures need none, and where there is none."""
+    if target.platform == "cpu":
+        return ""
+    try:
+        return optimized_text(executable)
+    except Exception as error:
+        # A figure must not fail a compile.
+        _log.debug("XLA's text is unknown: %s", reason_of(error))
+    return ""
+
+
+def _step_s(text: str, target: Target) -> float | None:
+    if not (text and is_timed(target)):
         return None
     try:
-        return step_time(optimized_text(executable), target).seconds
+        return step_time(text, target).seconds
     except Exception as error:
-        # A figure must not fail a compile: the backend may have no text, or one of another form.
+        # The text may have another form.
         _log.debug("the seconds of a step are unknown: %s", reason_of(error))
     return None
 

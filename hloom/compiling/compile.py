@@ -203,6 +203,7 @@ def _record_with(compilation: Compilation, used: Compiled, **more: Any) -> Compi
         cache_hit=compilation.cache_hit,
         **dataclasses.asdict(used.figures),
         step_s=used.step_s,
+        xla_recomputed=used.xla_recomputed,
         fell_back=compilation.fell_back,
         dump_dir=compilation.dump_dir,
         compiles=compilation.compiles,

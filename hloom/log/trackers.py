@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,8 +23,8 @@ def log_to(tracker: Any, step: int | None = None, *, name: str | None = None) ->
 
     Args:
       tracker: a run of Weights & Biases or the module `wandb`; a `SummaryWriter` of tensorboardX or
-        `torch.utils.tensorboard`; the module `mlflow`; or a function that is called as
-        `tracker(figures, step)`.
+        `torch.utils.tensorboard`; the module `mlflow`; a logger of `logging`, which gets a line a
+        program at INFO; or a function that is called as `tracker(figures, step)`.
       step: the step that the figures belong to. None is 0; for Weights & Biases the step that its
         run is at.
       name: as of `hloom.records`, the programs; by default those that the log has a line for.
@@ -45,6 +46,8 @@ def log_to(tracker: Any, step: int | None = None, *, name: str | None = None) ->
 
 def _writer(tracker: Any) -> Callable[[Mapping[str, float], int | None], object]:
     """Returns the function that writes figures at a step to a tracker."""
+    if isinstance(tracker, logging.Logger | logging.LoggerAdapter):
+        return lambda figures, step: _lines(tracker, figures, step)
     for method, write in _METHODS.items():
         if callable(getattr(tracker, method, None)):
             return lambda figures, step: write(tracker, figures, step)
@@ -54,8 +57,21 @@ def _writer(tracker: Any) -> Callable[[Mapping[str, float], int | None], object]
     raise TypeError(
         f"hloom.log_to: a {kind} has none of the methods {', '.join(_METHODS)}, and cannot be "
         "called. Give a SummaryWriter of TensorBoard, a run of Weights & Biases, the module "
-        "mlflow, or a function of figures and step."
+        "mlflow, a logger of logging, or a function of figures and step."
     )
+
+
+def _lines(
+    tracker: logging.Logger | logging.LoggerAdapter[logging.Logger],
+    figures: Mapping[str, float],
+    step: int | None,
+) -> None:
+    by_program: dict[str, list[str]] = {}
+    for key, value in figures.items():
+        program, _, name = key.rpartition("/")
+        by_program.setdefault(program, []).append(f"{name}={value:.10g}")
+    for program, told in by_program.items():
+        tracker.info("%s, step %d: %s", program, step or 0, " ".join(told))
 
 
 def _metrics(tracker: Any, figures: Mapping[str, float], step: int | None) -> None:

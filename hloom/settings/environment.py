@@ -46,9 +46,12 @@ def check() -> None:
     check_variable()
     found = unknown(os.environ)
     if found and first_time(f"unknown variables: {found}"):
-        told = " ".join(f"There is no variable {echo(name)}.{_hint(name)}" for name in found)
-        warn(f"hloom: {told} hloom reads {', '.join(sorted(VARIABLES))}.")
+        told = " ".join(f"There is no variable {echo(name)}.{hint(name)}" for name in found)
+        are_known = all(map(hint, found))
+        names = "" if are_known else f" hloom reads {', '.join(sorted(VARIABLES))}."
+        warn(f"hloom: {told}{names}")
 
 
-def _hint(name: str) -> str:
+def hint(name: str) -> str:
+    """Returns what a variable may have meant, for a message; empty where nothing is near."""
     return " Did you mean 'JAX_HLOOM'?" if name == "HLOOM" else did_you_mean(name, VARIABLES)

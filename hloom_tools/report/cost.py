@@ -31,6 +31,7 @@ class AddedCost:
       effects: a short summary of each pass's changes.
       step_s, step_s_before: the step's time as compiled, and of the original where an attempt
         compiled it, by XLA's text; `figure` is their difference where both are known.
+      xla_recomputed: the instructions that XLA's own rematerialization added to the program.
     """
 
     changed: bool
@@ -40,6 +41,7 @@ class AddedCost:
     effects: tuple[str, ...]
     step_s: float | None = None
     step_s_before: float | None = None
+    xla_recomputed: int | None = None
 
     @property
     def figure(self) -> str:
@@ -55,7 +57,13 @@ class AddedCost:
 
     @property
     def remark(self) -> str:
-        """Returns the meaning of the figure."""
+        """Returns the meaning of the figure, and what XLA recomputes on its own."""
+        own = self.xla_recomputed
+        more = f"; XLA itself recomputes {own} more" if own else ""
+        return f"{self._remark}{more}"
+
+    @property
+    def _remark(self) -> str:
         if not self.changed:
             return "XLA compiled the program as it was"
         work = "" if self.added_work is None else f"; {self._work} FLOPs"
@@ -103,6 +111,7 @@ def cost_of(dump: ModuleDump, *, most_bytes: int) -> AddedCost | None:
         tuple(_effects(compiled)),
         read(Amount | None, compiled.get("step_s")),
         read(Amount | None, compiled.get("step_s_before")),
+        read(int | None, compiled.get("xla_recomputed")),
     )
 
 

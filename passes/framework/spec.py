@@ -17,7 +17,7 @@ from .base import Pass
 from .errors import SpecError, did_you_mean, echo
 from .feedback import MeasuredPass
 from .options import OptionInfo, SpellingError, options_of, unit_hint
-from .spellings import Budget, parse_budget
+from .spellings import Budget, Words, parse_budget
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""
@@ -97,6 +97,8 @@ class _Parser:
             remedy = f" Options stand in braces: {name}{{{options[0]}=...}}."
         elif rest in (*registry.names(), "default"):
             remedy = f" Passes are joined by ',': {name},{rest}."
+        elif rest[:1] in (";", "+", "|", "&"):
+            remedy = " Passes are joined by ','."
         self._fail("expected ',' or the end", at, got=rest, remedy=remedy)
 
     def _check_off(self, elements: list[tuple[str, int]]) -> None:
@@ -125,7 +127,8 @@ class _Parser:
         try:
             return (pass_class(**options),)
         except SpecError as error:
-            self._fail(str(error).removesuffix("."), at)
+            mistake = str(error).removesuffix(".")
+        self._fail(mistake, at)
 
     def _options(self, pass_class: type[Pass]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -143,11 +146,14 @@ class _Parser:
                         opened_at,
                         remedy=_QUOTE,
                     )
+                remedy = ""
+                if self._peek(","):
+                    remedy = _parted(values, infos)
                 self._fail(
                     f"expected an option of pass '{pass_class.name}' or '}}'",
                     at,
                     got=self._rest(),
-                    remedy=" Options are parted by spaces." if self._peek(",") else "",
+                    remedy=remedy,
                 )
             if name not in infos:
                 self._fail_no_option(pass_class, name, at, infos)
@@ -233,6 +239,14 @@ def _is_bounded(step: Pass) -> bool:
     return isinstance(step, MeasuredPass) and step.is_bounded
 
 
+def _parted(values: dict[str, Any], infos: Mapping[str, OptionInfo]) -> str:
+    """Returns the remedy for a comma behind these options of a pass."""
+    last = infos[next(reversed(values))] if values else None
+    if last is not None and last.type is Words:
+        return f" Several {last.name} are joined by '+', options are parted by spaces."
+    return " Options are parted by spaces."
+
+
 def _meant_value(text: str, infos: Mapping[str, OptionInfo]) -> str:
     """Returns the option that a number alone may have been meant for: the first that takes it."""
     if text[:1].isdigit():
@@ -255,6 +269,10 @@ def _meant(name: str) -> str:
     if word in _ON or word in _OFF:
         return f" Did you mean '{'default' if word in _ON else 'off'}'?"
     known = [*registry.names(), "default", "off"]
+    if word[:1] in ("'", '"'):
+        return " The quotes are part of the value: leave them out."
+    if re.split(r"[;+|&]", word, maxsplit=1)[0] in set(known) - {word}:
+        return " Passes are joined by ','."
     with suppress(SpellingError):
         if word[:1].isdigit():
             parse_budget(name)

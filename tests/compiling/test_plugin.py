@@ -215,6 +215,8 @@ print("after")
         "(at character 1). Did you mean 'remat'?\n"
     ) in result.stderr
     assert "During handling" not in result.stderr
+    # The traceback's head, the user's line, the error, and JAX's note that frames are left out.
+    assert len(result.stderr.splitlines()) <= 7
 
 
 # Who takes no part.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -76,6 +77,21 @@ def test_nothing_is_logged_of_a_process_without_programs(monkeypatch: pytest.Mon
     tracker = Function()
     assert hloom.log_to(tracker) == {}
     assert not tracker.rows
+
+
+def test_a_logger_gets_a_line_a_program(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("trainer")
+    with caplog.at_level(logging.INFO, "trainer"):
+        figures = hloom.log_to(logger, step=7)
+        hloom.log_to(logging.LoggerAdapter(logger), name="*")
+    first, *others = caplog.messages
+    program, *told = first.split()
+    assert (program, told[:2]) == ("hloom/jit_train_step,", ["step", "7:"])
+    words = dict(each.split("=") for each in told[2:])
+    assert {
+        f"hloom/jit_train_step/{name}": float(value) for name, value in words.items()
+    } == figures
+    assert len(others) == 3
 
 
 def test_another_tracker_is_refused() -> None:

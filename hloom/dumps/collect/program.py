@@ -297,6 +297,7 @@ def compile_entry(record: CompileRecord) -> dict[str, object]:
     names = (
         "cache_hit", "pass_s", "compile_s", "compiles", "fell_back", "complaint", "changed",
         "temp_bytes_before", "before_is_measured", "step_s", "step_s_before", "added_work",
+        "xla_recomputed",
     )  # fmt: skip
     entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
     if not record.compiles:

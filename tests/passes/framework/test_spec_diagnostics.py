@@ -55,6 +55,16 @@ DIAGNOSTICS = [
     ("toy,,touch", "expected a pass, got ',' (at character 5). {passes}"),
     ("{limit=1}", "expected a pass, got '{' (at character 1). {passes}"),
     (
+        "toy{limit=1};touch",
+        "expected ',' or the end, got ';touch' (at character 13). Passes are joined by ','.",
+    ),
+    ("toy;touch", "unknown pass 'toy;touch' (at character 1). Passes are joined by ','."),
+    (
+        "'toy'",
+        "unknown pass \"'toy'\" (at character 1). The quotes are part of the value: "
+        "leave them out.",
+    ),
+    (
         "toy touch",
         "expected ',' or the end, got 'touch' (at character 5). Passes are joined by ',': "
         "toy,touch.",
