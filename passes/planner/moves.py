@@ -206,7 +206,7 @@ def _segmented(trials: Trials) -> Iterator[str]:
         )
         if promised_s == math.inf or promised_s >= _WORTH_SEGMENTS * trials.best_seconds():
             break
-        rounded = min(round(share, 5), 0.95)
+        rounded = min(float(f"{share:.4g}"), 0.95)
         found = str(dataclasses.replace(step, share=rounded, residuals=round(residuals, 3)))
         if found == last or not trials.runs(found):
             break
@@ -217,14 +217,14 @@ def _segmented(trials: Trials) -> Iterator[str]:
         share -= missing / stacked
     if trials.best_seconds() < math.inf:
         return
-    shares = dict.fromkeys((1.0, round(min((left for left, _ in cuts), default=1.0), 3)))
-    for residuals in shares:
-        for levels in range(1, MOST_LEVELS + 1):
-            found = str(dataclasses.replace(step, levels=levels, residuals=residuals))
-            if trials.runs(found):
-                yield found
-            if trials.best_seconds() < math.inf:
-                return
+    left = round(min((left for left, _ in cuts), default=1.0), 3)
+    schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
+    for levels, residuals in dict.fromkeys(schedules):
+        found = str(dataclasses.replace(step, levels=levels, residuals=residuals))
+        if trials.runs(found):
+            yield found
+        if trials.best_seconds() < math.inf:
+            return
 
 
 def _repeats(loops: Sequence[SegmentedLoop]) -> float:

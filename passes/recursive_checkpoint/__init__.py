@@ -43,6 +43,7 @@ from ..framework.target import Target
 from .plan import MOST_LEVELS, RecursiveCheckpointPlan, SegmentOptions, plan_module
 from .rewrite import apply_schedule
 
+
 @dataclass(frozen=True)
 class RecursiveCheckpoint(Pass):
     """Keep the carries of scans at borders of segments, and compute the segments again."""

@@ -6,8 +6,8 @@ their residuals. The next level cuts a segment in the same way while it is compu
 iteration is computed more often than there are levels, besides the first time.
 
 Source: A. Griewank and A. Walther, Algorithm 799: revolve, 2000. Their binomial schedule is the
-optimum for states that take as much as residuals, and frees each on the way back. Segments of equal length are counted loops, so
-that a program does not grow with the number of iterations.
+optimum where each state is freed on the way back, and takes as much as residuals. Segments of equal
+length are counted loops, so that a program does not grow with the number of iterations.
 """
 
 from __future__ import annotations
