@@ -1,6 +1,6 @@
 """Gradients through long loops at several budgets, beside nested scans by hand and Equinox.
 
-    python -m benchmarks.long_loops          (needs cuda13 and Equinox; no GPU; about 15 minutes)
+    python -m benchmarks.long_loops [LOOP …] (needs cuda13 and Equinox; no GPU; about 15 minutes)
 
 A wave's adjoint, an LSTM, an ordinary differential equation with fixed steps, and layers under
 `jax.checkpoint`, compiled for an H100. Memory is XLA's figure. Work is what the program that XLA is
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -20,8 +22,9 @@ import jax.numpy as jnp
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import executed_flops
-from benchmarks.common.h100 import measure, placement
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
+from benchmarks.common.tables import RESULTS
 
 Step = Callable[..., tuple[Any, Any]]
 BUDGETS = ("50%", "25%", "10%", "2%", "min")
@@ -209,51 +212,66 @@ def equinox(checkpoints: int) -> Callable[..., Any]:
     return run
 
 
-def main() -> None:
-    """Measures with the JAX that runs this, and writes both files."""
+def main(names: Sequence[str]) -> None:
+    """Measures loops with the JAX that runs this, and writes the files.
+
+    Args:
+      names: how the names of the loops begin; none for all. What was measured of others, and of
+        programs that hloom takes no part in, is kept.
+    """
     sharding = placement()
     without_cache()
-    rows: list[dict[str, Any]] = []
+    known = {(row["loop"], row["way"]): row for row in BENCHMARK.before().get("rows", [])}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
 
     def place(shape: tuple[int, ...]) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
     for loop in LOOPS:
+        if names and not loop.name.startswith(tuple(names)):
+            rows |= {key: row for key, row in known.items() if key[0] == loop.name}
+            continue
         arguments = loop.arguments(place, loop.trips)
         root = 1 << round(math.log2(math.sqrt(loop.trips)))
         plain = jax.jit(loop.gradient(jax.lax.scan)).lower(*arguments)
         flops = executed_flops(cast(ir.Module, plain.compiler_ir()))
         whole = flops.products + flops.elementwise
-        for way, spec, lowered in _ways(loop, arguments, plain, root):
-            print(loop.name, way, flush=True)
+        for way, spec, make in _ways(loop, arguments, plain, root):
+            key = loop.name, way
             row: dict[str, Any] = {"loop": loop.name, "way": way, "work": None}
-            if way.startswith("Equinox"):
-                analysis = lowered.compile().memory_analysis()
+            if spec == "off" and key in known:
+                row = known[key]
+            elif way.startswith("Equinox"):
+                analysis = make().compile().memory_analysis()
                 row["temp_bytes"] = analysis.temp_size_in_bytes
                 row["steps"] = _evaluations(loop, int(way.split()[-2]))
             else:
-                found = measure(lowered, spec)
+                found = measure(make(), spec)
                 row["temp_bytes"] = found.temp_bytes
                 row["work"] = (found.flops.products + found.flops.elementwise) / whole
                 row["complaint"] = found.complaint
-            rows.append(row)
+            rows[key] = row
             print(row, flush=True)
-            text_of = BENCHMARK.write(rows=rows)
-    print(text_of)
+        BENCHMARK.write(rows=[*rows.values()])
+    _draw()
+    print(BENCHMARK.write(rows=[*rows.values()]))
 
 
-def _ways(loop: Loop, arguments: Any, plain: Any, root: int) -> Iterator[tuple[str, str, Any]]:
-    yield "as it is", "off", plain
+def _ways(
+    loop: Loop, arguments: Any, plain: Any, root: int
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    def lowered(scan: Callable[..., Any]) -> Callable[[], Any]:
+        return lambda: jax.jit(loop.gradient(scan)).lower(*arguments)
+
+    yield "as it is", "off", lambda: plain
     for outer in loop.outers():
-        made = jax.jit(loop.gradient(nested(outer))).lower(*arguments)
-        yield f"by hand, {outer} x {loop.trips // outer}", "off", made
+        yield f"by hand, {outer} x {loop.trips // outer}", "off", lowered(nested(outer))
     if not loop.checkpointed and not loop.of_forces:
         for times in CHECKPOINTS:
             kept = root * times // 2
-            made = jax.jit(loop.gradient(equinox(kept))).lower(*arguments)
-            yield f"Equinox, {kept} states", "off", made
+            yield f"Equinox, {kept} states", "off", lowered(equinox(kept))
     for budget in BUDGETS:
-        yield f"`fit{{budget={budget}}}`", f"fit{{budget={budget}}}", plain
+        yield f"`fit{{budget={budget}}}`", f"fit{{budget={budget}}}", lambda: plain
 
 
 def _evaluations(loop: Loop, checkpoints: int) -> float:
@@ -275,9 +293,57 @@ def _evaluations(loop: Loop, checkpoints: int) -> float:
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    if _picture(version).exists():
+        yield from ("", f"![work over memory, jax {version}]({_picture(version).name})")
     for name in dict.fromkeys(row["loop"] for row in entry["rows"]):
         rows = [row for row in entry["rows"] if row["loop"] == name]
         yield from section(f"## jax {version}: {name}", COLUMNS, rows)
+
+
+def _picture(version: str) -> Path:
+    return RESULTS / f"long_loops_h100_{version}.svg"
+
+
+def _draw() -> None:
+    """Writes work over memory, a panel for each loop. Needs matplotlib, of the extra demo."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # Without these the same figures give other bytes at each run.
+    mpl.rcParams["svg.hashsalt"] = "hloom"
+    mpl.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    rows = BENCHMARK.before()["rows"]
+    names = [*dict.fromkeys(row["loop"] for row in rows)]
+    picture, axes = pyplot.subplots(
+        -(-len(names) // 3), 3, figsize=(10, 5.5), squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes.flat, names, strict=False):
+        of_loop = [row for row in rows if row["loop"] == name and row["work"] is not None]
+        for label, start, mark in (
+            ("as it is", "as it is", "k^"),
+            ("nested scans by hand", "by hand", "s"),
+            ("fit", "`fit", "o-"),
+        ):
+            some = sorted(
+                (r["temp_bytes"], r["work"]) for r in of_loop if r["way"].startswith(start)
+            )
+            axis.semilogx(
+                [size / MEBI_BYTES for size, _ in some],
+                [work for _, work in some],
+                mark,
+                markersize=4,
+                linewidth=1,
+                label=label,
+            )
+        axis.set_title(name.split(",")[0], fontsize=9)
+        axis.set_xlabel("temporaries, MiB", fontsize=8)
+        axis.set_ylabel("work", fontsize=8)
+        axis.tick_params(labelsize=7)
+    axes.flat[0].legend(fontsize=7)
+    picture.savefig(_picture(jax.__version__), metadata={"Date": None})
+    pyplot.close(picture)
 
 
 COLUMNS: Columns = {
@@ -301,4 +367,4 @@ BENCHMARK = Benchmark(
 )
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
