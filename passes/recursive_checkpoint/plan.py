@@ -66,7 +66,7 @@ class Segmented:
 
 @dataclass(frozen=True)
 class SegmentedLoop:
-    """What schedules of a loop are chosen by.
+    """The sizes of a loop, by which its schedule is chosen.
 
     Attributes:
       trips: the iterations.
