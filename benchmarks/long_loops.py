@@ -1,6 +1,6 @@
 """Gradients through long loops at several budgets, beside nested scans by hand and Equinox.
 
-    python -m benchmarks.long_loops          (needs cuda13 and Equinox; no GPU; about 15 minutes)
+    python -m benchmarks.long_loops [LOOP …] (needs cuda13 and Equinox; no GPU; about 15 minutes)
 
 A wave's adjoint, an LSTM, an ordinary differential equation with fixed steps, and layers under
 `jax.checkpoint`, compiled for an H100. Memory is XLA's figure. Work is what the program that XLA is
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -20,13 +22,14 @@ import jax.numpy as jnp
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import executed_flops
-from benchmarks.common.h100 import measure, placement
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
+from benchmarks.common.tables import RESULTS
 
 Step = Callable[..., tuple[Any, Any]]
-BUDGETS = ("75%", "50%", "25%", "10%", "min")
+BUDGETS = ("50%", "25%", "10%", "2%", "min")
 OUTERS = (1, 2, 4)
-"""By hand: nested scans of so many times as many segments as the square root."""
+"""By hand: nested scans of about so many times as many segments as half of the square root."""
 
 CHECKPOINTS = (1, 2, 4, 8)
 """Equinox: so many times as many states kept as half of the square root."""
@@ -41,6 +44,7 @@ class Loop:
       trips: the iterations.
       parameters, carry, inputs: shapes, of each iteration for the inputs.
       checkpointed: whether the body is under `jax.checkpoint` in all programs.
+      of_forces: whether the gradient is that of the squares of the gradient by the carry.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Loop:
     carry: Any
     inputs: Any
     checkpointed: bool = False
+    of_forces: bool = False
 
     def arguments(self, make: Callable[[tuple[int, ...]], Any], trips: int) -> tuple[Any, ...]:
         stacked = jax.tree.map(lambda s: (trips, *s), self.inputs, is_leaf=_is_shape)
@@ -67,7 +72,18 @@ class Loop:
             total = sum((leaf**2).mean() for leaf in jax.tree.leaves(last))
             return total if outputs is None else total + (outputs**2).sum()
 
-        return jax.value_and_grad(loss, (0, 1))
+        def of_forces(parameters: Any, carry: Any, inputs: Any) -> Any:
+            forces = jax.grad(loss, 1)(parameters, carry, inputs)
+            return sum((leaf**2).sum() for leaf in jax.tree.leaves(forces))
+
+        return jax.value_and_grad(of_forces if self.of_forces else loss, (0, 1))
+
+    def outers(self) -> list[int]:
+        """Returns how many segments scans by hand have: what divides the iterations."""
+        dividing = [each for each in range(2, self.trips) if self.trips % each == 0]
+        root = math.sqrt(self.trips)
+        nearest = [min(dividing, key=lambda n: abs(math.log(2 * n / root / t))) for t in OUTERS]
+        return list(dict.fromkeys(nearest))
 
 
 def _is_shape(given: Any) -> bool:
@@ -106,6 +122,27 @@ def _layer(_: Any, x: Any, w: Any) -> tuple[Any, Any]:
     return x + jax.nn.gelu(h @ w["a"]) @ w["b"], None
 
 
+def _simulator(policy: Any, state: Any, _: Any) -> tuple[Any, Any]:
+    """A policy that acts on bodies on springs, as in google/brax#476: four steps of physics."""
+    q, v = state
+    seen = jnp.concatenate([jnp.sin(q), jnp.cos(q), v], -1)
+    action = jnp.tanh(jax.nn.silu(jax.nn.silu(seen @ policy[0]) @ policy[1]) @ policy[2])
+
+    def physics(state: Any, _: Any) -> tuple[Any, None]:
+        q, v = state
+        ground = jax.nn.softplus(-10 * (q + 1)) * 20
+        force = action * 5 - jnp.sin(q) * 9.8 - 0.1 * v * jnp.abs(v) + ground
+        v = v + 0.005 * (force + jnp.roll(q, 1, -1) - q)
+        return (q + 0.005 * v, v), None
+
+    (q, v), _ = jax.lax.scan(physics, (q, v), None, length=4)
+    return (q, v), (q**2).mean() + 0.01 * (action**2).mean()
+
+
+def _relax(weights: Any, x: Any, _: Any) -> tuple[Any, Any]:
+    return x - 0.1 * jnp.tanh(jnp.tanh(x @ weights["a"]) @ weights["b"]), None
+
+
 LOOPS = (
     Loop("wave, 256 x 256, 1,024 steps", _wave, 1024, (256, 256), ((256, 256),) * 2, ()),
     Loop(
@@ -133,6 +170,23 @@ LOOPS = (
         {"a": (256, 1024), "b": (1024, 256)},
         checkpointed=True,
     ),
+    Loop(
+        "policy gradient, 1,024 environments, 1,000 steps of a simulator",
+        _simulator,
+        1000,
+        ((72, 256), (256, 256), (256, 24)),
+        ((1024, 24),) * 2,
+        (),
+    ),
+    Loop(
+        "forces of forces, 256 x 64, 256 steps",
+        _relax,
+        256,
+        {"a": (64, 128), "b": (128, 64)},
+        (256, 64),
+        (),
+        of_forces=True,
+    ),
 )
 
 
@@ -158,52 +212,66 @@ def equinox(checkpoints: int) -> Callable[..., Any]:
     return run
 
 
-def main() -> None:
-    """Measures with the JAX that runs this, and writes both files."""
+def main(names: Sequence[str]) -> None:
+    """Measures loops with the JAX that runs this, and writes the files.
+
+    Args:
+      names: how the names of the loops begin; none for all. What was measured of others, and of
+        programs that hloom takes no part in, is kept.
+    """
     sharding = placement()
     without_cache()
-    rows: list[dict[str, Any]] = []
+    known = {(row["loop"], row["way"]): row for row in BENCHMARK.before().get("rows", [])}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
 
     def place(shape: tuple[int, ...]) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
     for loop in LOOPS:
+        if names and not loop.name.startswith(tuple(names)):
+            rows |= {key: row for key, row in known.items() if key[0] == loop.name}
+            continue
         arguments = loop.arguments(place, loop.trips)
         root = 1 << round(math.log2(math.sqrt(loop.trips)))
         plain = jax.jit(loop.gradient(jax.lax.scan)).lower(*arguments)
         flops = executed_flops(cast(ir.Module, plain.compiler_ir()))
         whole = flops.products + flops.elementwise
-        for way, spec, lowered in _ways(loop, arguments, plain, root):
-            print(loop.name, way, flush=True)
+        for way, spec, make in _ways(loop, arguments, plain, root):
+            key = loop.name, way
             row: dict[str, Any] = {"loop": loop.name, "way": way, "work": None}
-            if way.startswith("Equinox"):
-                analysis = lowered.compile().memory_analysis()
+            if spec == "off" and key in known:
+                row = known[key]
+            elif way.startswith("Equinox"):
+                analysis = make().compile().memory_analysis()
                 row["temp_bytes"] = analysis.temp_size_in_bytes
                 row["steps"] = _evaluations(loop, int(way.split()[-2]))
             else:
-                found = measure(lowered, spec)
+                found = measure(make(), spec)
                 row["temp_bytes"] = found.temp_bytes
                 row["work"] = (found.flops.products + found.flops.elementwise) / whole
                 row["complaint"] = found.complaint
-            rows.append(row)
+            rows[key] = row
             print(row, flush=True)
-            text_of = BENCHMARK.write(rows=rows)
-    print(text_of)
+        BENCHMARK.write(rows=[*rows.values()])
+    _draw()
+    print(BENCHMARK.write(rows=[*rows.values()]))
 
 
-def _ways(loop: Loop, arguments: Any, plain: Any, root: int) -> Iterator[tuple[str, str, Any]]:
-    yield "as it is", "off", plain
-    for times in OUTERS:
-        outer = root * times // 2
-        made = jax.jit(loop.gradient(nested(outer))).lower(*arguments)
-        yield f"by hand, {outer} x {loop.trips // outer}", "off", made
-    if not loop.checkpointed:
+def _ways(
+    loop: Loop, arguments: Any, plain: Any, root: int
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    def lowered(scan: Callable[..., Any]) -> Callable[[], Any]:
+        return lambda: jax.jit(loop.gradient(scan)).lower(*arguments)
+
+    yield "as it is", "off", lambda: plain
+    for outer in loop.outers():
+        yield f"by hand, {outer} x {loop.trips // outer}", "off", lowered(nested(outer))
+    if not loop.checkpointed and not loop.of_forces:
         for times in CHECKPOINTS:
             kept = root * times // 2
-            made = jax.jit(loop.gradient(equinox(kept))).lower(*arguments)
-            yield f"Equinox, {kept} states", "off", made
+            yield f"Equinox, {kept} states", "off", lowered(equinox(kept))
     for budget in BUDGETS:
-        yield f"`fit{{budget={budget}}}`", f"fit{{budget={budget}}}", plain
+        yield f"`fit{{budget={budget}}}`", f"fit{{budget={budget}}}", lambda: plain
 
 
 def _evaluations(loop: Loop, checkpoints: int) -> float:
@@ -225,9 +293,57 @@ def _evaluations(loop: Loop, checkpoints: int) -> float:
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    if _picture(version).exists():
+        yield from ("", f"![work over memory, jax {version}]({_picture(version).name})")
     for name in dict.fromkeys(row["loop"] for row in entry["rows"]):
         rows = [row for row in entry["rows"] if row["loop"] == name]
         yield from section(f"## jax {version}: {name}", COLUMNS, rows)
+
+
+def _picture(version: str) -> Path:
+    return RESULTS / f"long_loops_h100_{version}.svg"
+
+
+def _draw() -> None:
+    """Writes work over memory, a panel for each loop. Needs matplotlib, of the extra demo."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # Without these the same figures give other bytes at each run.
+    mpl.rcParams["svg.hashsalt"] = "hloom"
+    mpl.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    rows = BENCHMARK.before()["rows"]
+    names = [*dict.fromkeys(row["loop"] for row in rows)]
+    picture, axes = pyplot.subplots(
+        -(-len(names) // 3), 3, figsize=(10, 5.5), squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes.flat, names, strict=False):
+        of_loop = [row for row in rows if row["loop"] == name and row["work"] is not None]
+        for label, start, mark in (
+            ("as it is", "as it is", "k^"),
+            ("nested scans by hand", "by hand", "s"),
+            ("fit", "`fit", "o-"),
+        ):
+            some = sorted(
+                (r["temp_bytes"], r["work"]) for r in of_loop if r["way"].startswith(start)
+            )
+            axis.semilogx(
+                [size / MEBI_BYTES for size, _ in some],
+                [work for _, work in some],
+                mark,
+                markersize=4,
+                linewidth=1,
+                label=label,
+            )
+        axis.set_title(name.split(",")[0], fontsize=9)
+        axis.set_xlabel("temporaries, MiB", fontsize=8)
+        axis.set_ylabel("work", fontsize=8)
+        axis.tick_params(labelsize=7)
+    axes.flat[0].legend(fontsize=7)
+    picture.savefig(_picture(jax.__version__), metadata={"Date": None})
+    pyplot.close(picture)
 
 
 COLUMNS: Columns = {
@@ -251,4 +367,4 @@ BENCHMARK = Benchmark(
 )
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

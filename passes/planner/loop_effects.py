@@ -115,6 +115,10 @@ class LoopEffects:
             self._seconds[price] = seconds
         return self._seconds[price]
 
+    def freed_bytes(self, price: int) -> int:
+        """Returns the bytes of stacks that loops lack at a price."""
+        return _saved_bytes(self.plans(price))
+
     @functools.cached_property
     def fastest(self) -> Candidate | None:
         """Returns the candidate that makes the loops fastest and changes nothing else; None where

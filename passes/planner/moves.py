@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -25,7 +25,8 @@ from ..framework.tables import Table
 from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..offload import Offload
-from ..recursive_checkpoint import MOST_LEVELS, RecursiveCheckpoint
+from ..recursive_checkpoint import RecursiveCheckpoint
+from ..recursive_checkpoint.plan import MOST_LEVELS, SegmentedLoop, SegmentsRecord
 from ..uninitialized_stacks import UninitializedStacks
 
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
@@ -50,8 +51,15 @@ _LOOPS = ("ragged", "ragged{loops=all}")
 
 _MICROBATCHES = (2, 4, 8, 16)
 
-_HALVINGS = 3
-"""How often the share of a loop's iterations that keep their residuals is halved or doubled."""
+_SHARES = 4
+"""How many shares of the stacks are tried for a budget: the model's figure for one corrects the
+next."""
+
+_ROOM = 0.02
+"""A share that leaves no more of the budget free is not raised."""
+
+_WORTH_SEGMENTS = 0.95
+"""Segments are tried where they promise this share of the best plan's added time, or less."""
 
 _SMALLEST_SEGMENTED = 64
 """`recursive-checkpoint` considers loops where it saves one part in so many of the peak, or its own
@@ -87,6 +95,33 @@ class Trials(Protocol):
     def least_seconds(self, moves: str) -> float:
         """Returns the least added time of a plan with these moves that fits, by the search until
         now; infinite where none fits."""
+
+    def best_seconds(self) -> float:
+        """Returns the least added time of a plan that fits, of all moves; infinite where none
+        does."""
+
+    def added_seconds(self, moves: str) -> float:
+        """Returns the time that these moves alone add; nothing where they find nothing to do."""
+
+    def missing_bytes(self, moves: str) -> float:
+        """Returns by how much the plans with these moves miss the bound: the fastest that fits,
+        negative then, else the one of least memory."""
+
+    def cuts(self) -> tuple[LoopCut, ...]:
+        """Returns what recomputation inside the bodies of the program's loops can do."""
+
+
+@dataclass(frozen=True)
+class LoopCut:
+    """A choice of what the bodies of all loops recompute.
+
+    Attributes:
+      freed_bytes: of the loops' stacks.
+      seconds: the time that it adds to a step.
+    """
+
+    freed_bytes: int
+    seconds: float
 
 
 def _chunked(trials: Trials) -> Iterator[str]:
@@ -145,26 +180,71 @@ def _fused(_: Trials) -> Iterator[str]:
 
 
 def _segmented(trials: Trials) -> Iterator[str]:
-    """Yields `recursive-checkpoint` where no plan without it fits: with the least memory of one
-    level, of more levels until a plan fits, and then with fewer iterations computed again."""
-    if trials.least_seconds("") < math.inf:
-        return
+    """Yields `recursive-checkpoint` where it promises less time than the best plan: in the share of
+    the stacks that the bound leaves, together with the cut inside the bodies for which both take
+    the least time; where none holds, with the least memory of each number of levels."""
     step = RecursiveCheckpoint()
     least = min(trials.peak_bytes // _SMALLEST_SEGMENTED + 1, step.min_bytes)
     step = dataclasses.replace(step, min_bytes=Bytes(least))
-    for levels in range(1, MOST_LEVELS + 1):
-        step = dataclasses.replace(step, levels=levels)
-        if not trials.runs(str(step)):
-            return
-        yield str(step)
-        if trials.least_seconds(str(step)) < math.inf:
+    records = (run.record for run in trials.runs(str(step)))
+    record = next((each for each in records if isinstance(each, SegmentsRecord)), SegmentsRecord())
+    if not record.loops:
+        return
+    stacked = sum(each.stacked_bytes for each in record.loops)
+    again_s = trials.added_seconds(str(step)) / max(_repeats(record.loops), 1e-9)
+    share = 1 - trials.missing_bytes("") / stacked
+    cuts = [(max(1 - cut.freed_bytes / stacked, 0.0), cut.seconds) for cut in trials.cuts()]
+    last = ""
+    for _ in range(_SHARES):
+        promised_s, residuals = min(
+            (
+                (again_s * repeats + cut_s, left)
+                for left, cut_s in [(1.0, 0.0), *cuts]
+                if (repeats := _repeats_within(record.loops, share, left)) < math.inf
+            ),
+            default=(math.inf, 1.0),
+        )
+        if promised_s == math.inf or promised_s >= _WORTH_SEGMENTS * trials.best_seconds():
             break
-    kept, change = 0.5, 0.25
-    for _ in range(_HALVINGS if step.levels == 1 else 0):
-        more = str(dataclasses.replace(step, kept=kept))
-        yield more
-        kept += change if trials.least_seconds(more) < math.inf else -change
-        change /= 2
+        rounded = min(float(f"{share:.4g}"), 0.95)
+        found = str(dataclasses.replace(step, share=rounded, residuals=round(residuals, 3)))
+        if found == last or not trials.runs(found):
+            break
+        yield found
+        last, missing = found, trials.missing_bytes(found)
+        if -_ROOM * stacked * share <= missing <= 0:
+            break
+        share -= missing / stacked
+    if trials.best_seconds() < math.inf:
+        return
+    left = round(min((left for left, _ in cuts), default=1.0), 3)
+    by_levels = ((n, residuals) for n in range(1, MOST_LEVELS + 1) for residuals in (1.0, left))
+    for levels, residuals in dict.fromkeys(by_levels):
+        found = str(dataclasses.replace(step, levels=levels, residuals=residuals))
+        if trials.runs(found):
+            yield found
+        if trials.best_seconds() < math.inf:
+            return
+
+
+def _repeats(loops: Sequence[SegmentedLoop]) -> float:
+    """Returns how often an iteration is computed again, on average by the bytes of stacks."""
+    stacked = sum(each.stacked_bytes for each in loops)
+    return sum(each.repeated / each.trips * each.stacked_bytes for each in loops) / stacked
+
+
+def _repeats_within(loops: Sequence[SegmentedLoop], share: float, residuals: float) -> float:
+    """Returns the same in a share of the stacks' bytes; infinite where a loop has no schedule."""
+    found = [each.within(share, residuals, MOST_LEVELS) for each in loops]
+    if any(schedule is None for schedule in found):
+        return math.inf
+    return _repeats(
+        [
+            dataclasses.replace(each, repeated=schedule.repeated)
+            for each, schedule in zip(loops, found, strict=True)
+            if schedule is not None
+        ]
+    )
 
 
 def _accumulated(_: Trials) -> Iterator[str]:

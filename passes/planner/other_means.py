@@ -16,7 +16,7 @@ from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from .model import Model
-from .moves import MOVES, MoveRun, moved
+from .moves import MOVES, LoopCut, MoveRun, moved
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,18 @@ class _Alone:
 
     def least_seconds(self, moves: str) -> float:
         return 0.0
+
+    def best_seconds(self) -> float:
+        return 0.0
+
+    def added_seconds(self, moves: str) -> float:
+        return 0.0
+
+    def missing_bytes(self, moves: str) -> float:
+        return 0.0
+
+    def cuts(self) -> tuple[LoopCut, ...]:
+        return ()
 
 
 def describe_others(

@@ -24,11 +24,11 @@ from ..split_loop.plan import choose_split
 from .aim import Aim
 from .candidates import Candidate
 from .comparison import NO_TIME
-from .moves import FASTER, MOVES, RECOMPUTE, SPLIT_LOOP, MoveRun
+from .moves import FASTER, MOVES, RECOMPUTE, SPLIT_LOOP, LoopCut, MoveRun
 from .price_search import EVICTING, PRICING, STEPPING, PriceSearch
 from .record import Estimate
 from .strategy import EARLIER, Strategy
-from .uniform import LOOPS_ALONE, stacked_bytes, uniform_plans
+from .uniform import LOOPS_ALONE, deciding_prices, stacked_bytes, uniform_plans
 from .variants import Variant, Variants, moves_of
 
 _NEXT_TO_NOTHING = 0.002
@@ -396,6 +396,32 @@ class _Trials:
 
     def least_seconds(self, moves: str) -> float:
         return self.hunt.least_seconds(_joined(self.start, moves))
+
+    def best_seconds(self) -> float:
+        best = self.hunt.best
+        return math.inf if best is None else best.seconds
+
+    def added_seconds(self, moves: str) -> float:
+        start, variant = self._variant(""), self._variant(moves)
+        before_s = 0.0 if start is None else start.added_seconds
+        return 0.0 if variant is None else variant.added_seconds - before_s
+
+    def missing_bytes(self, moves: str) -> float:
+        aim, name = self.hunt.aim, _joined(self.start, moves)
+        known = [e for e in self.hunt.search.estimates.values() if moves_of(e) == name]
+        variant = self._variant(moves)
+        if not moves or not known:
+            known = [] if variant is None else [variant.whole]
+        chosen = aim.best(known) or min(known, key=aim.expected_bytes, default=None)
+        return math.inf if chosen is None else aim.expected_bytes(chosen) - aim.aim_bytes
+
+    def cuts(self) -> tuple[LoopCut, ...]:
+        variant = self._variant("")
+        if variant is None or RECOMPUTE not in self.hunt.search._moves:
+            return ()
+        loops = variant.model.loops
+        prices = deciding_prices(variant.model)
+        return tuple(LoopCut(loops.freed_bytes(price), loops.seconds(price)) for price in prices)
 
 
 def _joined(*moves: str) -> str:

@@ -28,7 +28,7 @@ def uniform_plans(
     Where several prices decide the same for loops, the plan is estimated once. A plan is left out
     if no split into it and another adds ``most_seconds`` or less.
     """
-    prices = _deciding(model)
+    prices = deciding_prices(model)
     candidates = [dataclasses.replace(each, price=price) for each in columns for price in prices]
     seconds = {candidate: model.seconds(candidate) for candidate in candidates}
     # The slower plan runs the fewest iterations that a part may have, the fastest the others.
@@ -58,7 +58,7 @@ def stacked_bytes(model: Model, group: LoopGroup) -> int:
     return sum(model.device.bytes_of(update) or 0 for update in updates)
 
 
-def _deciding(model: Model) -> list[int]:
+def deciding_prices(model: Model) -> list[int]:
     """Returns the least price of the grid for each decision about loops.
 
     Two prices that decide the same agree with all between: a cut of least weight and price at both

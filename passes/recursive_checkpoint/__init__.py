@@ -40,10 +40,8 @@ from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.options import Bytes, option
 from ..framework.target import Target
-from .plan import RecursiveCheckpointPlan, SegmentOptions, plan_module
+from .plan import MOST_LEVELS, RecursiveCheckpointPlan, SegmentOptions, plan_module
 from .rewrite import apply_schedule
-
-MOST_LEVELS = 3
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,25 @@ class RecursiveCheckpoint(Pass):
         "as take the least memory",
         minimum=3,
     )
-    levels: int = option(
-        1, doc="how often segments are cut in segments", minimum=1, maximum=MOST_LEVELS
+    levels: int | None = option(
+        None,
+        doc="how often segments are cut in segments; by default 1, or as often as `share` asks for",
+        minimum=1,
+        maximum=MOST_LEVELS,
     )
-    kept: float = option(
-        0.0,
-        doc="the share of the iterations that keep their residuals, at the end of the loop",
+    share: float | None = option(
+        None,
+        doc="the share of its stacks' bytes that a loop takes with segments, at most: as few "
+        "iterations as that allows are computed again; by default the least",
         minimum=0.0,
         maximum=0.95,
+    )
+    residuals: float = option(
+        1.0,
+        doc="the share of an iteration's residuals that later passes leave in its stacks: segments "
+        "are as long as is best for that",
+        minimum=0.0,
+        maximum=1.0,
     )
     min_trips: int = option(16, doc="loops of fewer iterations stay whole", minimum=4)
     min_bytes: Bytes = option(Bytes(2**20), doc="loops that save less stay whole", minimum=1)
@@ -77,7 +86,12 @@ class RecursiveCheckpoint(Pass):
     def plan(self, module: ir.Module, target: Target) -> RecursiveCheckpointPlan:
         del target
         wanted = SegmentOptions(
-            self.segments, self.levels, self.kept, self.min_trips, self.min_bytes
+            self.segments,
+            self.levels,
+            self.share,
+            self.residuals,
+            self.min_trips,
+            self.min_bytes,
         )
         return plan_module(module, wanted)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..framework.base import ListPlan
+from ..framework.feedback import PlanRecord
+from ..framework.structure import Whole
 from ..framework.tables import Described, Kind, Table
 from ..framework.text import pluralize, size
 from ..ir.locations import called, operation_name, source_of
@@ -15,6 +19,9 @@ from ..split_loop.groups import LoopGroup, left_whole, splittable
 from .again import Again, computed_again, writers
 from .rewrite import SCOPE
 from .schedule import SegmentSchedule, choose
+
+MOST_LEVELS = 3
+"""The most levels of segments: each repeats an iteration once more."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Segmented:
       schedule: the segments.
       carry_bytes: the bytes that a border keeps.
       stacked_bytes: the bytes of the stacks of residuals before.
+      residual_bytes: those of an iteration's residuals in a segment.
       id: the decision's name.
     """
 
@@ -33,13 +41,13 @@ class Segmented:
     schedule: SegmentSchedule
     carry_bytes: int
     stacked_bytes: int
+    residual_bytes: int
     id: str = ""
 
     @property
     def kept_bytes(self) -> int:
         """Returns the bytes of borders and residuals that are alive at once."""
-        trips = self.group.trip_count
-        return self.schedule.kept_bytes(self.carry_bytes, -(-self.stacked_bytes // trips))
+        return self.schedule.kept_bytes(self.carry_bytes, self.residual_bytes)
 
     @property
     def description(self) -> str:
@@ -57,8 +65,60 @@ class Segmented:
 
 
 @dataclass(frozen=True)
+class SegmentedLoop:
+    """The sizes of a loop, by which its schedule is chosen.
+
+    Attributes:
+      trips: the iterations.
+      carry_bytes: the bytes that a border keeps.
+      stacked_bytes: the bytes of the stacks of residuals before.
+      repeated: how many iterations are computed again.
+    """
+
+    trips: Whole
+    carry_bytes: Whole
+    stacked_bytes: Whole
+    repeated: Whole
+
+    def within(self, share: float, residuals: float, levels: int) -> SegmentSchedule | None:
+        """Returns the schedule of least work in a share of the stacks' bytes, None where none is,
+        if a later pass leaves a share of an iteration's residuals."""
+        residual_bytes = _residual_bytes(self.trips, self.stacked_bytes, residuals)
+        most_bytes = int(share * self.stacked_bytes)
+        return choose(
+            self.trips, self.carry_bytes, residual_bytes, levels=levels, most_bytes=most_bytes
+        )
+
+
+@dataclass(frozen=True)
+class SegmentsRecord(PlanRecord):
+    """The loops of a plan, for the choice of other segments."""
+
+    loops: tuple[SegmentedLoop, ...] = ()
+
+    @property
+    def is_unmodified(self) -> bool:
+        return not self.loops
+
+
+@dataclass(frozen=True)
 class RecursiveCheckpointPlan(ListPlan[Segmented]):
     """The loops that become segments, in the order of the module, and the loops left whole."""
+
+    @property
+    def record(self) -> SegmentsRecord:
+        """Returns the loops that become segments."""
+        return SegmentsRecord(
+            loops=tuple(
+                SegmentedLoop(
+                    each.group.trip_count,
+                    each.carry_bytes,
+                    each.stacked_bytes,
+                    each.schedule.repeated,
+                )
+                for each in self.decided
+            )
+        )
 
     def summary(self) -> str:
         if self.empty:
@@ -104,8 +164,9 @@ class SegmentOptions:
     """The options of the pass, by the names that it has."""
 
     segments: int | None
-    levels: int
-    kept: float
+    levels: int | None
+    share: float | None
+    residuals: float
     min_trips: int
     min_bytes: int
 
@@ -138,20 +199,26 @@ def _segmented(group: LoopGroup, wanted: SegmentOptions, name: str) -> Segmented
             return found
         carry_bytes += found.carry_bytes(loop)
     stacked = sum(tensor_bytes(each.stack.update.results[0].type) or 0 for each in group.stacks)
-    schedule = choose(
-        trips,
-        carry_bytes,
-        -(-stacked // trips),
-        levels=wanted.levels,
-        kept=wanted.kept,
-        segments=wanted.segments,
+    residual_bytes = _residual_bytes(trips, stacked, wanted.residuals)
+    choose_in = functools.partial(
+        choose, trips, carry_bytes, residual_bytes, segments=wanted.segments
     )
+    schedule = None
+    if wanted.share is not None:
+        levels, most_bytes = wanted.levels or MOST_LEVELS, int(wanted.share * stacked)
+        schedule = choose_in(levels=levels, most_bytes=most_bytes) or choose_in(levels=levels)
+    else:
+        schedule = choose_in(levels=wanted.levels or 1)
     if schedule is None:
         return f"{pluralize(trips, 'iteration')} cannot be such segments of two or more"
-    made = Segmented(group, schedule, carry_bytes, stacked, name)
+    made = Segmented(group, schedule, carry_bytes, stacked, residual_bytes, name)
     if stacked - made.kept_bytes < wanted.min_bytes:
         return (
             f"its stacks take {size(stacked)}, and borders and a segment {size(made.kept_bytes)}: "
             f"that saves less than min_bytes={size(wanted.min_bytes)}"
         )
     return made
+
+
+def _residual_bytes(trips: int, stacked_bytes: int, residuals: float) -> int:
+    return -(-math.ceil(stacked_bytes * residuals) // trips)

@@ -6,26 +6,29 @@ their residuals. The next level cuts a segment in the same way while it is compu
 iteration is computed more often than there are levels, besides the first time.
 
 Source: A. Griewank and A. Walther, Algorithm 799: revolve, 2000. Their binomial schedule is the
-optimum for states that take as much as residuals. Segments of equal length are counted loops, so
-that a program does not grow with the number of iterations.
+optimum where each state is freed on the way back, and takes as much as residuals. Segments of equal
+length are counted loops, so that a program does not grow with the number of iterations.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 LEAST = 2
 """The fewest segments, and the fewest iterations of one. XLA unrolls a loop of one iteration. A
 segment that is computed again would then merge with the first computation."""
 
-_AROUND = 6
-"""Lengths tried on each side of the optimum of the continuous problem."""
+_AROUND = 3
+"""Counts of segments tried on each side of one that was found."""
 
-_MOST_SEGMENTS = 512
-"""The most segments on a level that is not the last: the search does not grow with the trips."""
+_MORE = 8
+"""On a level that is not the last each count tried is one part in so many above the one before it,
+so that the search grows with the logarithm of the iterations."""
+
+_EXACT = 128
+"""The least bytes of several levels are found to one part in so many."""
 
 
 @dataclass(frozen=True)
@@ -71,63 +74,108 @@ def choose(
     residual_bytes: int,
     *,
     levels: int = 1,
-    kept: float = 0.0,
+    most_bytes: int | None = None,
     segments: int | None = None,
 ) -> SegmentSchedule | None:
-    """Returns the schedule of the least bytes; None where there are too few iterations.
+    """Returns the schedule that repeats the fewest iterations; None where none is possible.
 
     Args:
       trips: the iterations.
       carry_bytes: the bytes of the carry at a border.
       residual_bytes: those of an iteration's residuals.
-      levels: how many levels; fewer where there are too few iterations.
-      kept: the share of the iterations that keep their residuals.
+      levels: how many levels, at most.
+      most_bytes: the bytes that the schedule may take; None for the least that it can.
       segments: the segments of the outermost level, the rest counted as one; None for any.
     """
+    carry_bytes, residual_bytes = max(carry_bytes, 1), max(residual_bytes, 1)
+
+    def most_count(trips: int, bytes_: int) -> int:
+        by_bytes = (bytes_ - LEAST * residual_bytes) // carry_bytes
+        return min(trips // LEAST, by_bytes)
 
     @functools.cache
-    def best(trips: int, levels: int, kept_trips: int) -> SegmentSchedule | None:
-        def cost(schedule: SegmentSchedule) -> tuple[int, int]:
-            # Iterations that were to keep their residuals and do not count as if they did.
-            missed = max(kept_trips - schedule.levels[0].rest, 0) if kept_trips else 0
-            taken = schedule.kept_bytes(carry_bytes, residual_bytes) + missed * residual_bytes
-            return taken, schedule.repeated
+    def reach(bytes_: int, levels: int) -> int:
+        """Returns about how many iterations some bytes are enough for."""
+        if not levels:
+            return bytes_ // residual_bytes
+        most = most_count(trips, bytes_)
+        if levels == 1:
+            found = min(max((bytes_ // carry_bytes - 1) // 2, LEAST), most)
+            counts: Iterator[int] | range = range(max(found - 1, LEAST), min(found + 1, most) + 1)
+        else:
+            counts = _counts(most)
+        return max((reached(bytes_, levels, count) for count in counts), default=0)
 
-        lengths = _lengths(trips, levels, kept_trips, max(carry_bytes, 1) / max(residual_bytes, 1))
-        found = (with_length(trips, length, levels, kept_trips) for length in lengths)
-        return min(filter(None, found), key=cost, default=None)
+    def reached(bytes_: int, levels: int, count: int) -> int:
+        left = bytes_ - count * carry_bytes
+        return count * reach(left, levels - 1) + left // residual_bytes
 
-    def with_length(
-        trips: int, length: int, levels: int, kept_trips: int
+    def with_count(trips: int, bytes_: int, levels: int, count: int) -> SegmentSchedule | None:
+        left = bytes_ - count * carry_bytes
+        open_ = trips - left // residual_bytes
+        length = min(max(-(-open_ // count), LEAST), trips // count)
+        rest = trips - count * length
+        if length < LEAST or rest * residual_bytes > left:
+            return None
+        level = SegmentLevel(count, length, rest)
+        if length * residual_bytes <= left:
+            return SegmentSchedule((level,))
+        inner = best(length, left, levels - 1) if length <= reach(left, levels - 1) else None
+        return None if inner is None else SegmentSchedule((level, *inner.levels))
+
+    @functools.cache
+    def best(trips: int, bytes_: int, levels: int) -> SegmentSchedule | None:
+        if not levels:
+            return None
+        most = most_count(trips, bytes_)
+        if levels == 1:
+            # The fewest segments that are short enough: the others keep their residuals.
+            low, high = LEAST, min(max((bytes_ // carry_bytes - 1) // 2, LEAST), most)
+            while low < high:
+                middle = (low + high) // 2
+                if reached(bytes_, 1, middle) < trips:
+                    low = middle + 1
+                else:
+                    high = middle
+            return least_of(trips, bytes_, 1, near(low, most))
+        found = best(trips, bytes_, levels - 1)
+        if found is None:
+            found = least_of(trips, bytes_, levels, _counts(most))
+            if found is not None:
+                found = least_of(trips, bytes_, levels, near(found.levels[0].count, most))
+        return found
+
+    def near(count: int, most: int) -> range:
+        return range(max(count - _AROUND, LEAST), min(count + _AROUND, most) + 1)
+
+    def least_of(
+        trips: int, bytes_: int, levels: int, counts: Iterable[int]
     ) -> SegmentSchedule | None:
-        if length < LEAST:
-            return None
-        # The rest takes no more memory than a segment that is computed again, or what is asked for.
-        inner = best(length, levels - 1, 0) if levels > 1 else None
-        alone = length * residual_bytes
-        inner_bytes = alone if inner is None else inner.kept_bytes(carry_bytes, residual_bytes)
-        most = max(kept_trips, min(length, inner_bytes // max(residual_bytes, 1)))
-        count = -(-(trips - most) // length)
-        if count * length > trips:
-            count -= 1
-        if count < LEAST:
-            return None
-        level = SegmentLevel(count, length, trips - count * length)
-        return SegmentSchedule((level, *(() if inner is None else inner.levels)))
+        found = (with_count(trips, bytes_, levels, count) for count in counts)
+        return min(filter(None, found), key=lambda each: each.repeated, default=None)
 
-    kept_trips = min(round(kept * trips), trips)
-    if segments is not None:
-        length = -(-(trips - kept_trips) // (segments - (kept_trips > 0)))
-        return with_length(trips, length, levels, kept_trips)
-    return best(trips, levels, kept_trips)
+    def within(bytes_: int) -> SegmentSchedule | None:
+        if segments is None:
+            return best(trips, bytes_, levels)
+        return with_count(trips, bytes_, levels, segments - 1)
+
+    if most_bytes is not None:
+        return within(most_bytes)
+    low, high = 0, trips * (carry_bytes + residual_bytes)
+    found = within(high)
+    while found is not None and high - low > (1 if levels == 1 else max(high // _EXACT, 1)):
+        middle = (low + high) // 2
+        less = within(middle)
+        if less is None:
+            low = middle
+        else:
+            found, high = less, less.kept_bytes(carry_bytes, residual_bytes)
+    return found
 
 
-def _lengths(trips: int, levels: int, kept_trips: int, ratio: float) -> Iterable[int]:
-    """Returns lengths of a segment around the optimum; ``ratio`` is that of carry to residual."""
-    open_ = max(trips - kept_trips, 1)
-    longest = trips // LEAST
-    if levels == 1:
-        optimum = min(max(round(math.sqrt(open_ * ratio)), LEAST), longest)
-        return range(max(optimum - _AROUND, LEAST), min(optimum + _AROUND, longest) + 1)
-    counts = range(LEAST, min(_MOST_SEGMENTS, open_ // LEAST) + 1)
-    return sorted({-(-open_ // count) for count in counts})
+def _counts(most: int) -> Iterator[int]:
+    """Yields counts of segments, up to the most."""
+    count = LEAST
+    while count <= most:
+        yield count
+        count += max(count // _MORE, 1)

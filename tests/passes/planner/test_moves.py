@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 from hloom.passes.chunk import Chunk
 from hloom.passes.chunk.plan import ChunkRecord
-from hloom.passes.planner.moves import MOVES, MoveRun
+from hloom.passes.planner.moves import MOVES, LoopCut, MoveRun
+from hloom.passes.recursive_checkpoint import RecursiveCheckpoint
+from hloom.passes.recursive_checkpoint.plan import SegmentedLoop, SegmentsRecord
 
 pytestmark = pytest.mark.once
 
@@ -78,3 +80,50 @@ def test_more_chunks_are_not_tried_where_fewer_are_dear(
     trials = MOVES["chunk"].trials
     assert trials is not None
     assert [*trials(Known({}, 0, dear))] == ["one-hot", *wanted]
+
+
+@dataclass
+class OneLoop:
+    """A search that knows a loop of 1,000 iterations, of which 40 % of the stacks may stay."""
+
+    cut: LoopCut
+    best_s: float
+    peak_bytes: int = 2**30
+    tried: list[str] = field(default_factory=list)
+
+    def runs(self, moves: str) -> tuple[MoveRun, ...]:
+        record = SegmentsRecord(loops=(SegmentedLoop(1000, 10, 100_000, 1000),))
+        step = RecursiveCheckpoint()
+        return (MoveRun(step, "", "", prepares=False, tables=(), record=record, decisions=()),)
+
+    def best_seconds(self) -> float:
+        return 0.01 if self.tried else self.best_s
+
+    def added_seconds(self, moves: str) -> float:
+        return 1.0
+
+    def missing_bytes(self, moves: str) -> float:
+        return 0 if moves else 60_000
+
+    def cuts(self) -> tuple[LoopCut, ...]:
+        return (self.cut,)
+
+
+@pytest.mark.parametrize(
+    ("cut_s", "best_s", "wanted"),
+    [
+        (0.01, math.inf, ["share=0.4 residuals=0.5"]),
+        (0.9, math.inf, ["share=0.4"]),
+        (0.01, 0.1, []),
+    ],
+    ids=["a cheap cut", "a dear cut", "a better plan"],
+)
+def test_segments_are_chosen_with_the_cut_inside(
+    cut_s: float, best_s: float, wanted: list[str]
+) -> None:
+    trials = MOVES["recursive-checkpoint"].trials
+    assert trials is not None
+    known = OneLoop(LoopCut(50_000, cut_s), best_s)
+    for each in trials(known):
+        known.tried.append(each)
+    assert known.tried == [f"recursive-checkpoint{{{each}}}" for each in wanted]

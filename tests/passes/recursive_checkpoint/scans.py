@@ -81,5 +81,12 @@ def scan_of(seed: int) -> tuple[Any, tuple[Any, ...], str]:
     arguments = tuple(
         jax.random.normal(key, shape) / 2 for key, shape in zip(keys_, shapes, strict=True)
     )
-    options = ("", " levels=2", " levels=3", " kept=0.3", " segments=3", " levels=2 kept=0.5")
+    options = (
+        "",
+        " levels=2",
+        " levels=3",
+        " share=0.6",
+        " segments=3",
+        " residuals=0.3 share=0.5",
+    )
     return function, arguments, draw.choice(options)

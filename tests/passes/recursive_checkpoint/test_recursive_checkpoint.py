@@ -86,8 +86,8 @@ def test_random_scans(batch: int) -> None:
     ("options", "trips"),
     [
         ("segments=5", [4, 8, 8, 8, 4, 8, 8]),
-        ("segments=4 kept=0.5", [3, 7, 19, 19, 3, 7, 7]),
-        ("levels=2 segments=3", [2, 14, 12, 12, 2, 2, 5, 4, 4, 2, 5, 5]),
+        ("share=0.5", [2, 12, 16, 16, 2, 12, 12]),
+        ("levels=2 segments=3", [2, 15, 10, 10, 2, 2, 5, 5, 5, 2, 5, 5]),
     ],
 )
 def test_the_loops_that_are_written(options: str, trips: list[int]) -> None:
@@ -167,7 +167,11 @@ def test_an_effect_that_residuals_follow_from_stays() -> None:
         (SMALL, "two_loops_inside", "3 iterations cannot be two parts of 2 or more"),
         ("recursive-checkpoint", "two_levels", "it has 4 iterations, fewer than min_trips=16"),
         (f"remat{{min_bytes=0}},{SMALL}", "two_levels", "remat has planned it"),
-        (SMALL, "two_levels", "4 iterations cannot be such segments of two or more"),
+        (
+            f"{SMALL[:-1]} segments=8}}",
+            "two_levels",
+            "4 iterations cannot be such segments of two or more",
+        ),
     ],
 )
 def test_a_loop_that_stays_has_a_reason(spec: str, name: str, reason: str) -> None:

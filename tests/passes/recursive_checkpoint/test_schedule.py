@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from hloom.passes.recursive_checkpoint.schedule import LEAST, SegmentSchedule, choose
+from hloom.passes.recursive_checkpoint.schedule import (
+    LEAST,
+    SegmentLevel,
+    SegmentSchedule,
+    choose,
+)
 
 pytestmark = pytest.mark.once
 
@@ -23,11 +28,13 @@ def covers(schedule: SegmentSchedule, trips: int) -> None:
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 1), (1, 30), (50, 1), (0, 8)], ids=str)
 def test_all_iterations_are_in_a_segment_or_after_them(levels: int, sizes: tuple[int, int]) -> None:
     for trips in (*range(8, 90), 100_000):
-        for kept in (0.0, 0.3, 0.75):
-            found = choose(trips, *sizes, levels=levels, kept=kept)
+        for share in (None, 0.1, 0.3, 0.75):
+            most = None if share is None else int(share * trips * sizes[1])
+            found = choose(trips, *sizes, levels=levels, most_bytes=most)
             if found is not None:
                 covers(found, trips)
                 assert found.repeated <= levels * trips
+                assert most is None or found.kept_bytes(*sizes) <= most
 
 
 def test_one_level_takes_the_square_root() -> None:
@@ -62,16 +69,51 @@ def test_each_level_takes_less_and_computes_more() -> None:
         assert size <= 1.2 * (levels + 1) * 100_000 ** (1 / (levels + 1))
 
 
-def test_a_share_that_is_kept_is_not_computed_again() -> None:
-    for kept in (0.25, 0.5, 0.9):
-        found = choose(1000, 1, 1, kept=kept)
+def test_more_bytes_never_repeat_more() -> None:
+    for carry, residual in ((1, 1), (2, 1), (1, 30)):
+        least = choose(4096, carry, residual, levels=3)
+        assert least is not None
+        before, bytes_ = math.inf, least.kept_bytes(carry, residual)
+        while bytes_ < 4096 * residual:
+            found = choose(4096, carry, residual, levels=3, most_bytes=bytes_)
+            assert found is not None
+            # Lengths are whole numbers, so that a step may repeat some iterations more.
+            assert found.repeated <= 1.01 * before
+            before, bytes_ = found.repeated, bytes_ * 5 // 4 + 1
+
+
+def test_iterations_that_fit_keep_their_residuals() -> None:
+    for share in (0.25, 0.5, 0.9):
+        found = choose(1000, 1, 1, most_bytes=int(1000 * share))
         assert found is not None
-        assert found.levels[0].rest == pytest.approx(1000 * kept, abs=12)
-        assert found.repeated == 1000 - found.levels[0].rest
+        assert found.repeated == pytest.approx(1000 * (1 - share), abs=8)
+
+
+def test_no_schedule_of_two_levels_repeats_less() -> None:
+    """Beside all schedules of equal segments in two levels."""
+    trips, carry, residual = 60, 1, 2
+    made = [
+        SegmentSchedule((SegmentLevel(n, length, trips - n * length), *inner))
+        for n in range(LEAST, trips)
+        for length in range(LEAST, trips // n + 1)
+        for inner in [
+            (),
+            *(
+                (SegmentLevel(m, short, length - m * short),)
+                for m in range(LEAST, length)
+                for short in range(LEAST, length // m + 1)
+            ),
+        ]
+    ]
+    for most in range(10, 60, 3):
+        fitting = [each.repeated for each in made if each.kept_bytes(carry, residual) <= most]
+        found = choose(trips, carry, residual, levels=2, most_bytes=most)
+        assert (found is None) == (not fitting)
+        assert found is None or found.repeated <= 1.05 * min(fitting)
 
 
 @pytest.mark.parametrize(
-    ("trips", "segments", "told"), [(100, 10, "9 x 10 + 10"), (9, 4, "2 x 3 + 3"), (3, None, None)]
+    ("trips", "segments", "told"), [(100, 10, "9 x 10 + 10"), (9, 4, "3 x 2 + 3"), (3, None, None)]
 )
 def test_segments_that_are_asked_for(trips: int, segments: int | None, told: str | None) -> None:
     found = choose(trips, 1, 1, segments=segments)
