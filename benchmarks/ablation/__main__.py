@@ -6,8 +6,8 @@
 
 The memory model's rules and numbers: predictions beside XLA's figures that `liveness_error` keeps.
 The planner's: what `fit` plans, with the model in the place of XLA. A number next to 1 has its
-distance from 1 halved and doubled. Writes benchmarks/results/ablation.json, which keeps one entry
-for each version of JAX it was run with, and ablation.md, the same as tables.
+distance from 1 halved and doubled. Writes benchmarks/results/ablation.json after each row, with one
+entry for each version of JAX it was run with, and ablation.md, the same as tables.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     deviceless.prepare()
     for part in [chosen.part] if chosen.part else PARTS:
         folder, cases, compared = PARTS[part]
-        rows = list(_measured(folder, cases(), compared))
-        print(BENCHMARK.write(**BENCHMARK.before() | {part: rows, "numbers": counts()}))
+        rows = []
+        for row in _measured(folder, cases(), compared):
+            rows.append(row)
+            BENCHMARK.write(**BENCHMARK.before() | {part: rows, "numbers": counts()})
 
 
 def changes(folder: str) -> Iterator[Change]:
@@ -172,9 +174,9 @@ def _plan_cases() -> list[Callable[[], Any]]:
         def planned() -> tuple[int, float, int]:
             earlier = dry_run(pipeline, module, target).attempts
             read = clone_module(module)
-            [run] = pipeline.run(read, target=target, attempts=earlier).runs
-            record = run.record
-            assert record is not None and record.prediction is not None
+            runs = pipeline.run(read, target=target, attempts=earlier).runs
+            record = next(run.record for run in runs if run.record is not None)
+            assert record.prediction is not None
             return record.prediction.temp_bytes, record.cost, len(earlier) + 1
 
         return planned
@@ -198,7 +200,8 @@ PARTS: dict[str, tuple[str, Callable[[], list[Callable[[], Any]]], Callable[...,
 
 
 def _module_of(number: Number) -> Any:
-    return importlib.import_module("hloom." + number.key.rsplit(".", number.name.count(".") + 1)[0])
+    path = number.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return importlib.import_module(path if path.startswith("hloom") else f"hloom.{path}")
 
 
 def _value(number: Number) -> Any:
@@ -215,23 +218,17 @@ def _holders(number: Number) -> Iterator[tuple[Any, str, Any]]:
         return
     owner = _module_of(number)
     yield owner, number.name, value
+    if number.name.startswith("_"):
+        return
     for module in list(sys.modules.values()):
-        is_ours = getattr(module, "__name__", "").startswith("hloom")
-        if is_ours and module is not owner and f"{owner.__name__}.{number.name}" in _imports(module):
+        has_it = vars(module).get(number.name) is value and module is not owner
+        if has_it and module.__name__.startswith("hloom.") and module.__name__ not in _own(number):
             yield module, number.name, value
 
 
-def _imports(module: Any) -> set[str]:
-    """Names that a module may have imported: numbers that it does not define itself."""
-    own = {n.name for n in tuned() if f"hloom.{n.key}" == f"{module.__name__}.{n.name}"}
-    return {
-        f"hloom.{number.key}"
-        for number in tuned()
-        if number.name in vars(module)
-        and number.name not in own
-        and not number.name.startswith("_")
-        and vars(module)[number.name] is _value(number)
-    }
+def _own(number: Number) -> set[str]:
+    """The modules that define a number of that name themselves."""
+    return {_module_of(each).__name__ for each in tuned() if each.name == number.name}
 
 
 def _times(value: Any, factor: float) -> Any:
