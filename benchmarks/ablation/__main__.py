@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,13 @@ PLANNED = {
 SPECS = ("fit{budget=30%}",)
 
 Figures = list[float]
+
+NOT_SHOWN = re.compile(
+    r"\.(exchanged|latency_hiding|tpu|tiles)\.|hides_latency|makes_zeros_early"
+    r"|candidates\.(_PRICES_PER_DOUBLING|_LOWEST|_HIGHEST|_LAST|STEPS)$"
+)
+"""Numbers of meshes and TPUs, which no program here is for, and numbers from which others are
+computed on import, which a change at run time does not reach."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def changes(folder: str) -> Iterator[Change]:
     """What the tuned numbers of a folder are changed to, one at a time."""
     for number in tuned():
-        if number.file.startswith(folder):
+        if number.file.startswith(folder) and not NOT_SHOWN.search(number.key):
             value = _value(number)
             if isinstance(value, bool):
                 yield Change(number, "off" if value else "on", not value)
