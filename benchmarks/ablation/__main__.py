@@ -286,8 +286,8 @@ BENCHMARK = Benchmark(
     "What tuned numbers are worth",
     "Predictions of temporary memory for an H100 beside XLA's, and plans of three programs by the "
     "model alone, with one number halved or doubled, or one rule switched. In a row where nothing "
-    "changes these programs do not need the number; that is no proof that no program does. A number "
-    "without a row was not measured: benchmarks/ablation/without_row.txt.",
+    "changes these programs do not need the number; that is no proof that no program does. A "
+    "number without a row was not measured: benchmarks/ablation/without_row.txt.",
     _tables,
 )
 
