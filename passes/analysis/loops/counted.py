@@ -204,12 +204,12 @@ _INDEX_ARITHMETIC = frozenset(
     {"stablehlo.add", "stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"}
 )
 
-_DEEPEST_INDEX = 8
+DEEPEST_INDEX = 8
 """The most operations of index arithmetic that are followed; JAX's scans have two."""
 
 
 def affine_in(
-    value: ir.Value, variable: ir.Value, depth: int = _DEEPEST_INDEX
+    value: ir.Value, variable: ir.Value, depth: int = DEEPEST_INDEX
 ) -> tuple[int, int] | None:
     """Returns (slope, offset) where value = slope * variable + offset; None for other forms.
 

@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 from ...ir.values import constant_int, defining_op
 from ..constants import made_value
 from .counted import (
+    DEEPEST_INDEX,
     CountedLoop,
     counts_up,
     has_attributes_by_carry,
@@ -21,9 +22,6 @@ from .counted import (
     stacks_of,
     upward_count,
 )
-
-_DEEPEST_INDEX = 8
-"""The most operations of index arithmetic that are followed."""
 
 
 def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
@@ -96,7 +94,7 @@ def direction(index: ir.Value, loop: CountedLoop) -> int | None:
 
 
 def _linear(
-    value: ir.Value, counter: ir.Value, bound: ir.Value | None, depth: int = _DEEPEST_INDEX
+    value: ir.Value, counter: ir.Value, bound: ir.Value | None, depth: int = DEEPEST_INDEX
 ) -> _Linear | None:
     """Returns an index as factors of counter and bound; None where it is not linear in them."""
     if value == counter:
