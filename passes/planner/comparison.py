@@ -126,3 +126,35 @@ def _names_in(moves: str) -> str:
 
 def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
     return candidate.window_length, candidate.segmented, candidate.nested
+
+
+def is_better(one: Estimate, other: Estimate) -> bool:
+    """Whether an estimate of the same moves and price takes less time and no more memory."""
+    mine, others = one.candidate, other.candidate
+    return (
+        mine is not None
+        and others is not None
+        and (mine.moves, mine.price, mine.evicted_to)
+        == (others.moves, others.price, others.evicted_to)
+        and one.temp_bytes <= other.temp_bytes
+        and one.seconds < other.seconds
+    )
+
+
+def uncompiled(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
+    """Returns the estimates that were not compiled; equal figures most likely mean equal plans."""
+    done = {figures_of(one.estimate) for one in tried}
+    return [estimate for estimate in estimates if figures_of(estimate) not in done]
+
+
+def kind_of(estimate: Estimate) -> tuple[bool, ...]:
+    """Returns the properties that make the kind of an estimate's plan."""
+    candidate = estimate.candidate
+    if candidate is None:
+        return ()
+    return candidate.evicted_to > 0, candidate.segmented, candidate.nested
+
+
+def figures_of(estimate: Estimate) -> tuple[int, float]:
+    """Returns the memory and the added time of an estimate."""
+    return estimate.temp_bytes, estimate.seconds

@@ -13,7 +13,17 @@ from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from .aim import ALIKE, Aim
 from .candidates import PlannerSettings
-from .comparison import NO_TIME, cheapest, corrected_bytes, leanest, same_moves
+from .comparison import (
+    NO_TIME,
+    cheapest,
+    corrected_bytes,
+    figures_of,
+    is_better,
+    kind_of,
+    leanest,
+    uncompiled,
+    same_moves,
+)
 from .price_search import LOWERING
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
@@ -165,9 +175,9 @@ class AttemptState:
         may_wait = is_dear and bool(tried) and not self.is_last
         if not may_wait and not self._is_at_the_floor():
             return None
-        measurements = {_looks(one.estimate): one for one in tried}
+        measurements = {figures_of(one.estimate): one for one in tried}
         whole = Measurement(self.whole, self.whole.temp_bytes)
-        passed = [measurements.get(_looks(self.whole), whole)]
+        passed = [measurements.get(figures_of(self.whole), whole)]
         lowest = self.search.lowest()
         while not _is_stalled(passed):
             worth = affordable(lowest, step_s, passed)
@@ -178,7 +188,7 @@ class AttemptState:
             if not promising:
                 break
             chosen = least(promising, passed)
-            known = measurements.get(_looks(chosen))
+            known = measurements.get(figures_of(chosen))
             if known is None:
                 return chosen
             passed.append(known)
@@ -227,7 +237,7 @@ class AttemptState:
         if not promising and is_least and (faster := self._faster_than_reached):
             return faster, False
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
-            reached = _untried(lowest, tried) or reached
+            reached = uncompiled(lowest, tried) or reached
         return least(promising or reached or lowest, tried), not promising
 
     @property
@@ -240,7 +250,7 @@ class AttemptState:
         if best_s <= self.same_s:
             return None
         self.search.within(Aim(real_bytes))
-        known = _untried(self.search.estimates.values(), self.tried)
+        known = uncompiled(self.search.estimates.values(), self.tried)
         corrected = Aim(real_bytes, self.tried)
         fastest = cheapest(e for e in known if corrected.alike_bytes(e) <= real_bytes)
         return fastest if fastest and fastest.seconds < best_s * _WORTH_A_COMPILE else None
@@ -319,7 +329,7 @@ def _not_worth_it(now: AttemptState) -> Estimate | None:
     whole, step_s = now.whole, now.search.step_seconds
     is_compared = bool(tried) or now.settings.compiles == 1  # the only one may be of no use as well
     is_last = is_compared and (now.is_last or ends)
-    if not is_last or now.settings.budget.least or not _untried([whole], tried):
+    if not is_last or now.settings.budget.least or not uncompiled([whole], tried):
         return None
     best_bytes = _reached_bytes(tried)
     if len(now.attempts) <= aimed(now.settings.compiles):  # none was for the least memory yet
@@ -358,7 +368,7 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
     Where the model is far off about the last plan, estimates of less memory with untried moves come
     first: XLA may split the program after other moves over the devices in another way.
     """
-    real_bytes, untried = _reached_bytes(tried), _untried(lowest, tried)
+    real_bytes, untried = _reached_bytes(tried), uncompiled(lowest, tried)
     if tried and tried[-1].real_bytes > tried[-1].estimate.temp_bytes * _FAR_OFF:
         done = [one.estimate for one in tried if one.estimate.candidate is not None]
         others = [
@@ -377,11 +387,11 @@ def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list
     if promising:
         return promising
     # XLA's figures of one kind of plans say little about another kind.
-    kinds = {_kind(one.estimate) for one in tried}
+    kinds = {kind_of(one.estimate) for one in tried}
     return [
         estimate
         for estimate in untried
-        if _kind(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
+        if kind_of(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
     ]
 
 
@@ -426,7 +436,7 @@ def _cheapest(known: Iterable[Estimate], aim: Aim, same_seconds: float = 0.0) ->
     As long as only plans with moves were compiled, the plan of `remat` alone is corrected by the
     ratio of the best plan with moves: a plan with moves must not be slower.
     """
-    untried = _untried(known, aim.tried)
+    untried = uncompiled(known, aim.tried)
     best = leanest(filter(aim.fits, untried), same_seconds)
     if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in aim.tried):
         return best
@@ -546,23 +556,10 @@ def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> E
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
     near = [one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT]
     return min(
-        (one for one in near if not any(_is_better(other, one) for other in near)),
+        (one for one in near if not any(is_better(other, one) for other in near)),
         key=lambda one: (
             (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),
-    )
-
-
-def _is_better(one: Estimate, other: Estimate) -> bool:
-    """Whether an estimate of the same moves and price takes less time and no more memory."""
-    mine, others = one.candidate, other.candidate
-    return (
-        mine is not None
-        and others is not None
-        and (mine.moves, mine.price, mine.evicted_to)
-        == (others.moves, others.price, others.evicted_to)
-        and one.temp_bytes <= other.temp_bytes
-        and one.seconds < other.seconds
     )
 
 
@@ -580,9 +577,9 @@ def affordable(
     """
     if not step_seconds:
         return list(estimates)  # nothing of the program has a price
-    kinds = {_kind(one.estimate) for one in tried}
+    kinds = {kind_of(one.estimate) for one in tried}
     sizes = [
-        (min(size_bytes, one.temp_bytes) if _kind(one) not in kinds else size_bytes, one)
+        (min(size_bytes, one.temp_bytes) if kind_of(one) not in kinds else size_bytes, one)
         for one in estimates
         for size_bytes in [corrected_bytes(one, tried)]
     ]
@@ -601,21 +598,3 @@ def _is_stalled(tried: Sequence[Measurement]) -> bool:
     reals = [one.real_bytes for one in tried]
     before, last = reals[:-_STALLED], reals[-_STALLED:]
     return bool(before) and min(last) * INDISTINCT > min(before)
-
-
-def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the estimates that were not compiled; equal figures most likely mean equal plans."""
-    done = {_looks(one.estimate) for one in tried}
-    return [estimate for estimate in estimates if _looks(estimate) not in done]
-
-
-def _kind(estimate: Estimate) -> tuple[bool, ...]:
-    """Returns the properties that make the kind of an estimate's plan."""
-    candidate = estimate.candidate
-    if candidate is None:
-        return ()
-    return candidate.evicted_to > 0, candidate.segmented, candidate.nested
-
-
-def _looks(estimate: Estimate) -> tuple[int, float]:
-    return estimate.temp_bytes, estimate.seconds

@@ -32,6 +32,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom._jax.flags",
         "hloom._jax.hook",
         "hloom._jax.options",
+        "hloom._jax.tracebacks",
         "hloom._jax.version",
         "hloom.dumps",
         "hloom.dumps.collect",
