@@ -154,12 +154,14 @@ def _checked_options(options: Options) -> Options:
 
     Raises SpecError for a value of any other type, and for another name that is close to hloom's.
     """
-    shorten(SpecError)
     for name in options:
-        if not name.startswith("xla_") and name != OPTION and did_you_mean(name, [OPTION]):
+        is_xlas = not isinstance(name, str) or name.startswith("xla_")
+        if not is_xlas and name != OPTION and did_you_mean(name, [OPTION]):
+            shorten(SpecError)
             raise SpecError(f"compiler_options has {echo(name)}. Did you mean {OPTION!r}?")
     if OPTION not in options:
         return options
+    shorten(SpecError)
     spec = options[OPTION]
     if spec is not None:
         _check_type(spec, source=_OPTION_SOURCE)

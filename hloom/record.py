@@ -254,7 +254,7 @@ class CompileRecord:
 
     def _left_for_its_time(self) -> str:
         """Returns what less memory would cost, where the least was asked for and an attempt that
-        reached less is not used: "61.0 MiB would take 22.9 ms"."""
+        reached less is not used: "61.0 MiB would take about 22.9 ms"."""
         if self.best_attempt is None or self.step_s is None or self._fit or self.complaint:
             return ""
         least = min(
@@ -267,7 +267,7 @@ class CompileRecord:
         reached = units.size(least.temp_bytes or 0)
         if reached == units.size(self.temp_bytes or 0):
             return ""
-        return f"{reached} would take {units.seconds(least.step_s)}"
+        return f"{reached} would take about {units.seconds(least.step_s)}"
 
     @property
     def shortfall(self) -> str:

@@ -18,6 +18,9 @@ from collections.abc import Iterator, Mapping
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.call_stacks import CallStacks
 
+MOST_CHARACTERS = 20_000_000
+"""The longest text that a compile reads for a figure: it takes some five seconds."""
+
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")

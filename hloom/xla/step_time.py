@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 from hloom.passes.framework.target import Speed, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.names import SourceLine
-from hloom.xla.hlo import HloModule
+from hloom.xla.hlo import MOST_CHARACTERS, HloModule
 from hloom.xla.kernels import HloKernel, KernelKind, kernels_of, loops_of
 
 _Key = TypeVar("_Key")
@@ -72,9 +72,6 @@ REACHED = {
 `python -m benchmarks.time_error --fit`."""
 
 
-_MOST_CHARACTERS = 20_000_000
-"""A text of that size takes some five seconds to read."""
-
 _BESIDE_COPIES = 0.5
 """The share of a step's kernels that runs beside copies to and from the host. Slices of stacks in
 loops do not: in five programs on an H200 their copies and kernels added up within 10 %, and in the
@@ -124,8 +121,8 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
     """
     if not is_timed(target):
         raise NoStepTimeError(f"no kernels of {target.name} were timed")
-    if len(text) > _MOST_CHARACTERS:
-        raise NoStepTimeError(f"XLA's text has more than {_MOST_CHARACTERS:,} characters")
+    if len(text) > MOST_CHARACTERS:
+        raise NoStepTimeError(f"XLA's text has more than {MOST_CHARACTERS:,} characters")
     try:
         return _read(text, target, reached or REACHED[target.compute_capability or (0, 0)])
     except (ArithmeticError, LookupError) as error:

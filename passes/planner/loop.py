@@ -21,8 +21,8 @@ from .comparison import (
     is_better,
     kind_of,
     leanest,
-    uncompiled,
     same_moves,
+    uncompiled,
 )
 from .price_search import LOWERING
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured

@@ -95,7 +95,7 @@ def test_a_headline_has_the_seconds_of_a_step() -> None:
         for size, step_s in ((12 * 2**20, 0.0239), (11 * 2**20, 0.06))
     )
     least = made(step_s=0.0239, attempts=attempts, best_attempt=0)
-    assert "step about 23.9 ms, 11.0 MiB would take 60.0 ms, 103 operations" in least.headline
+    assert "step about 23.9 ms, 11.0 MiB would take about 60.0 ms, 103 operations" in least.headline
     held = dataclasses.replace(least, allowed_bytes=2**30)
     assert "would take" not in held.headline, "the budget asks for no less"
     assert "step_s" not in made().summary()
