@@ -252,8 +252,8 @@ def main(names: Sequence[str]) -> None:
                 row["complaint"] = found.complaint
             rows[key] = row
             print(row, flush=True)
-        BENCHMARK.write(rows=[*rows.values()])
-    _draw()
+        BENCHMARK.write(rows=[*(known | rows).values()])
+    _draw([*rows.values()])
     print(BENCHMARK.write(rows=[*rows.values()]))
 
 
@@ -304,7 +304,7 @@ def _picture(version: str) -> Path:
     return RESULTS / f"long_loops_h100_{version}.svg"
 
 
-def _draw() -> None:
+def _draw(rows: Sequence[dict[str, Any]]) -> None:
     """Writes work over memory, a panel for each loop. Needs matplotlib, of the extra demo."""
     import matplotlib as mpl
 
@@ -314,7 +314,6 @@ def _draw() -> None:
     mpl.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
 
-    rows = BENCHMARK.before()["rows"]
     names = [*dict.fromkeys(row["loop"] for row in rows)]
     picture, axes = pyplot.subplots(
         -(-len(names) // 3), 3, figsize=(10, 5.5), squeeze=False, layout="constrained"
@@ -341,6 +340,9 @@ def _draw() -> None:
         axis.set_xlabel("temporaries, MiB", fontsize=8)
         axis.set_ylabel("work", fontsize=8)
         axis.tick_params(labelsize=7)
+        axis.xaxis.set_minor_formatter("")
+    for axis in axes.flat[len(names) :]:
+        axis.remove()
     axes.flat[0].legend(fontsize=7)
     picture.savefig(_picture(jax.__version__), metadata={"Date": None})
     pyplot.close(picture)

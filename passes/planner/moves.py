@@ -218,8 +218,8 @@ def _segmented(trials: Trials) -> Iterator[str]:
     if trials.best_seconds() < math.inf:
         return
     left = round(min((left for left, _ in cuts), default=1.0), 3)
-    by_levels = ((n, residuals) for n in range(1, MOST_LEVELS + 1) for residuals in (1.0, left))
-    for levels, residuals in dict.fromkeys(by_levels):
+    schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
+    for levels, residuals in dict.fromkeys(schedules):
         found = str(dataclasses.replace(step, levels=levels, residuals=residuals))
         if trials.runs(found):
             yield found
