@@ -273,7 +273,9 @@ def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) ->
         for kind, count in sorted(after.items())
         if count > before[kind]
     ]
-    return f"with the kernels the mesh's devices would run {' and '.join(more)} more" * bool(more)
+    if not more:
+        return ""
+    return f"with the kernels the mesh's devices would run {' and '.join(more)} more"
 
 
 def _collectives(module: ir.Module) -> Counter[str]:
