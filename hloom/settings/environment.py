@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from hloom.passes.framework.errors import did_you_mean, echo
@@ -32,13 +33,14 @@ _OTHERS = frozenset(
 )
 """Variables that the tests and JAX's own flag read."""
 
-_PREFIXES = ("HLOOM_", "JAX_HLOOM_")
+_LIKE_OURS = re.compile(r"(JAX_)?HL+O+M+(_|$)")
+"""Names that begin as hloom's do, or with `HLOOM` misspelled by letters left out or repeated."""
 
 
 def unknown(names: Iterable[str]) -> list[str]:
     """Returns the names that look like variables of hloom and are none, sorted."""
-    ours = (name for name in names if name.startswith(_PREFIXES) or name == "HLOOM")
-    return sorted(set(ours) - VARIABLES - _OTHERS)
+    ours = set(filter(_LIKE_OURS.match, names))
+    return sorted(ours - VARIABLES - _OTHERS)
 
 
 def check() -> None:

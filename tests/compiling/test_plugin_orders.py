@@ -9,6 +9,7 @@ import re
 import warnings
 from typing import Any
 
+import jax
 import pytest
 from jax._src import compiler, xla_bridge
 from support import ROOT, RunPython
@@ -151,6 +152,8 @@ def test_a_second_start_does_nothing() -> None:
     [
         (["HLOOM_DUMP_TOO"], ["HLOOM_DUMP_TOO"]),
         (["HLOOM", "HLOOM_X", "JAX_HLOOM_SPEC"], ["HLOOM", "HLOOM_X", "JAX_HLOOM_SPEC"]),
+        (["HLOM_LOG", "JAX_HLOM", "JAX_HLLOOM"], ["HLOM_LOG", "JAX_HLLOOM", "JAX_HLOM"]),
+        ([*map(str.upper, jax.config.values), "HLO_PATH", "HLM"], []),
         ([*environment.VARIABLES, "HLOOMING", "MY_HLOOM_X", "JAX_PLATFORMS", "hloom_x"], []),
     ],
 )
