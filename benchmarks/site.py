@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "site-source"
 REPORT = "demo-report.html"
 
+_FIRST_FOUND = ("docs/fit.md",)
+"""Pages that a search has before others with the same words, such as "out of memory"."""
 _TOP_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _PICTURE = re.compile(r"^!\[.*\]\(report\.png\)$", re.M)
@@ -72,7 +74,8 @@ def anchor(title: str, separator: str) -> str:
 
 
 def _for_the_site(page: Path, text: str) -> str:
-    """The text with links to folders led to their lists, and the live report by its picture."""
+    """The text with links to folders led to their lists, the live report by its picture, and the
+    page's rank in a search."""
 
     def led(match: re.Match[str]) -> str:
         link = match[1]
@@ -83,6 +86,8 @@ def _for_the_site(page: Path, text: str) -> str:
     text = _LINK.sub(led, text)
     if page == ROOT / "docs" / "report.md":
         text = _PICTURE.sub(rf"[\g<0>](../{REPORT})\n\n[Open this report](../{REPORT}).", text)
+    if page.relative_to(ROOT).as_posix() in _FIRST_FOUND:
+        text = f"---\nsearch:\n  boost: 4\n---\n{text}"
     return text
 
 

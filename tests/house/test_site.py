@@ -65,3 +65,8 @@ def test_every_page_is_in_the_menu() -> None:
 def test_the_live_report_is_where_its_picture_is(source: Path) -> None:
     page = (source / "docs" / "report.md").read_text(encoding="utf-8")
     assert f"[Open this report](../{REPORT})" in page
+
+
+def test_a_search_for_out_of_memory_has_fit_first(source: Path) -> None:
+    page = (source / "docs" / "fit.md").read_text(encoding="utf-8")
+    assert re.match(r"---\nsearch:\n  boost: \d+\n---\n# .*out of memory", page)
