@@ -54,7 +54,8 @@ def module_of(name: str) -> ir.Module:
     if name in attentions.MODELS:
         return attentions.MODELS[name].lower(None).compiler_ir()
     layers = [shaped(512, 512)] * 16
-    module: ir.Module = jax.jit(jax.grad(_chain)).lower(layers, shaped(4096, 512)).compiler_ir()
+    module = jax.jit(jax.grad(_chain)).lower(layers, shaped(4096, 512)).compiler_ir()
+    assert isinstance(module, ir.Module)
     return module
 
 
