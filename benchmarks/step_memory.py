@@ -24,8 +24,8 @@ from benchmarks.common.h100 import placement
 from benchmarks.common.measure import Benchmark, Columns, code, mebi, section, titled
 from benchmarks.common.subjects import SUBJECTS
 from benchmarks.common.tables import RESULTS
-from hloom.show.pictures import COLORS_CSS
 from hloom.xla.live_ranges import live_ranges
+from hloom_tools.document.pictures import COLORS_CSS
 
 PICTURE = RESULTS.parents[1] / "docs" / "memory.svg"
 PROGRAM = "gpt_unrolled"

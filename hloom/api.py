@@ -9,7 +9,9 @@ from __future__ import annotations
 NAMES: dict[str, str] = {
     "hloom": "__version__ files plugin policy targets",
     "hloom._jax": "devices",
-    "hloom._jax.devices": "NoDeviceError described_to_xla device_facts local_devices platform_of",
+    "hloom._jax.devices": (
+        "DeviceFacts NoDeviceError described_to_xla device_facts local_devices platform_of"
+    ),
     "hloom._jax.distributed": "ProcessStore coordinator_address",
     "hloom._jax.executables": "MemoryFigures",
     "hloom._jax.execution": "argument_shardings assembled compile_module execute",
@@ -104,11 +106,9 @@ NAMES: dict[str, str] = {
     "hloom.runtime.library": "RuntimeLibraryError load_library",
     "hloom.settings": "environment programs",
     "hloom.show": "units",
-    "hloom.show.pictures": "COLORS COLORS_CSS PNG_DOTS_PER_INCH PictureError figures plain_axes",
     "hloom.show.terminal": "Breakable PlainConsole complain folded",
     "hloom.show.visible": "in_columns visible",
     "hloom.targets": "deviceless",
-    "hloom.targets.describing": "description_of",
     "hloom.targets.devices": "machine_bytes placement_of target_of with_options",
     "hloom.xla.coverage": "Coverage",
     "hloom.xla.live_ranges": "LiveRanges",

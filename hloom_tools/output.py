@@ -12,9 +12,9 @@ from typing import Any
 
 from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError
-from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools.document.content import Document
+from hloom_tools.document.pictures import PictureError
 from hloom_tools.document.terminal import show
 from hloom_tools.program import add_program
 

@@ -18,7 +18,7 @@ from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import size
 from hloom.show.terminal import PlainConsole, complain
-from hloom.targets.describing import description_of
+from hloom_tools.describing import description_of
 from hloom_tools.document.content import Document, one_table
 from hloom_tools.document.terminal import show
 from hloom_tools.output import STANDARD_OUTPUT, OutputError, add_json, write_json, write_told

@@ -2,33 +2,37 @@
 
     python -m benchmarks.ablation --count    (how many numbers there are, by folder; a second)
     python -m benchmarks.ablation            (needs the extra cuda13; no GPU; compiles nothing)
-    python -m benchmarks.ablation model      (or `plans`: one of the two tables)
+    python -m benchmarks.ablation search     (or another of the tables; then names of numbers)
 
 The memory model's rules and numbers: predictions beside XLA's figures that `liveness_error` keeps.
-The planner's: what `fit` plans, with the model in the place of XLA. A number next to 1 has its
-distance from 1 halved and doubled. Writes benchmarks/results/ablation.json after each row, with one
-entry for each version of JAX it was run with, and ablation.md, the same as tables.
+The planner's and the passes': what is planned for budgets with a stand-in for XLA, program by
+program, until one changes. Families of candidates and rules of the search are switched off. A
+number next to 1 has its distance from 1 halved and doubled. Writes benchmarks/results/ablation.json
+after each row, with one entry for each version of JAX it was run with, and ablation.md, the same as
+tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 from jax.extend.mlir import ir
 
+from benchmarks.ablation import plans
 from benchmarks.ablation.numbers import RULES, Number, counts, tuned
-from benchmarks.common.measure import Benchmark, Columns, figure, section, text
-from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
+from benchmarks.common.measure import Benchmark, Columns, section, text
 from benchmarks.common.tables import RESULTS
 from benchmarks.frontier.yardsticks import H100
 from benchmarks.liveness_error import OFF, PREPARATION
@@ -38,7 +42,6 @@ from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
-from hloom_tools.opt.job import dry_run
 
 FORMS = (OFF, "dots_with_no_batch_dims_saveable")
 """The forms of each program that are predicted."""
@@ -46,50 +49,56 @@ FORMS = (OFF, "dots_with_no_batch_dims_saveable")
 OFF_BY = 0.05
 """The error from which a prediction counts as off."""
 
-PLANNED = {
-    "two_level_scan": SUBJECTS["two_level_scan"],
-    "mixture_of_experts": SUBJECTS["mixture_of_experts"],
-    "maml": HARD_SUBJECTS["maml"],
-}
-"""Programs that are planned in about a second."""
-
-SPECS = ("fit{budget=30%}",)
-
-Figures = list[float]
+Cases = list[Callable[[], Any]]
 
 NOT_SHOWN = re.compile(
     r"\.(exchanged|latency_hiding|tpu|tiles)\.|hides_latency|makes_zeros_early"
-    r"|candidates\.(_PRICES_PER_DOUBLING|_LOWEST|_HIGHEST|_LAST|STEPS)$"
+    r"|candidates\.(_PRICES_PER_DOUBLING|_LOWEST|_HIGHEST|_LAST|STEPS|PARTS)$"
 )
 """Numbers of meshes and TPUs, which no program here is for, and numbers from which others are
 computed on import, which a change at run time does not reach."""
 
 
 @dataclass(frozen=True)
+class Part:
+    """A table.
+
+    Attributes:
+      title: what it shows.
+      files: those whose numbers are changed.
+      programs: by program, what is computed with a number of a file, the quickest first: a row ends
+        with the first program in which something changes.
+      compared: the figures of a row.
+    """
+
+    title: str
+    files: re.Pattern[str]
+    programs: Callable[[str], Mapping[str, Cases]]
+    compared: Callable[[list[Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class Change:
-    """A number and what it is changed to."""
+    """A change to the product, in a context.
 
-    number: Number
+    Attributes:
+      name: the number, or the rule.
+      what: what is done with it.
+      file: of the number; empty for a rule.
+      made: makes the change, and takes it back.
+    """
+
+    name: str
     what: str
-    value: Any
-
-    @contextlib.contextmanager
-    def made(self) -> Iterator[None]:
-        """Changes the number wherever it was imported, and changes it back."""
-        holders = list(_holders(self.number))
-        for holder, name, _ in holders:
-            setattr(holder, name, self.value)
-        try:
-            yield
-        finally:
-            for holder, name, before in holders:
-                setattr(holder, name, before)
+    file: str
+    made: Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Counts, or measures with the JAX that runs this and writes both files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation")
-    parser.add_argument("part", nargs="?", choices=list(PARTS), help="one table; both without")
+    parser.add_argument("part", nargs="?", choices=list(PARTS), help="one table; all without")
+    parser.add_argument("names", nargs="*", help="parts of numbers' names; all numbers without")
     parser.add_argument("--count", action="store_true", help="print how many numbers there are")
     chosen = parser.parse_args(arguments)
     if chosen.count:
@@ -97,44 +106,76 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     deviceless.prepare()
     for part in [chosen.part] if chosen.part else PARTS:
-        folder, cases, compared = PARTS[part]
-        rows = []
-        for row in _measured(folder, cases(), compared):
-            rows.append(row)
-            BENCHMARK.write(**BENCHMARK.before() | {part: rows, "numbers": counts()})
+        for row in _measured(PARTS[part], part, chosen.names):
+            print(row, flush=True)
+            before = BENCHMARK.before()
+            kept = [each for each in before.get(part, []) if not _is_of(each, row)]
+            BENCHMARK.write(**before | {part: [*kept, row], "numbers": counts()})
 
 
-def changes(folder: str) -> Iterator[Change]:
-    """What the tuned numbers of a folder are changed to, one at a time."""
+def _is_of(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(row["name"] == other["name"] and row["what"] == other["what"])
+
+
+def changes(part: Part, names: Sequence[str] = ()) -> Iterator[Change]:
+    """What the tuned numbers of a part are changed to, one at a time, and the rules of the search
+    that are switched off."""
+    if part is PARTS["families"]:
+        for name, made in plans.families():
+            if not names or any(each in name for each in names):
+                yield Change(name, "off", "", made)
+        return
     for number in tuned():
-        if number.file.startswith(folder) and not NOT_SHOWN.search(number.key):
-            value = _value(number)
-            if isinstance(value, bool):
-                yield Change(number, "off" if value else "on", not value)
-                continue
-            for what, factor in (("half", 0.5), ("twice", 2.0)):
-                yield Change(number, what, _times(value, factor))
+        if not part.files.search(number.file) or NOT_SHOWN.search(number.key):
+            continue
+        if names and not any(name in number.key for name in names):
+            continue
+        value = _value(number)
+        values: dict[str, Any] = {"off" if value else "on": not value}
+        if not isinstance(value, bool):
+            values = {"half": _times(value, 0.5), "twice": _times(value, 2.0)}
+        for what, other in values.items():
+            yield Change(number.key, what, number.file, partial(_made, number, other))
 
 
-def _measured(
-    folder: str, cases: list[Callable[[], Any]], compared: Callable[[list[Any]], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    base = [case() for case in cases]
-    yield {"name": "as it is", "what": "", "changed": 0, **compared(base)}
-    for change in changes(folder):
-        row: dict[str, Any] = {"name": change.number.key, "what": change.what}
-        with change.made():
-            try:
-                found = [case() for case in cases]
-            except Exception as error:  # a number that must not be so
-                row |= {"changed": len(cases), "fails": type(error).__name__}
-            else:
-                changed = sum(now != before for now, before in zip(found, base, strict=True))
-                row |= {"changed": changed, **compared(found)}
-        print(row, flush=True)
+def _measured(part: Part, key: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    base: dict[str, list[Any]] = {}
+    for change in changes(part, names):
+        row: dict[str, Any] = {"name": change.name, "what": change.what, "changed": 0, "of": 0}
+        for program, cases in part.programs(change.file).items():
+            mark = f"{change.file if key == 'passes' else ''}{program}"
+            if mark not in base:
+                base[mark] = [case() for case in cases]
+            with change.made():
+                try:
+                    found = [case() for case in cases]
+                except Exception as error:  # a number that must not be so
+                    row |= {"changed": len(cases), "of": len(cases), "program": program}
+                    row |= {"fails": type(error).__name__}
+                    break
+            row["of"] += len(cases)
+            row["changed"] = sum(n != b for n, b in zip(found, base[mark], strict=True))
+            if row["changed"]:
+                row |= {"of": len(cases), "program": program}
+                row |= {"before": part.compared(base[mark]), "after": part.compared(found)}
+                break
         yield row
 
 
+@contextlib.contextmanager
+def _made(number: Number, value: Any) -> Iterator[None]:
+    """Changes a number wherever it was imported, and changes it back."""
+    holders = list(_holders(number))
+    for holder, name, _ in holders:
+        setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        for holder, name, before in holders:
+            setattr(holder, name, before)
+
+
+@functools.cache
 def _model_cases() -> list[Callable[[], Any]]:
     """Predictions, as ratios to XLA's memory."""
     report = json.loads((RESULTS / "liveness_error.json").read_text("utf-8"))
@@ -162,7 +203,7 @@ def _prediction(module: ir.Module, real_bytes: int) -> Callable[[], float]:
     return case
 
 
-def _errors(ratios: Figures) -> dict[str, Any]:
+def _errors(ratios: list[float]) -> dict[str, Any]:
     errors = [abs(ratio - 1) for ratio in ratios]
     return {
         "mean": statistics.mean(errors),
@@ -171,40 +212,58 @@ def _errors(ratios: Figures) -> dict[str, Any]:
     }
 
 
-def _plan_cases() -> list[Callable[[], Any]]:
-    """Plans: their memory, added seconds and compiles."""
-    target = targets.load("h100_sxm")
-    modules = [subject.lower(None, None).compiler_ir() for subject in PLANNED.values()]
-
-    def case(module: ir.Module, spec: str) -> Callable[[], Any]:
-        pipeline = Pipeline.parse(spec)
-
-        def planned() -> tuple[int, float, int]:
-            earlier = dry_run(pipeline, module, target).attempts
-            read = clone_module(module)
-            runs = pipeline.run(read, target=target, attempts=earlier).runs
-            record = next(run.record for run in runs if run.record is not None)
-            assert record.prediction is not None
-            return record.prediction.temp_bytes, record.cost, len(earlier) + 1
-
-        return planned
-
-    return [case(module, spec) for module in modules for spec in SPECS]
+def _planned(_: str) -> dict[str, Cases]:
+    return {name: plans.plan_cases(name, fresh=False) for name in plans.PLANNED}
 
 
-def _planned(found: list[tuple[int, float, int]]) -> dict[str, Any]:
-    return {
-        "bytes": sum(each[0] for each in found),
-        "added_s": sum(each[1] for each in found),
-        "compiles": sum(each[2] for each in found),
-    }
+def _planned_afresh(_: str) -> dict[str, Cases]:
+    return {name: plans.plan_cases(name, fresh=True) for name in plans.PLANNED}
 
 
-PARTS: dict[str, tuple[str, Callable[[], list[Callable[[], Any]]], Callable[..., Any]]] = {
-    "model": ("passes/analysis/memory_model", _model_cases, _errors),
-    "plans": ("passes/planner", _plan_cases, _planned),
+def _of_passes(file: str) -> dict[str, Cases]:
+    folder = file.split("/")[1].removesuffix(".py")
+    return plans.pass_cases(folder)
+
+
+PARTS: dict[str, Part] = {
+    "model": Part(
+        "the memory model",
+        re.compile("^passes/analysis/memory_model"),
+        lambda _: {"all": _model_cases()},
+        _errors,
+    ),
+    "families": Part(
+        "families of candidates and rules of the search",
+        re.compile("$^"),
+        _planned,
+        plans.figures,
+    ),
+    "search": Part(
+        "the search",
+        re.compile(
+            r"^passes/(planner/(__init__|aim|comparison|loop|price_search|search|moves|plan|model"
+            r"|uniform)|budgeted|framework/feedback)\.py"
+        ),
+        _planned,
+        plans.figures,
+    ),
+    "estimates": Part(
+        "what estimates and plans are computed from",
+        re.compile(
+            r"^passes/(planner/machine/|analysis/(budgeted_cut|constants|cost|kernels|pricing"
+            r"|program|loops/)|recompute/)"
+        ),
+        _planned_afresh,
+        plans.figures,
+    ),
+    "passes": Part(
+        "the passes",
+        re.compile(f"^passes/({'|'.join(plans.SPECS)})[./]"),
+        _of_passes,
+        lambda _: {},
+    ),
 }
-"""By name, the folder of the numbers, what is computed with each, and the figures of a row."""
+"""By name, the tables."""
 
 
 def _module_of(number: Number) -> Any:
@@ -253,29 +312,38 @@ def _count_lines(by_folder: dict[str, dict[str, int]]) -> Iterator[str]:
     yield f"tuned in all: {sum(kinds['tuned'] for kinds in by_folder.values())}"
 
 
-def _optional(key: str, form: str) -> Callable[[Any], str]:
-    return lambda row: figure(key, form)(row) if key in row else row.get("fails", "")
+def _figures(row: Any) -> str:
+    if "fails" in row:
+        return str(row["fails"])
+    before, after = row.get("before", {}), row.get("after", {})
+    return ", ".join(
+        f"{_FIGURES[name].format(before[name])} → {_FIGURES[name].format(now)}"
+        for name, now in after.items()
+        if now != before[name]
+    )
+
+
+_FIGURES = {
+    "mean": "mean error {:.2%}",
+    "median": "median {:.2%}",
+    "off": "off {}",
+    "held": "held {}",
+    "added": "added {:.2%}",
+    "compiles": "compiles {}",
+}
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
-    first: Columns = {"number": text("name"), "changed to": text("what")}
-    model = {
-        "predictions that change": figure("changed", "d"),
-        "mean error": _optional("mean", ".2%"),
-        "median": _optional("median", ".2%"),
-        f"off by more than {OFF_BY:.0%}": _optional("off", "d"),
+    columns: Columns = {
+        "number": text("name"),
+        "changed to": text("what"),
+        "changes": lambda row: f"{row['changed']} of {row['of']}",
+        "in": lambda row: row.get("program", ""),
+        "figures": _figures,
     }
-    plans = {
-        "plans that change": figure("changed", "d"),
-        "MiB": lambda row: f"{row['bytes'] / 2**20:.1f}" if "bytes" in row else row["fails"],
-        "added ms": lambda row: f"{row['added_s'] * 1e3:.3f}" if "added_s" in row else "",
-        "compiles": _optional("compiles", "d"),
-    }
-    titles = {"model": "the memory model", "plans": "the planner"}
-    for part, columns in (("model", model), ("plans", plans)):
-        if part in entry:
-            title = f"## jax {version}: {titles[part]}"
-            yield from section(title, {**first, **columns}, entry[part], names=2)
+    for key, part in PARTS.items():
+        if key in entry:
+            yield from section(f"## jax {version}: {part.title}", columns, entry[key], names=5)
     yield ""
     yield "Numbers: " + "; ".join(_count_lines(entry["numbers"])) + "."
 
@@ -284,10 +352,14 @@ BENCHMARK = Benchmark(
     "ablation",
     "ablation",
     "What tuned numbers are worth",
-    "Predictions of temporary memory for an H100 beside XLA's, and plans of three programs by the "
-    "model alone, with one number halved or doubled, or one rule switched. In a row where nothing "
-    "changes these programs do not need the number; that is no proof that no program does. A "
-    "number without a row was not measured: benchmarks/ablation/without_row.txt.",
+    "Predictions of temporary memory for an H100 beside XLA's, plans of `fit` for budgets, and "
+    "what passes make of programs, with one number halved or doubled, or one rule switched. For "
+    "XLA stands the model, or the model times errors that the frontier's compiles had, or times "
+    "1.8 where something is recomputed. A row ends with the first program in which something "
+    "changes, and has its figures before and after: budgets held, added time, compiles. Rows of "
+    "three cases are older: three programs at 30 %. In a row where nothing changes these "
+    "programs do not need the number; that is no proof that no program does. Numbers that were "
+    "not measured stand in benchmarks/ablation/without_row.txt.",
     _tables,
 )
 

@@ -106,9 +106,10 @@ def _of_file(file: str, source: str) -> Iterator[Number]:
     tree, lines = ast.parse(source), source.splitlines()
     yield from _of_body(file, "", tree.body, lines)
     if file == RULES:
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                yield from _of_body(file, f"{node.name}.", node.body, lines)
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        found = [each for c in classes for each in _of_body(file, f"{c.name}.", c.body, lines)]
+        # A rule that a class overrides is one number.
+        yield from {each.name.split(".")[1]: each for each in reversed(found)}.values()
 
 
 def _of_body(file: str, inside: str, body: list[ast.stmt], lines: list[str]) -> Iterator[Number]:

@@ -14,7 +14,7 @@ from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.gpu.items import Known, result_of
 from benchmarks.gpu.parts.part2_steps import MATCHED, matched
 from benchmarks.gpu.tables import MEBI_BYTES, STEP, programs_of, step_seconds, table_lines
-from hloom.show.pictures import COLORS_CSS
+from hloom_tools.document.pictures import COLORS_CSS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu_nvidia_h200.json"

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from hloom.passes.framework.errors import echo
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.policy import first_time, warn
+from hloom.settings.programs import DEFAULT_MIN_BYTES
 
 if TYPE_CHECKING:
     from hloom.record import CompileRecord
 
 LOG = "HLOOM_LOG"
 MIN_SIZE = "HLOOM_LOG_MIN_SIZE"
-
-DEFAULT_MIN_BYTES = 2**20
 
 
 class LogLevel(enum.Enum):

@@ -1,1 +1,1 @@
-"""Display of figures, names and pictures: units, terminals, colours."""
+"""Display of figures and names: units, terminals."""

@@ -19,6 +19,7 @@ from hloom.passes.ir.ops import facts_of
 from hloom.passes.recompute.plan import RematPlan, apply_plan
 from hloom.passes.recompute.scan.plan import BlockScans, plan_scans_budgeted
 from hloom.passes.recompute.tables import recompute_tables
+from hloom.passes.remat import Remat
 from hloom_steps.split.backward_loops import divide_loops
 from hloom_steps.split.boundary import (
     PRICE_UNITS,
@@ -179,8 +180,8 @@ def _division(boundary: Boundary) -> Division:
     )
 
 
-_MIN_BYTES = 16 * 1024
-"""The size below which slices stay stacked, as in `remat`."""
+MIN_BYTES: int = Remat().min_bytes
+"""The size below which slices stay stacked, and values are saved as they are, as in `remat`."""
 
 
 def with_stacks(
@@ -198,7 +199,7 @@ def with_stacks(
     block = walk.entry_function(copy).regions[0].blocks[0]
     device = DeviceView.of(copy, memory_rules(target))
     pricing = Pricing(target.speed, Rates(PRICE_UNITS, 0.0), sizes=device.sizes)
-    plans = plan_scans_budgeted(BlockScans(block, _MIN_BYTES, device), pricing, cap_bytes)
+    plans = plan_scans_budgeted(BlockScans(block, MIN_BYTES, device), pricing, cap_bytes)
     if not plans:
         return None
     runs = [

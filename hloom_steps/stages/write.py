@@ -23,7 +23,7 @@ from hloom.passes.ir.outline import private_function
 from hloom.passes.ir.values import shape_of
 from hloom.passes.recompute.plan import apply_plan, plan_cheap
 from hloom_steps.split.boundary import Marks
-from hloom_steps.split.choose import Step
+from hloom_steps.split.choose import MIN_BYTES, Step
 from hloom_steps.split.copies import copy_ops
 from hloom_steps.split.plan import SplitPlan, residual_names
 from hloom_steps.split.rewrite import (
@@ -53,9 +53,6 @@ from hloom_steps.stages.programs import (
 from hloom_steps.stages.rows import RowReader, concatenated
 
 _LeafSource = Parameter | Batch | Cotangent
-
-_MIN_BYTES = 16 * 1024
-"""The size below which values are saved as they are, as in `remat`."""
 
 _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 """Attributes of an argument with its sharding."""
@@ -291,7 +288,7 @@ class _Writer:
         alone = _alone(step, self._cut, weights=weights)
         if remat:
             with self._code.context, ir.Location.unknown():
-                apply_plan(plan_cheap(alone.module, self._target, _MIN_BYTES))
+                apply_plan(plan_cheap(alone.module, self._target, MIN_BYTES))
         plan = Step(alone.module, self._target, alone.marks).cheapest()
         assert plan.boundary is not None
         known = self._known(alone, plan, step.number)

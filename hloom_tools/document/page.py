@@ -16,9 +16,9 @@ from markupsafe import Markup, escape
 from hloom.passes.framework.tables import shown
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom.show.pictures import COLORS_CSS
 from hloom.show.visible import visible
 from hloom_tools.document.content import Document, RowView, Section, TableView
+from hloom_tools.document.pictures import COLORS_CSS
 
 _PILLS = {"ok": "ok", "error": "over", "plain": "plain"}
 """The look of a remark of a headline, by its tone."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hloom.passes.framework.text import size
-from hloom.show.pictures import COLORS, PNG_DOTS_PER_INCH, figures, plain_axes
+from hloom_tools.document.pictures import COLORS, PNG_DOTS_PER_INCH, figures, plain_axes
 
 _NEAR = 1.25
 """A device's memory is drawn where it is at most this many times the largest point."""

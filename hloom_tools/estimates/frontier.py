@@ -10,9 +10,9 @@ from html import escape
 
 from hloom.passes.framework.tables import Described, Kind
 from hloom.passes.framework.text import size
-from hloom.show.pictures import PictureError
 from hloom.show.visible import visible
 from hloom_tools.document.content import Document, Section, Value, one_table, table_of
+from hloom_tools.document.pictures import PictureError
 from hloom_tools.document.shown import Shown
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 

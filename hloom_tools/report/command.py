@@ -11,9 +11,9 @@ from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom_tools import output
+from hloom_tools.document.pictures import PictureError
 from hloom_tools.document.terminal import show
 from hloom_tools.output import STANDARD_OUTPUT, Findings, OutputError
 from hloom_tools.report.content import document_of

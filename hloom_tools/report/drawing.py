@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hloom.files import write_whole
-from hloom.show.pictures import COLORS, PNG_DOTS_PER_INCH, figures
+from hloom_tools.document.pictures import COLORS, PNG_DOTS_PER_INCH, figures
 
 Width = Literal["wide", "phone"]
 """The width of a page: about 1,000 px, or about 360."""

@@ -11,9 +11,9 @@ from hloom.passes.planner.comparison import corrected_bytes
 from hloom.passes.planner.frontier import undominated
 from hloom.passes.planner.record import measured
 from hloom.show import units
-from hloom.show.pictures import COLORS
 from hloom_tools.budgets.dumped import compiled_plans, record_of
 from hloom_tools.document.content import Note, Section
+from hloom_tools.document.pictures import COLORS
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 from hloom_tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom_tools.report.memory import Bound

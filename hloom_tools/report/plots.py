@@ -11,8 +11,8 @@ from typing import Any
 from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom.show.pictures import COLORS, plain_axes
 from hloom.xla.live_ranges import LiveRanges
+from hloom_tools.document.pictures import COLORS, plain_axes
 from hloom_tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom_tools.report.memory import MemoryView
 from hloom_tools.report.tips.alive import Tip, spikes, tips_of_model, tips_of_two

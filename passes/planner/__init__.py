@@ -46,7 +46,7 @@ from ..framework.target import Target
 from ..framework.text import size, upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
-from .loop import best_of, is_worthwhile, saves_enough
+from .loop import LITTLE, best_of, is_worthwhile, saves_enough
 from .other_means import describe_left, describe_others
 from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
@@ -55,9 +55,6 @@ COMPILES_DOC = (
     "how often the program may be compiled to hold the budget; the last of three, or the last two "
     "of more, are for the least memory, where none before held it"
 )
-
-_AS_MUCH = 1.1
-"""Plans that take at most so many times the least memory do not state why that is not used."""
 
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
@@ -164,7 +161,7 @@ class PlannedPass(BudgetedPass[RematRecord]):
             default=used,
         )
         step_s = least.record.step_seconds
-        if not step_s or least.temp_bytes * _AS_MUCH > used.temp_bytes:
+        if not step_s or least.temp_bytes * LITTLE > used.temp_bytes:
             return ""
         what = "the program is used as it is"
         if used.record.is_unmodified:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .candidates import Candidate
-from .comparison import cheapest, corrected_bytes
+from .comparison import INDISTINCT, cheapest, corrected_bytes
 from .record import Estimate, Measurement
 from .variants import moves_of
 
-ALIKE = 0.01
+ALIKE = INDISTINCT - 1
 """Plans whose memory differs by at most this share are taken to have the same peak."""
 
 

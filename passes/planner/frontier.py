@@ -25,7 +25,7 @@ from ..recompute.plan import RematPlan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
 from .comparison import corrected_bytes
 from .leave_stacks import write_plan
-from .loop import affordable, best_of, decide, least
+from .loop import CAUTION, affordable, best_of, decide, least
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
@@ -50,9 +50,6 @@ _GRAINS = 128
 
 _PLANS = 5
 """The most plans for a budget, until one is predicted to hold."""
-
-_CAUTION = 0.97
-"""A plan aims at no less than this share of its budget."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +222,7 @@ class FrontierAnalysis:
         """Returns the point with a round budget slightly above its memory."""
         if point.estimate.candidate is None or point.budget is not None:
             return point
-        step_bytes = int(point.temp_bytes / _CAUTION) + self.around_bytes
+        step_bytes = int(point.temp_bytes / min(CAUTION)) + self.around_bytes
         budget = Budget(size_bytes=rounded_up(step_bytes, grain_bytes))
         return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 

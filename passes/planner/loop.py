@@ -29,8 +29,8 @@ from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
 from .search import Search
 from .strategy import Choice, Strategy
 
-_CAUTION = (0.99, 0.99, 0.97)
-"""The share of the budget that the first, second, … attempt aims at."""
+CAUTION = (0.99, 0.97)
+"""The share of the budget that the first two attempts aim at, and the later ones."""
 
 _EXACT, _LEFT_FREE = 0.001, 0.5
 """Where a plan holds, and the last prediction was wrong by less than the first share, the next plan
@@ -47,10 +47,9 @@ _NEARLY = 1.1
 """A plan that misses the budget by less than this factor may miss it because the model is wrong: a
 plan of little memory is compiled as well, although more is expected of it than was reached."""
 
-_NEAR_THE_LEAST, _NEAR_IF_FAR_OFF = 1.1, 1.3
-"""A plan with at most so many times the least memory of its moves is one for a budget near the
-floor; the second factor counts where the first attempt missed by more than `_NEARLY`: the model is
-wrong."""
+_NEAR_IF_FAR_OFF = 1.3
+"""A plan with at most `_NEARLY` times the least memory of its moves is one for a budget near the
+floor; this factor counts where the first attempt missed by more than that: the model is wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 """A plan that misses the budget is used only if it saves the first share of the bytes that were to
@@ -61,7 +60,7 @@ _STEPS_FOR_ALL = 4
 time of so many steps, and a part of them in proportion. A checkpoint of all layers takes a third of
 a step."""
 
-_LITTLE = 1.1
+LITTLE = 1.1
 """Memory is not worth the time of a whole step where a plan of less than that takes at most this
 many times as much."""
 
@@ -205,7 +204,7 @@ class AttemptState:
         is_far_off = bool(missed) and missed[0] > self.limit_bytes * _NEARLY
         if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
             return False
-        near, chosen = _NEAR_IF_FAR_OFF if is_far_off else _NEAR_THE_LEAST, self.holding
+        near, chosen = _NEAR_IF_FAR_OFF if is_far_off else _NEARLY, self.holding
         if chosen is None:
             return True
         if corrected_bytes(chosen, self.tried) * near < self.limit_bytes:
@@ -222,7 +221,7 @@ class AttemptState:
         if self.ahead is not None:
             return self.ahead, False
         tried, is_least = self.tried, self.settings.budget.least
-        little = _LITTLE if is_least else 1.0
+        little = LITTLE if is_least else 1.0
         lowest = affordable(self.search.lowest(), self.search.step_seconds, tried, little)
         real_bytes = _reached_bytes(tried)
         promising = _promising(lowest, tried)
@@ -345,10 +344,10 @@ def _not_worth_it(now: AttemptState) -> Estimate | None:
     return whole if is_dear or not saves_enough(best_bytes, whole_bytes, limit_bytes) else None
 
 
-_HOLD = {"caution": _CAUTION[0], "exact": _EXACT, "left free": _LEFT_FREE, "alike": ALIKE}
+_HOLD = {"caution": CAUTION[0], "exact": _EXACT, "left free": _LEFT_FREE, "alike": ALIKE}
 _WORTH = {"far": _NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
-_MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEAR_THE_LEAST, "floor": _NEAR_THE_FLOOR}
-_LEAST = {"attempts": _FOR_THE_LEAST, "little": _LITTLE, "stalled": _STALLED, **LOWERING}
+_MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEARLY, "floor": _NEAR_THE_FLOOR}
+_LEAST = {"attempts": _FOR_THE_LEAST, "little": LITTLE, "stalled": _STALLED, **LOWERING}
 
 CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
     Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _with_cheap_work),
@@ -421,7 +420,7 @@ def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: 
 
 def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
     """Returns the share of a budget that the next attempt aims at."""
-    usual = _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+    usual = CAUTION[min(len(tried) // 2, 1)]
     if not tried or _reached_bytes(tried) > limit_bytes:
         return usual
     *before, last = tried
@@ -519,7 +518,7 @@ def _worth_its_time(
     Args:
       least: the index of the attempt of least memory.
     """
-    most_bytes, least_s = _LITTLE * attempts[least].temp_bytes, attempts[least].step_s
+    most_bytes, least_s = LITTLE * attempts[least].temp_bytes, attempts[least].step_s
     if step_s is None or least_s is None:
         return least
     faster = (
@@ -567,7 +566,7 @@ def affordable(
     estimates: Sequence[Estimate],
     step_seconds: float,
     tried: Sequence[Measurement] = (),
-    little: float = _LITTLE,
+    little: float = LITTLE,
 ) -> list[Estimate]:
     """Returns the estimates whose memory is worth their time where no budget requires it.
 

@@ -48,14 +48,14 @@ from .loop_effects import LoopEffect, LoopEffects, put_stacks
 from .record import Estimate, RematObstacle, obstacle_of
 
 _HALVINGS = 2, 1, 3, 4, 5
-"""The window lengths to try: the length of the backward pass, halved this often, in this order."""
+"""The window lengths to try: the length of the backward pass, halved this often, in this order; the
+third and fourth alone in long programs."""
 
 _SEGMENTED = 4
 """How many of the window lengths are tried with segments, too."""
 
-_LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
-"""A program of more than `_LONG` operations is long: few candidates can be estimated in time, and
-only windows of these lengths are tried."""
+_LONG = 12_000
+"""A program of more operations is long: few candidates can be estimated in time."""
 
 _SHORT = 150
 """A program of at most so many operations is short."""
@@ -207,7 +207,7 @@ class Model:
     def lengths(self) -> tuple[int, ...]:
         """Returns the window lengths to try; 0 to rewrite loops alone."""
         longest = self.block_plans.longest
-        halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
+        halvings = _HALVINGS[2:4] if self.is_long else _HALVINGS
         lengths = [longest >> times for times in halvings]
         lengths += [length for length in _USUAL_LENGTHS if length < min(lengths)]
         lengths = [length for length in lengths if length >= _SHORTEST_LENGTH]

@@ -49,7 +49,8 @@ _MORE_CHUNKS = (2, 4)
 _LOOPS = ("ragged", "ragged{loops=all}")
 """`ragged` for loops that take less time by the roofline, then for all."""
 
-_MICROBATCHES = (2, 4, 8, 16)
+_MOST_MICROBATCHES = 16
+"""The most microbatches that are tried, from 2 on, each twice as many as the last."""
 
 _SHARES = 4
 """How many shares of the stacks are tried for a budget: the model's figure for one corrects the
@@ -248,7 +249,8 @@ def _repeats_within(loops: Sequence[SegmentedLoop], share: float, residuals: flo
 
 
 def _accumulated(_: Trials) -> Iterator[str]:
-    return (f"accumulate{{microbatches={count}}}" for count in _MICROBATCHES)
+    counts = (2**times for times in range(1, _MOST_MICROBATCHES.bit_length()))
+    return (f"accumulate{{microbatches={count}}}" for count in counts)
 
 
 def _looped(_: Trials) -> Iterator[str]:

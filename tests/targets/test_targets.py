@@ -17,7 +17,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.analysis.cost import seconds
 from hloom.passes.framework.target import CPU_SPEED, Speed, Target
 from hloom.targets import deviceless, devices, gpu_speed
-from hloom.targets.describing import description_of
+from hloom_tools.describing import description_of
 
 FOLDER = Path(targets.__file__).parent
 FIGURES = FOLDER / "h100_sxm.toml"

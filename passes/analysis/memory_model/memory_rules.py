@@ -53,14 +53,6 @@ class MemoryRules:
     """The most elements of a row of which one kernel computes a softmax (`BufferUse.ROWS`), and
     keeps x - max(x) where nothing but it reads the maximum (`BufferUse.SHIFT`)."""
 
-    repeats_tanh = True
-    """Whether each reader recomputes a tanh in float32 that follows, by elementwise work alone,
-    from a value that is kept as long as the tanh itself, such as a GELU's operand. XLA:GPU
-    estimates that to be faster than writing four bytes and reading them again
-    (CalculateProducerPriority, priority_fusion.cc), but not two of bfloat16, and keeps slower
-    results, such as erf; compiled with jax 0.10.2 and 0.12.0.1, 2026-11-25. For other tanhs the
-    model keeps the result, or its operand: as many bytes."""
-
     hides_latency = True
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
     regardless of memory (`latency_hiding`). XLA:TPU orders within memory."""

@@ -14,9 +14,9 @@ from ...ir.names import argument_groups, split_name
 from .profile import LiveBuffer, MemoryProfile, memory_profile
 from .targets import memory_rules
 
-_MOST, _SMALL = 4, 0.01
-"""Limits of the list of values at the peak: the number of groups, and the share `_SMALL` of the
-peak below which none is listed."""
+_MOST_LISTED, _LEAST_TOLD = 4, 0.01
+"""Limits of the list of values at the peak: the number of groups, and the share of the peak below
+which none is listed."""
 
 
 def describe_peak(
@@ -62,7 +62,7 @@ def _peak(curve: MemoryProfile, xla_bytes: int | None, target: Target) -> str:
     listed: list[str] = []
     told_bytes = 0
     for group in _groups(curve):
-        if listed and (len(listed) == _MOST or _bytes(group) < _SMALL * peak_bytes):
+        if listed and (len(listed) == _MOST_LISTED or _bytes(group) < _LEAST_TOLD * peak_bytes):
             break
         listed.append(f"{_share(_bytes(group), peak_bytes)} {_group(group)}")
         told_bytes += _bytes(group)

@@ -75,7 +75,6 @@ class TpuRules(MemoryRules):
     transposes_stacks = False
     transposes_products = False
     longest_row = 0
-    repeats_tanh = False
     hides_latency = False
     makes_zeros_early = True
 

@@ -12,11 +12,10 @@ from ...ir import walk
 from ...ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
-from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
-from .fusion import FUSED, Kernels
+from .fusion import Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .outer_products import mark_outer_products
@@ -134,8 +133,6 @@ def _trace_around(graph: Program) -> OpTrace:
     if rules.multiplies_outer_products:
         mark_outer_products(graph, trace)
     _mark_narrowed(graph, trace)
-    if rules.repeats_tanh:
-        _mark_repeated(graph, trace)
     if rules.longest_row:
         mark_softmax(graph, trace)
     if rules.transposes_products:
@@ -222,49 +219,6 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             trace.uses[producer], trace.uses[position] = BufferUse.ELEMENTWISE, BufferUse.HEAVY
 
 
-def _mark_repeated(graph: Program, trace: OpTrace) -> None:
-    """Marks each tanh in float32 that its readers recompute from values which are kept anyway."""
-    last: list[int] | None = None
-    for position, name in enumerate(graph.names[: len(trace.uses)]):
-        if name != "stablehlo.tanh" or trace.uses[position] is not BufferUse.HEAVY:
-            continue
-        if not isinstance(element_of(graph.ops[position].results[0]), ir.F32Type):
-            continue
-        last = last or _last_kernels(graph, trace)
-        if last[_kept_source(graph, trace, position)] >= last[graph.results[position][0]]:
-            trace.uses[position] = BufferUse.ELEMENTWISE
-
-
-def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
-    """Returns, by value, the position of the last operation that reads it, directly or fused."""
-    last = [FROM_OUTSIDE] * len(graph.sizes)
-    for position in range(len(graph.ops) - 1, -1, -1):
-        is_fused = position < len(trace.uses) and trace.uses[position] in FUSED
-        reader = last[graph.results[position][0]] if is_fused else position
-        for value in graph.operands[position]:
-            last[value] = max(last[value], reader)
-    return last
-
-
-def _kept_source(graph: Program, trace: OpTrace, position: int) -> int:
-    """Returns the one value that an operation's operand follows from by fused work, and that others
-    read too; the operand itself where no such value exists."""
-    own = graph.operands[position][0]
-    constant, frontier = graph.constant_derived, {own}
-    for _ in range(_LONGEST_ACTIVATION):
-        if not frontier:
-            break  # it is computed from constants
-        value = max(frontier)
-        producer = graph.producers[value]
-        if len(frontier) == 1 and len(graph.users[value]) > 1:
-            return value
-        if producer == FROM_OUTSIDE or trace.uses[producer] not in FUSED:
-            break
-        frontier.remove(value)
-        frontier.update(each for each in graph.operands[producer] if not constant[each])
-    return own
-
-
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
     """Numbers the types of values that are written over constants; a loop's stack that is filled
     apart has its size instead."""
@@ -281,10 +235,6 @@ def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:
                 else:
                     type_ = graph.values[made].type, trace.sizes[made]
                     trace.over_constants[made] = numbers.setdefault(type_, -1 - len(numbers))
-
-
-_LONGEST_ACTIVATION = 16
-"""The most operations between a tanh and an activation function's operand; a GELU has five."""
 
 
 def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:

@@ -32,10 +32,8 @@ from .groups import scan_groups
 from .sites import BodySite, CloneSites
 
 _FEW = 4
-"""Up to how many shared values are tried one by one; more are tried all together as well."""
-
-_FEW_INNER = 4
-"""Up to how many inner loops all sets that may be rerun are compared for a cheaper one."""
+"""Up to how many shared values are tried one by one, more all together as well; up to how many
+inner loops all sets that may be rerun are compared for a cheaper one."""
 
 
 @dataclass(frozen=True)
@@ -370,7 +368,7 @@ def plan_scans_budgeted(
     saved = scans.saved(pricing)
     for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=saved)):
         known = min(found, key=lambda choice: choice.price, default=None)
-        if len(inner) <= _FEW_INNER and not any(may_beat(each, known) for each in reachable(start)):
+        if len(inner) <= _FEW and not any(may_beat(each, known) for each in reachable(start)):
             continue
         best = choose(start)
         for child in inner:

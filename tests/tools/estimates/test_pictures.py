@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hloom.show.pictures import PictureError
+from hloom_tools.document.pictures import PictureError
 from hloom_tools.estimates.drawing import Level, Mark, Scene
 from hloom_tools.estimates.frontier import BudgetPoint, Frontier
 
@@ -48,7 +48,7 @@ def test_a_picture_says_what_it_shows_and_marks_knees() -> None:
 def scene_texts(scene: Scene) -> list[str]:
     from matplotlib.figure import Figure
 
-    from hloom.show.pictures import COLORS
+    from hloom_tools.document.pictures import COLORS
 
     figure = Figure()
     scene.draw(figure, COLORS)

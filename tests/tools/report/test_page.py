@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from support.dumps.report_dumps import HOSTILE, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
-from hloom.show.pictures import COLORS, DARK
 from hloom_tools.cli import main
+from hloom_tools.document.pictures import COLORS, DARK
 from hloom_tools.report.command import write_page
 from hloom_tools.report.gather import gather
 

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
-from hloom.show.pictures import PictureError
 from hloom.xla.live_ranges import LiveRanges
+from hloom_tools.document.pictures import PictureError
 from hloom_tools.report import plots
 from hloom_tools.report.drawing import Width, for_page
 

@@ -124,65 +124,6 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
     ]
 
 
-GELU = """
-    func.func @main(%g: {type}, %z: {type}, %w: tensor<64x64x{element}>) -> ({type}, {type}) {{
-      %x = stablehlo.{source}
-      %cube = stablehlo.multiply %x, %x : {type}
-      %inner = stablehlo.add %x, %cube : {type}
-      %t = {activation}
-      %y = stablehlo.multiply %x, %t : {type}
-      %p = stablehlo.dot_general %y, %w, contracting_dims = [1] x [0]
-        : ({type}, tensor<64x64x{element}>) -> {type}
-      %d = stablehlo.multiply {read}, %t : {type}
-      %q = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
-        : ({type}, tensor<64x64x{element}>) -> {type}
-      %r = stablehlo.multiply %q, %d : {type}
-      return %p, %r : {type}, {type}
-    }}"""
-
-
-@pytest.mark.parametrize(
-    ("activation", "element", "read", "use"),
-    [
-        ("stablehlo.tanh %inner : {type}", "f32", "%x", BufferUse.ELEMENTWISE),
-        ("stablehlo.tanh %inner : {type}", "bf16", "%x", BufferUse.HEAVY),
-        ("chlo.erf %inner : {type} -> {type}", "f32", "%x", BufferUse.HEAVY),
-        ("stablehlo.tanh %inner : {type}", "f32", "%t", BufferUse.HEAVY),
-        ("stablehlo.tanh %x : {type}", "f32", "%t", BufferUse.HEAVY),
-    ],
-    ids=["float32", "bfloat16", "erf", "of what nothing else reads later", "of a product"],
-)
-def test_a_tanh_in_float32_is_made_again_of_what_is_kept(
-    parse: Callable[[str], ir.Module], activation: str, element: str, read: str, use: BufferUse
-) -> None:
-    type_ = f"tensor<64x64x{element}>"
-    source = f"dot_general %z, %w, contracting_dims = [1] x [0] : ({type_}, {type_}) -> {type_}"
-    text = GELU.format(
-        type=type_,
-        element=element,
-        source=source,
-        activation=activation.format(type=type_),
-        read=read,
-    )
-    module = parse(text)
-    graph = Program(main_block(module))
-    position = next(n for n, name in enumerate(graph.names) if name in activation)
-    assert trace_block(graph).uses[position] is use
-
-
-def test_a_tanh_of_constants_is_kept(parse: Callable[[str], ir.Module]) -> None:
-    module = parse(
-        """
-        func.func @main() -> tensor<64xf32> {
-          %x = stablehlo.iota dim = 0 : tensor<64xf32>
-          %y = stablehlo.add %x, %x : tensor<64xf32>
-          %t = stablehlo.tanh %y : tensor<64xf32>
-          return %t : tensor<64xf32>
-        }"""
-    )
-    assert trace_block(Program(main_block(module))).uses[-1] is BufferUse.HEAVY
-
-
 def test_constants_that_are_written_over_are_told_apart_by_their_types() -> None:
     def step(x: jax.Array) -> Any:
         def body(carry: jax.Array, _: None) -> tuple[jax.Array, Any]:

@@ -1,12 +1,12 @@
-"""Describes devices of this machine in the form of the files of this folder."""
+"""Describes devices of this machine in the form of the files of `hloom/targets/`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from hloom import targets
 from hloom._jax.devices import DeviceFacts
-from hloom.targets.figures import TargetError
 
 _FIELD = r"(?m)^\s*{}: ([\d.]+)"
 _CAPABILITY = re.compile(
@@ -41,14 +41,14 @@ def description_of(platform: str, facts: DeviceFacts, text: str | None) -> Descr
     Raises TargetError for a CPU, which needs none, and where its memory is not known.
     """
     if platform == "cpu":
-        raise TargetError(
+        raise targets.TargetError(
             "the device here is a CPU: target 'cpu' needs no description, XLA takes the host as "
             "it is."
         )
     told = {} if text is None else _told(text)
     memory_bytes = told.get("device_memory_size") or facts.limit_bytes
     if not memory_bytes:
-        raise TargetError(f"{facts.kind} does not tell how much memory it has.")
+        raise targets.TargetError(f"{facts.kind} does not tell how much memory it has.")
     lines = [
         f"# {facts.kind}, as it described itself. Speeds that are not here count as an H100's,",
         "# or as those of the data-centre part of its compute capability.",

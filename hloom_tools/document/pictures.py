@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
-COLORS_CSS = resources.files("hloom.show").joinpath("colors.css").read_text("utf-8")
+COLORS_CSS = resources.files("hloom_tools.document").joinpath("colors.css").read_text("utf-8")
 """The colours as variables of CSS, for light and for dark."""
 
 COLORS, DARK = (
