@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
-
-from jax.extend.mlir import ir
 
 from hloom.compiling.compilation import Compilation, Compiled, ModuleCandidate, Refused, caused
 from hloom.compiling.request import RefusedError
@@ -15,7 +12,7 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.clone import bytecode_of
+from hloom.passes.ir.clone import digest_of
 from hloom.record import CompileAttempt
 from hloom.show.units import size
 
@@ -143,10 +140,10 @@ class Attempts:
     def _compile_next(self, earlier: Sequence[Attempt[Any]]) -> Compiled | Refused | None:
         """Compiles the next plan; None where it makes a module that was compiled before."""
         if self._first is not None:
-            self._tried.add(_digest(self._first.module))
+            self._tried.add(digest_of(self._first.module))
             self._first = None
         candidate = self._compilation.candidate(earlier)
-        digest = _digest(candidate.module)
+        digest = digest_of(candidate.module)
         if digest in self._tried:
             return None
         self._tried.add(digest)
@@ -200,7 +197,3 @@ def _figures_of(newest: Compiled | Refused, run: PassRun) -> tuple[int, int, int
 def _candidate_of(made: Compiled | Refused) -> ModuleCandidate:
     assert made.candidate is not None
     return made.candidate
-
-
-def _digest(module: ir.Module) -> bytes:
-    return hashlib.sha256(bytecode_of(module)).digest()
