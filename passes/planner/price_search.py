@@ -170,18 +170,10 @@ class PriceSearch:
         none does. What the loops take alone rises as the price falls, and is a bound for all."""
         if math.isinf(seconds) or not self.model.pairs:
             return 0
-
-        def is_below(price_index: int) -> bool:
-            loops_s = self.model.loops.seconds(price_index * STEPS)
-            return loops_s + self.model.moves_seconds() < seconds
-
-        low, high = -1, PRICES - 1
-        if not is_below(high):
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_below(middle) else (middle, high)
-        return max(high - 1, 0)
+        most_s, like = seconds - self.model.moves_seconds(), self.model.like
+        near = None if like is None else like.loops.first_below(most_s)
+        first = self.model.loops.first_below(most_s, near)
+        return None if first == PRICES else max(first - 1, 0)
 
     def refine(
         self,
