@@ -144,9 +144,7 @@ class PriceSearch:
         least = self._least_below(below_seconds)
         if least is None:
             return ()
-        if least:
-            columns = tuple(each for each in columns if aim.fits(self.estimate(_at(each, least))))
-        guess = self._guess(columns[0], aim.aim_bytes) if columns else 0
+        guess = self._guess(columns[0], aim.aim_bytes)
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
