@@ -10,7 +10,7 @@ from hloom.compiling.request import RefusedError
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
-from hloom.passes.framework.pipeline import PassRun
+from hloom.passes.framework.pipeline import PassRun, gc_paused
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.clone import digest_of
 from hloom.record import CompileAttempt
@@ -95,9 +95,10 @@ class Attempts:
             return None
         best, readable = _candidate_of(self._best), compilation.readable
         number = compilation.best_attempt
-        return driver.complaint(
-            progress.attempts, number, target, lambda: readable(best), compilation.as_it_is
-        )
+        with gc_paused():  # it plans other means
+            return driver.complaint(
+                progress.attempts, number, target, lambda: readable(best), compilation.as_it_is
+            )
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the next plan; None where it was compiled already or cannot be measured."""

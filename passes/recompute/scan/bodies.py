@@ -20,7 +20,6 @@ from jax.extend.mlir import ir
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, nested_pairs
-from ...analysis.pricing import Pricing
 from ...analysis.program import FROM_OUTSIDE, Program
 from ...ir import walk
 from ...ir.op_facts import OpKind
@@ -85,7 +84,6 @@ class ScanBody:
             if stack.number not in numbers and stack.slope == pairs[0].slope
         }
         self.position = self._position()
-        self._work: dict[int, tuple[bool, float]] = {}
 
     def pair_with(self, backward: ir.Operation) -> int | None:
         """Returns the number of the pair with a backward loop; None if there is none."""
@@ -118,13 +116,6 @@ class ScanBody:
         """Whether the forward loop may be cloned into the outer backward body."""
         around = self.parent
         return around is not None and around.graph.kinds[self.position] is not OpKind.OPAQUE
-
-    def work(self, position: int, pricing: Pricing) -> tuple[bool, float]:
-        """Returns the work of an operation of the body, cached: pricings of one device differ by
-        their rates, and an operation by itself is a slow key."""
-        if position not in self._work:
-            self._work[position] = pricing.work(self.graph.ops[position])
-        return self._work[position]
 
     def stack(self, value: int) -> StackedOutput | None:
         """Returns the existing stack of a value of the body; None if it has none."""

@@ -158,7 +158,7 @@ class CutProblem:
         """Returns, by vertex with a price, its operation's work, and how often that runs again."""
         if self._known_work is None:
             self._known_work = [
-                (vertex, *body.work(position, pricing), body.runs * self.times[vertex])
+                (vertex, *pricing.work(body.graph.ops[position]), body.runs * self.times[vertex])
                 for vertex, (body, position) in self.made.items()
             ]
         return self._known_work
@@ -268,4 +268,4 @@ class CutProblem:
 
 def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
     """Returns the price of recomputing an operation of a body in all iterations of its loop."""
-    return 0 if pricing is None else pricing.of_work(*body.work(position, pricing)) * body.runs
+    return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs
