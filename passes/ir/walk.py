@@ -100,13 +100,17 @@ def values_take(module: ir.Module, size_bytes: int) -> bool:
 
 
 def _values(module: ir.Module) -> Iterator[ir.Value]:
-    """Yields the arguments of functions, and every result of an operation."""
+    """Yields the arguments of functions, and every result of an operation, as they are asked for:
+    `operations` walks all at once."""
     for function in functions(module).values():
         for region in function.regions:
             for block in region.blocks:
                 yield from block.arguments
-    for op in operations(module.operation):
-        yield from op.results
+                for view in block.operations:
+                    op = view.operation
+                    yield from op.results
+                    for inner in operations(op) if len(op.regions) else ():
+                        yield from inner.results
 
 
 class NoEntryError(ValueError):
