@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
-
-from jax.extend.mlir import ir
 
 from hloom.compiling.compilation import Compilation, Compiled, ModuleCandidate, Refused, caused
 from hloom.compiling.request import RefusedError
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
-from hloom.passes.framework.pipeline import PassRun
+from hloom.passes.framework.pipeline import PassRun, gc_paused
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.clone import bytecode_of
+from hloom.passes.ir.clone import digest_of
 from hloom.record import CompileAttempt
 from hloom.show.units import size
 
@@ -98,9 +95,10 @@ class Attempts:
             return None
         best, readable = _candidate_of(self._best), compilation.readable
         number = compilation.best_attempt
-        return driver.complaint(
-            progress.attempts, number, target, lambda: readable(best), compilation.as_it_is
-        )
+        with gc_paused():  # it plans other means
+            return driver.complaint(
+                progress.attempts, number, target, lambda: readable(best), compilation.as_it_is
+            )
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the next plan; None where it was compiled already or cannot be measured."""
@@ -143,10 +141,10 @@ class Attempts:
     def _compile_next(self, earlier: Sequence[Attempt[Any]]) -> Compiled | Refused | None:
         """Compiles the next plan; None where it makes a module that was compiled before."""
         if self._first is not None:
-            self._tried.add(_digest(self._first.module))
+            self._tried.add(digest_of(self._first.module))
             self._first = None
         candidate = self._compilation.candidate(earlier)
-        digest = _digest(candidate.module)
+        digest = digest_of(candidate.module)
         if digest in self._tried:
             return None
         self._tried.add(digest)
@@ -200,7 +198,3 @@ def _figures_of(newest: Compiled | Refused, run: PassRun) -> tuple[int, int, int
 def _candidate_of(made: Compiled | Refused) -> ModuleCandidate:
     assert made.candidate is not None
     return made.candidate
-
-
-def _digest(module: ir.Module) -> bytes:
-    return hashlib.sha256(bytecode_of(module)).digest()

@@ -90,6 +90,7 @@ class DeviceView:
         self.exchanged = exchanged or Exchanged()
         self.sizes = LocalSizes(shardings=self.shardings)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
+        self._part_bytes: dict[tuple[object, ...], int] = {}
         self._kept_axes: dict[tuple[object, ...], Mapping[int, int] | None] = {}
 
     @classmethod
@@ -106,10 +107,14 @@ class DeviceView:
         size = self._bytes_by_type[type_]
         if self.shardings.trivial or not size:
             return size
-        share, counts = self.shardings.share(value), self.shardings.counts_of(value)
-        # The split axes of a value that a pass added are not known.
-        part = self.rules.part_bytes(type_, counts) if share and counts is not None else None
-        return math.ceil(size * share) if part is None else part
+        share, placement = self.shardings.share(value), self.shardings.placement(value)
+        key = type_, share.as_integer_ratio(), placement
+        if key not in self._part_bytes:
+            # The split axes of a value that a pass added are not known.
+            counts = None if placement is None or not share else placement.counts
+            part = None if counts is None else self.rules.part_bytes(type_, counts)
+            self._part_bytes[key] = math.ceil(size * share) if part is None else part
+        return self._part_bytes[key]
 
     def kept_axes(self, op: ir.Operation) -> Mapping[int, int] | None:
         """Returns the result axis of each axis of a moved operand; None without a signature.

@@ -130,7 +130,7 @@ def _reaching(
     """
     # They take long to import, and most programs that import the passes cut nothing.
     from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+    from scipy.sparse.csgraph import maximum_flow
 
     size = sink + 1
     # Every arc exists in both directions, so that a flow has the structure of its network: making
@@ -146,8 +146,13 @@ def _reaching(
     left = room - maximum_flow(network, source, sink).flow.data
     backward = np.zeros_like(left)
     backward[forth], backward[reverse] = left[reverse], left[forth]
-    residual = csr_matrix((backward, ends, starts), shape=(size, size))
-    residual.eliminate_zeros()
-    reached = np.zeros(size, dtype=np.bool_)
-    reached[breadth_first_order(residual, sink, return_predecessors=False)] = True
-    return reached
+    reached = [False] * size
+    reached[sink] = True
+    waiting, to, first, is_open = [sink], ends.tolist(), starts.tolist(), (backward > 0).tolist()
+    while waiting:
+        vertex = waiting.pop()
+        for arc in range(first[vertex], first[vertex + 1]):
+            if is_open[arc] and not reached[to[arc]]:
+                reached[to[arc]] = True
+                waiting.append(to[arc])
+    return np.array(reached, dtype=np.bool_)

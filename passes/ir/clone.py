@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -34,6 +35,11 @@ def bytecode_of(module: ir.Module) -> bytes:
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue()
+
+
+def digest_of(module: ir.Module) -> bytes:
+    """Returns a digest of the module's bytecode, locations included."""
+    return hashlib.sha256(bytecode_of(module)).digest()
 
 
 def replace_body(module: ir.Module, other: ir.Module) -> None:

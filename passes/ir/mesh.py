@@ -61,8 +61,11 @@ def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr 
     none."""
     if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):
         return sdy.MeshAttr(mesh_or_reference)
-    found = mesh_ops(walk.module_of(op)).get(mesh_or_reference.value)
-    return None if found is None else mesh_of(found)
+    # Meshes stand first in a module, and most have one.
+    for view in walk.module_of(op).regions[0].blocks[0].operations:
+        if view.operation.name == "sdy.mesh" and walk.symbol(view) == mesh_or_reference.value:
+            return mesh_of(view.operation)
+    return None
 
 
 def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -95,6 +96,19 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
     """
     given = sdy.TensorShardingAttr(sharding)
     found = mesh.resolved(given.mesh_or_ref, op)
+    key = sharding, found
+    if key not in _PLACEMENTS:
+        if any(each.context != sharding.context for each, _ in itertools.islice(_PLACEMENTS, 1)):
+            _PLACEMENTS.clear()  # an attribute keeps its context alive
+        _PLACEMENTS[key] = _placement(given, found)
+    return _PLACEMENTS[key]
+
+
+_PLACEMENTS: dict[tuple[ir.Attribute, ir.Attribute | None], ValueSharding] = {}
+"""The placements of the last context's shardings, by mesh: a program has few, on many values."""
+
+
+def _placement(given: sdy.TensorShardingAttr, found: sdy.MeshAttr | None) -> ValueSharding:
     sizes = {} if found is None else mesh.axis_sizes(found)
 
     def axis(reference: ir.Attribute) -> MeshAxis:

@@ -115,6 +115,19 @@ class LoopEffects:
             self._seconds[price] = seconds
         return self._seconds[price]
 
+    def first_below(self, seconds: float, near: int | None = None) -> int:
+        """Returns the least index of the price grid at which the loops take less than some time;
+        the number of prices where none is. It is searched from ``near``: similar loops' index."""
+        low, high = -1, PRICES
+        tried = () if near is None else (near, near - 1, near + 1)
+        while high - low > 1:
+            middle = next((each for each in tried if low < each < high), (low + high) // 2)
+            if self.seconds(middle * STEPS) < seconds:
+                high = middle
+            else:
+                low = middle
+        return high
+
     def freed_bytes(self, price: int) -> int:
         """Returns the bytes of stacks that loops lack at a price."""
         return _saved_bytes(self.plans(price))

@@ -132,7 +132,7 @@ class Model:
         self._kept_bytes: dict[Candidate, int] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate, since several candidates may decide the same."""
-        self._like, self._min_bytes = like, min_bytes
+        self.like, self._min_bytes = like, min_bytes
         self._solved: Solved = {} if like is None else like._solved
 
     # Variants that are slower than a known plan do not need these: they are computed on demand.
@@ -151,7 +151,7 @@ class Model:
     @functools.cached_property
     def price_grid(self) -> PriceGrid:
         """Returns the prices to try."""
-        return PriceGrid(self._middle_rate()) if self._like is None else self._like.price_grid
+        return PriceGrid(self._middle_rate()) if self.like is None else self.like.price_grid
 
     @functools.cached_property
     def block_plans(self) -> BlockPlans:

@@ -134,18 +134,23 @@ class PriceSearch:
         shares = range(1, _SHARES) if self.model.is_short else ()
         return [self.estimate(self.model.evicted(PARTS * n // _SHARES)) for n in shares]
 
-    def at_grid_prices(self, aim: Aim) -> tuple[Candidate, ...]:
-        """Returns the best candidates that hold at grid prices, one of each kind of windows."""
+    def at_grid_prices(self, aim: Aim, below_seconds: float = math.inf) -> tuple[Candidate, ...]:
+        """Returns the best candidates that hold at grid prices, one of each kind of windows;
+        without those where neither they nor the steps to the next price add less than
+        ``below_seconds``."""
         columns = self.model.columns()
         if aim.fits(self.whole) or not columns:
+            return ()
+        least = self._least_below(below_seconds)
+        if least is None:
             return ()
         guess = self._guess(columns[0], aim.aim_bytes)
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
-            known, wanted = best.get(family), 0
+            known, wanted = best.get(family), least
             if known is not None and self._is_dearer(_at(column, guess), known):
-                wanted = guess + 1  # at lower prices it would add more time than the best
+                wanted = max(guess + 1, least)  # at lower prices it would add more time
             price_index = self._highest(column, aim, max(guess, wanted), wanted, known)
             if price_index is None:
                 if known is None:
@@ -157,6 +162,16 @@ class PriceSearch:
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
         return tuple(found.candidate for found in best.values() if found.candidate is not None)
+
+    def _least_below(self, seconds: float) -> int | None:
+        """Returns the least price index from which a step may add less than some time; None where
+        none does. What the loops take alone rises as the price falls, and is a bound for all."""
+        if math.isinf(seconds) or not self.model.pairs:
+            return 0
+        most_s, like = seconds - self.model.moves_seconds(), self.model.like
+        near = None if like is None else like.loops.first_below(most_s)
+        first = self.model.loops.first_below(most_s, near)
+        return None if first == PRICES else max(first - 1, 0)
 
     def refine(
         self,
@@ -176,7 +191,8 @@ class PriceSearch:
         for base in self._undominated(bases):
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
                 last = self._between(base, aim, precision_seconds)
-                if same_seconds and self.left > 0:
+                last_s = self.model.seconds(_at(base, base.price_index, last))
+                if last_s < worth_seconds + same_seconds and same_seconds and self.left > 0:
                     self._keep_less(base, last, same_seconds)
         if bases:
             self._try_cheap_prefix(aim)

@@ -331,12 +331,18 @@ class Hunt:
                 if name in self.search._moves and name != start and move.trials is not None:
                     yield from (_joined(start, each) for each in move.trials(trials))
 
+    def _below_seconds(self, variant: Variant) -> float:
+        """Returns the added time that a variant's plans have to stay below to be the fastest."""
+        best = self.best
+        is_other = best is not None and variant.moves not in ("", moves_of(best))
+        return best.seconds if best is not None and is_other else math.inf
+
     def _price(self, variant: Variant) -> None:
         search = self.search._search(variant)
         found: Sequence[Candidate] = ()
         if RECOMPUTE not in self.search._moves:
             search.estimate(variant.whole.candidate)
-        elif not (found := search.at_grid_prices(self.aim)):
+        elif not (found := search.at_grid_prices(self.aim, self._below_seconds(variant))):
             self.search.speed_up(variant)
         self.bases[variant.moves] = found
 

@@ -12,6 +12,7 @@ from ..analysis.flops import executed_sizes
 from ..analysis.loops.counted import runs_of
 from ..framework.errors import echo
 from ..framework.target import Target
+from ..ir.clone import digest_of
 from ..ir.ops import facts_of
 from .candidates import Candidate, PlannerSettings
 from .model import Model
@@ -115,9 +116,12 @@ class Variants:
         self._target, self._settings = target, settings
         self.base = Variant("", Moved(origin, ()), target, settings)
         self._known: dict[str, Variant | None] = {"": self.base}
+        self._modules: dict[bytes, str] = {}
+        """By the digest of a variant's module, the moves that made it first."""
 
     def of(self, moves: str) -> Variant | None:
-        """Returns the program after these moves; None where they find nothing to do."""
+        """Returns the program after these moves; None where they find nothing to do, or make the
+        program that others made before."""
         if moves not in self._known:
             found = moved(self.base.of.module, moves, self._target)
             first = next((one for one in FASTER if moves.startswith(f"{one},")), "")
@@ -127,6 +131,8 @@ class Variants:
                 made = Variant(moves, found, self._target, self._settings, base)
                 if made.behind is None and base.behind is not None:
                     made = None  # the moves leave nothing to do for the later passes
+                elif self._modules.setdefault(digest_of(found.module), moves) != moves:
+                    made = None  # e.g. two shares of stacks with one schedule
             self._known[moves] = made
         return self._known[moves]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from jax.extend.mlir.dialects import func, sdy
 from jax.extend.mlir.passmanager import PassManager
 
 from ...ir import mesh, walk
-from ...ir.clone import bytecode_of, clone_module
+from ...ir.clone import clone_module, digest_of
 from ...ir.erase import erase
 from ...ir.shardings import (
     CONSTRAINT,
@@ -87,7 +86,7 @@ class Remembered(Generic[_T]):
 def _digest(module: ir.Module) -> bytes:
     """Returns a digest of a module that its clones share: bytecode also has the order of each
     value's uses, which a pass may leave in another order than that of the text."""
-    return hashlib.sha256(bytecode_of(clone_module(module))).digest()
+    return digest_of(clone_module(module))
 
 
 _PROPAGATED: Remembered[Propagated] = Remembered()

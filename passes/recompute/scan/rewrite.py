@@ -58,11 +58,16 @@ def merge_clones(block: ir.Block) -> None:
     """
     numbers = ValueNumbers(through_barriers=False)
     first: dict[int, ir.Value] = {}
-    for op in [view.operation for view in block.operations]:
+    ops = [view.operation for view in block.operations]
+    names = {op.name for op in ops if op.name == CONSTRAINT or has_remat_name(op)}
+    for op in ops:
+        if op.name not in names:
+            continue  # it equals none that may go
         results: list[ir.Value] = list(op.results)
         earlier = [first.setdefault(numbers.of(value), value) for value in results]
-        is_clone = has_remat_name(op) and is_cheap(op)
-        if results and earlier != results and (is_clone or op.name == CONSTRAINT):
+        if not results or earlier == results:
+            continue
+        if op.name == CONSTRAINT or (has_remat_name(op) and is_cheap(op)):
             for value, same in zip(results, earlier, strict=True):
                 value.replace_all_uses_with(same)
 

@@ -13,7 +13,7 @@ from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import EXPENSIVE_PRICES, STEPS, Candidate
+from hloom.passes.planner.candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.recompute.plan import RematPlan, apply_plan
 
@@ -85,3 +85,17 @@ def test_a_forward_loop_of_which_everything_is_recomputed_has_no_effect() -> Non
         model = Model(module, Target(), 0)
         whole, least = (model.estimate(each) for each in (None, Candidate(0, 0)))
     assert least.temp_bytes <= whole.temp_bytes - rows.nbytes
+
+
+def test_the_first_price_below_a_time_is_the_same_from_any_start() -> None:
+    arguments = (np.ones((WIDTH, WIDTH), np.float32), np.ones((ROWS, WIDTH), np.float32))
+    module = clone_module(jax.jit(gradient).lower(*arguments).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    with module.context, ir.Location.unknown():
+        loops = Model(module, Target(), 0).loops
+        seconds = [loops.seconds(price * STEPS) for price in range(PRICES)]
+        assert min(seconds) < max(seconds)
+        for most in {*seconds, 2 * max(seconds) + 1}:
+            first = next((n for n, each in enumerate(seconds) if each < most), PRICES)
+            for near in (None, 0, first, PRICES):
+                assert loops.first_below(most, near) == first

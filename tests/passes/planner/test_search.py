@@ -356,6 +356,18 @@ def test_a_loop_is_split_later_where_a_split_breaks_its_promise(
     assert moves - {""} == {str(SplitLoop(at=Cuts((each,)))) for each in tried}
 
 
+def test_a_program_that_earlier_moves_made_is_no_variant() -> None:
+    module = prepared(scanned_loss)
+    split = str(SplitLoop(at=Cuts((8,))))
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, Target(), PlannerSettings(moves=DEFAULT_MOVES, min_bytes=0))
+        first = variants.of(split)
+        assert first is not None
+        assert variants.of(f"{split},one-hot") is None
+        assert variants.of(split) is first
+        assert variants.of(str(SplitLoop(at=Cuts((9,))))) is not None
+
+
 def of_column(candidate: Candidate | None, moves: str) -> TypeGuard[Candidate]:
     """Whether a candidate has these moves, and decides by its price alone."""
     return candidate is not None and candidate == Candidate(0, candidate.price, moves=moves)
