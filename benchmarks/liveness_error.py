@@ -53,9 +53,7 @@ def main() -> None:
             module = subject.lower(policy, sharding).compiler_ir()
             by_xla = known.get((subject.title, policy or OFF))
             temp_bytes = by_xla or compiles.figures(module).temp_size_in_bytes
-            forms.append(
-                {"form": policy or OFF, "temp_bytes": temp_bytes} | _predicted(module)
-            )
+            forms.append({"form": policy or OFF, "temp_bytes": temp_bytes} | _predicted(module))
         programs.append({"title": subject.title, "forms": forms})
     print(BENCHMARK.write(programs=programs))
 
