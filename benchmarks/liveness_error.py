@@ -5,13 +5,15 @@
 
 Every program of the frontier, as it is and with every policy of `jax.checkpoint`. The model reads
 the module that goes to XLA, its calls inlined; XLA's figures of modules are kept where the frontier
-keeps them. Writes benchmarks/results/liveness_error.json, which keeps one entry for each version of
-JAX it was run with, and liveness_error.md, the same as tables.
+keeps them. `--predict` does the predictions alone anew: XLA's figures of a program are the same for
+one version of JAX. Writes benchmarks/results/liveness_error.json, which keeps one entry for each
+version of JAX it was run with, and liveness_error.md, the same as tables.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -42,19 +44,31 @@ def main() -> None:
     deviceless.prepare()
     sharding = H100.placement()
     compiles = Compiles(sharding, known_figures(H100, jaxlib.__version__))
+    known = _known() if "--predict" in sys.argv else {}
     programs = []
     for subject in H100.programs.values():
         forms = []
         for policy in (None, *POLICIES):
             print(f"measuring: {subject.title}, {policy or OFF}", flush=True)
             module = subject.lower(policy, sharding).compiler_ir()
-            forms.append(_measured(module, policy or OFF, compiles))
+            by_xla = known.get((subject.title, policy or OFF))
+            temp_bytes = by_xla or compiles.figures(module).temp_size_in_bytes
+            forms.append({"form": policy or OFF, "temp_bytes": temp_bytes} | _predicted(module))
         programs.append({"title": subject.title, "forms": forms})
     print(BENCHMARK.write(programs=programs))
 
 
-def _measured(module: ir.Module, label: str, compiles: Compiles) -> dict[str, Any]:
-    """A form's figures, by the model and by XLA."""
+def _known() -> dict[tuple[str, str], int]:
+    """XLA's temporaries that were measured before, by program and form."""
+    return {
+        (program["title"], form["form"]): form["temp_bytes"]
+        for program in BENCHMARK.before().get("programs", ())
+        for form in program["forms"]
+    }
+
+
+def _predicted(module: ir.Module) -> dict[str, Any]:
+    """The model's figures."""
     read = clone_module(module)
     passes = parse_spec(PREPARATION, source="benchmark")
     Pipeline(passes).run(read, target=Target("cuda", "cuda"))
@@ -62,12 +76,7 @@ def _measured(module: ir.Module, label: str, compiles: Compiles) -> dict[str, An
     with read.context:
         predicted = predict(read, rules=XLA_GPU)
     predict_s = time.process_time() - start_s
-    return {
-        "form": label,
-        "temp_bytes": compiles.figures(module).temp_size_in_bytes,
-        "predicted_temp_bytes": predicted.temp_bytes,
-        "predict_s": predict_s,
-    }
+    return {"predicted_temp_bytes": predicted.temp_bytes, "predict_s": predict_s}
 
 
 def _error(form: dict[str, Any]) -> float:

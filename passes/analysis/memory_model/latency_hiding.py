@@ -84,7 +84,7 @@ class _Scheduler:
         """By reduction, the number of kernels fused with it that are not placed."""
         self._takes = _times(kernels)
         self._exchange = _exchanges(kernels)
-        self._depth = self._depths()
+        self._depth = self._depths(kernels)
         self._pairs = _pairs(kernels, self._depth)
         self._unplaced = [len(users) for users in self._users]
         self._makes_ready = [0] * len(order)
@@ -111,12 +111,14 @@ class _Scheduler:
         kernels, negative, and the kernel of that place."""
         self._running: _Exchange | None = None
 
-    def _depths(self) -> list[int]:
+    def _depths(self, kernels: Kernels) -> list[int]:
         """Returns, by kernel, the length of the longest chain of exchanges that it waits for."""
+        sent = {each.value for found in kernels.trace.exchanges.values() for each in found}
+        gathered = sent & kernels.trace.inputs
         depth: list[int] = []
-        for operands in self._operands:
+        for operands, buffers in zip(self._operands, kernels.buffers, strict=True):
             before = (depth[each] + (each in self._exchange) for each in operands)
-            depth.append(max(before, default=0))
+            depth.append(max(before, default=0) or int(not gathered.isdisjoint(buffers)))
         return depth
 
     def run(self) -> list[int]:

@@ -15,7 +15,8 @@ from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.latency_hiding import latency_hiding_order
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, peak_in_order, simulate
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import OpTrace, Timing
+from hloom.passes.analysis.memory_model.trace import Exchanging, OpTrace, Timing
+from hloom.passes.analysis.shardings.exchanges import Exchange
 from hloom.passes.ir.op_facts import BufferUse
 
 Step = tuple[BufferUse, list[str], list[str]]
@@ -329,11 +330,13 @@ def in_gaps(
     returned: str = "r",
     sizes: dict[str, int] | None = None,
     long: int | None = None,
+    gathers_given: bool = False,
 ) -> list[str]:
     """What kernels make, as they are ordered beside exchanges: by position, the group of each.
 
     Values are of 10 MB, so that no kernel takes less than the latency between two, or of other
-    ``sizes``; the group ``long`` takes twice the time of others.
+    ``sizes``; the group ``long`` takes twice the time of others. With ``gathers_given`` the first
+    operation reads a gathered argument.
     """
     usual = dict.fromkeys(itertools.chain(*(makes for _, _, makes in steps)), 10**7)
     trace = line(steps, usual | (sizes or {}), given=given, returned=returned)
@@ -341,6 +344,9 @@ def in_gaps(
         trace.makes[position][0]: Timing(0, 5 * 10**7 * (1 + (group == long)), group)
         for position, group in exchanged.items()
     }
+    if gathers_given:
+        gather = Exchange("all-gather", ("a",), 8, 8, 10**7, 1, "2500000xf32", "", "")
+        trace.exchanges = {trace.makes[0][0]: (Exchanging(0, gather, trace.reads[0][0]),)}
     kernels = Kernels(trace)
     order = latency_hiding_order(kernels, list(range(len(kernels.positions))))
     return [steps[kernels.positions[number]][2][0] for number in order]
@@ -366,6 +372,16 @@ def test_what_is_exchanged_at_once_is_made_before_any_of_it_is_read() -> None:
 def test_what_waits_for_what_is_exchanged_with_it_is_exchanged_apart() -> None:
     steps = [whole("x", "p"), whole("p", "rp"), whole("rp", "q"), whole("q", "rq")]
     assert in_gaps(steps, {0: 0, 2: 0}, returned="rq") == ["p", "rp", "q", "rq"]
+
+
+def test_what_waits_for_a_gathered_argument_is_sent_no_earlier_than_it_has_to_be() -> None:
+    others = [f"p{number}" for number in range(6)]
+    steps = [whole("x", "a"), *(whole("a", other) for other in others)]
+    steps += [whole("a", "b"), whole("b", "r")]
+    sent, returned = {len(steps) - 2: 0}, " ".join(["r", *others])
+    assert in_gaps(steps, sent, returned=returned) == ["a", "b", *others, "r"]
+    later = in_gaps(steps, sent, returned=returned, gathers_given=True)
+    assert later == ["a", *others[:3], "b", *others[3:], "r"]
 
 
 @pytest.mark.parametrize(("long", "order"), [(0, "f e r"), (1, "e f r")])
