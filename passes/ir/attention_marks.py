@@ -254,7 +254,8 @@ def _gradient(
         _ungrouped(_scaled(dk, call.scale), keys),
         _ungrouped(dv, values),
     ]
-    return found if bias is None else [*found, _bias_gradient(d_logits, bias)]
+    has_gradient = bias is not None and not call.masks_keys
+    return [*found, _bias_gradient(d_logits, bias)] if has_gradient else found
 
 
 def _scaled(value: ir.Value, scale: float) -> ir.Value:
