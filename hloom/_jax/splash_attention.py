@@ -96,7 +96,11 @@ def _lowered_in_thread(attention: SplashAttention, is_gradient: bool, interpret:
     shapes += [] if attention.seen is None else [jax.ShapeDtypeStruct(attention.seen, "bool")]
     if is_gradient:
         shapes += [output, jax.ShapeDtypeStruct((batch, heads, length), "float32"), output]
-    with jax.enable_x64(False), jax.default_matmul_precision(None):
+    from jax._src.config import traceback_in_locations_limit
+
+    # The kernels' code would contain paths of this machine, and JAX's cache would miss on others.
+    without_paths = traceback_in_locations_limit(0)
+    with jax.enable_x64(False), jax.default_matmul_precision(None), without_paths:
         traced = jax.jit(_function(attention, is_gradient, interpret)).trace(*shapes)
         platform = "cpu" if interpret else "tpu"
         return str(traced.lower(lowering_platforms=(platform,)).as_text())

@@ -42,9 +42,6 @@ def check(
         raise NotPossibleError(
             f"heads of {max(heads)} elements: Pallas' kernels take up to {_LARGEST_HEAD}"
         )
-    window = kernel.mask.window
-    if window and queries >= keys + window:
-        raise NotPossibleError("its window leaves queries without a key")
     if kernel.element == "f32":
         for op in (forward.scores, forward.weights.product):
             if "HIGH" in str(walk.readable_attributes(op).get("precision_config")):
