@@ -38,10 +38,9 @@ def choose_tpu(site: Site, placement: Placement) -> Choice:
         return Decomposition("the partitioner cannot divide Pallas' kernels")
     if call.has_bias and not call.masks_keys:
         return Decomposition("Pallas' kernels add no bias")
-    attention = attention_of(site.mark)
     is_gradient = site.name == ATTENTION_GRADIENT
     try:
-        text = attention.gradient() if is_gradient else attention.forward()
+        text = attention_of(site.mark).lowered(gradient=is_gradient)
     except Exception as error:
         return Decomposition(f"JAX's kernels do not take it: {error}")
     name = "gradient of splash attention" if is_gradient else "splash attention"

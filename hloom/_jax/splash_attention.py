@@ -52,18 +52,22 @@ class SplashAttention:
     window: int = 0
     seen: Shape | None = None
 
-    def forward(self, *, interpret: bool = False) -> str:
-        """Returns a module whose main function is (q, k, v[, seen]) -> (o, statistics).
+    def function(
+        self, *, gradient: bool, interpret: bool = False
+    ) -> Callable[..., tuple[jax.Array, ...]]:
+        """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``, (q, k, v[,
+        seen], o, statistics, do) -> (dq, dk, dv).
 
-        With ``interpret`` it is for CPUs, and computes what the kernels do. Raises what JAX raises
-        where the kernels do not take the shapes.
+        With ``interpret`` it is for CPUs, and computes what the kernels do.
         """
-        return _lowered(self, False, interpret)
+        return _function(self, gradient, interpret)
 
-    def gradient(self, *, interpret: bool = False) -> str:
-        """Returns a module whose main function is (q, k, v[, seen], o, statistics, do) -> (dq, dk,
-        dv), as `forward`."""
-        return _lowered(self, True, interpret)
+    def lowered(self, *, gradient: bool, interpret: bool = False) -> str:
+        """Returns a module whose main function is that `function`.
+
+        Raises what JAX raises where the kernels do not take the shapes.
+        """
+        return _lowered(self, gradient, interpret)
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,10 +29,8 @@ def interpreted(module: ir.Module) -> tuple[ir.Module, PassRun]:
     changed = clone_module(module)
     run = Pipeline.parse(SPEC).run(changed, target=targets.load("v5p")).runs[-1]
     for mark in list(marks.marks_in(changed.operation)):
-        attention = attention_of(mark)
         is_gradient = marks.mark_name(mark) == ATTENTION_GRADIENT
-        traced = attention.gradient if is_gradient else attention.forward
-        text = traced(interpret=True)
+        text = attention_of(mark).lowered(gradient=is_gradient, interpret=True)
         rewrite(Rewrite("interpreted", lambda mark, text=text: write(text, mark)), mark)
     assert changed.operation.verify()
     return changed, run
