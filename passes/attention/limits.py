@@ -71,8 +71,9 @@ def element_for(operands: Sequence[Labelled], kernel: str, cast: str) -> str:
             "attention{cast=bf16} converts them"
         )
     remedy = "; attention{cast=bf16} converts them" if {*found} <= {"bf16", "f16", "f32"} else ""
+    second = "float32" if kernel == PALLAS else "float16"
     raise NotPossibleError(
-        f"the kernel takes bfloat16 or float16, not {' and '.join(found)}{remedy}"
+        f"the kernel takes bfloat16 or {second}, not {' and '.join(found)}{remedy}"
     )
 
 
