@@ -132,7 +132,8 @@ def _exact(q: Any, k: Any, v: Any, given: Any) -> tuple[Any, ...]:
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     yield from section(f"jax {version}", COLUMNS, entry["rows"])
-    yield from section(f"On TPUs, jax {version}", {"heads of": text("head")} | COLUMNS, entry["heads"])
+    of_heads: Columns = {"heads of": text("head")} | COLUMNS
+    yield from section(f"On TPUs, jax {version}", of_heads, entry["heads"])
 
 
 def _error(key: str) -> Any:

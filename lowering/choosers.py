@@ -175,6 +175,10 @@ def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
     return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
 
 
+_ATTENTION: Mapping[str, Chooser] = MappingProxyType(
+    {"cuda": attention.choose_cuda, "tpu": attention_tpu.choose_tpu}
+)
+
 _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
     {
         marks.TOKEN: {"cpu": _token, "cuda": _token},
@@ -183,10 +187,8 @@ _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
         marks.BARRIER: {"cpu": _cpu_barrier, "cuda": _cuda_barrier},
         marks.RAGGED_ALL_TO_ALL: {"cpu": ragged.choose_cpu, "cuda": _cuda_ragged_all_to_all},
         marks.UNINITIALIZED: {"cuda": _uninitialized},
-        **dict.fromkeys(
-            (attention_marks.ATTENTION, attention_marks.ATTENTION_GRADIENT),
-            {"cuda": attention.choose_cuda, "tpu": attention_tpu.choose_tpu},
-        ),
+        attention_marks.ATTENTION: _ATTENTION,
+        attention_marks.ATTENTION_GRADIENT: _ATTENTION,
     }
 )
 """A row for each mark; where a platform is not in it the mark becomes its decomposition."""

@@ -55,8 +55,8 @@ class SplashAttention:
     def function(
         self, *, gradient: bool, interpret: bool = False
     ) -> Callable[..., tuple[jax.Array, ...]]:
-        """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``, (q, k, v[,
-        seen], o, statistics, do) -> (dq, dk, dv).
+        """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``,
+        (q, k, v[, seen], o, statistics, do) -> (dq, dk, dv).
 
         With ``interpret`` it is for CPUs, and computes what the kernels do.
         """
@@ -115,14 +115,12 @@ def _function(
 ) -> Callable[..., tuple[jax.Array, ...]]:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    (batch, length, heads, _), keys = attention.queries, attention.keys[1]
+    (batch, length, *_), keys = attention.queries, attention.keys[1]
 
     def segments(seen: jax.Array) -> Any:
         """Returns segments of which the first are the queries and the keys that are seen."""
         all_queries = jnp.ones((batch, length), "int32")
-        return splash.SegmentIds(
-            all_queries, jnp.broadcast_to(seen.astype("int32"), (batch, keys))
-        )
+        return splash.SegmentIds(all_queries, jnp.broadcast_to(seen.astype("int32"), (batch, keys)))
 
     def operands(q: jax.Array, k: jax.Array, v: jax.Array, rest: list[jax.Array]) -> list[Any]:
         ids = None if attention.seen is None else segments(rest.pop(0))

@@ -44,7 +44,8 @@ def check(
         )
     if kernel.element == "f32":
         for op in (forward.scores, forward.weights.product):
-            if "HIGH" in str(walk.readable_attributes(op).get("precision_config")):
+            told = walk.readable_attributes(op)
+            if "HIGH" in str(told.get("precision_config")) or "algorithm" in told:
                 raise NotPossibleError("its products of float32 have more than default precision")
 
 

@@ -1,7 +1,7 @@
 """The memory that kernels of attention take beside their operands and results.
 
-cuDNN's gradient sums that of the queries in float32, and keeps a row of sums for each head: on a GPU
-XLA asks cuDNN for so many bytes, which a compile without one does not know. Estimated from the
+cuDNN's gradient sums that of the queries in float32, and keeps a row of sums for each head: on a
+GPU XLA asks cuDNN for so many bytes, which a compile without one does not know. Estimated from the
 kernels' definition; not measured.
 
 On a TPU attention leaves each row's statistics in all lanes of a register; one lane is taken behind
