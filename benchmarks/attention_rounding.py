@@ -132,7 +132,7 @@ def _exact(q: Any, k: Any, v: Any, given: Any) -> tuple[Any, ...]:
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     yield from section(f"jax {version}", COLUMNS, entry["rows"])
-    of_heads: Columns = {"heads of": text("head")} | COLUMNS
+    of_heads: Columns = {"heads of": text("head"), **COLUMNS}
     yield from section(f"On TPUs, jax {version}", of_heads, entry["heads"])
 
 

@@ -23,7 +23,6 @@ TARGET = "v5p"
 
 GPTS = {
     "GPT of 1 layer, 1024": Gpt(scanned=False, layers=1, heads=6),
-    "GPT of 12 layers, scanned, 1024": Gpt(scanned=True, heads=6),
     "GPT of 12 layers, scanned, 4096": Gpt(scanned=True, heads=6, sequence=4096),
 }
 TAKEN = (

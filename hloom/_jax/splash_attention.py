@@ -137,10 +137,12 @@ def _function(
         o, statistics, do = more
         told = (False, *(kernel.kwargs[name] for name in _OPTIONS))
 
-        def one(q: Any, k: Any, v: Any, ids: Any, o: Any, statistics: Any, do: Any) -> Any:
+        rule: Any = splash._splash_attention_bwd
+
+        def one(*each: Any) -> Any:
+            q, k, v, ids, o, statistics, do = each
             masks = kernel.dq_mask_info, kernel.dkv_mask_info
-            residuals = (q, k, v, ids, None, o, statistics, *masks)
-            return splash._splash_attention_bwd(*told, residuals, do)[3:6]
+            return rule(*told, (q, k, v, ids, None, o, statistics, *masks), do)[3:6]
 
         dq, dk, dv = jax.vmap(one)(*given, _by_heads(o), statistics, _by_heads(do))
         return _by_heads(_scaled(dq, attention.scale)), _by_heads(dk), _by_heads(dv)
@@ -165,6 +167,7 @@ def _kernel(attention: SplashAttention, interpret: bool, *, save_residuals: bool
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     (_, length, heads, _), keys = attention.queries, attention.keys[1]
+    mask: masks.Mask
     if attention.window:
         mask = masks.LocalMask((length, keys), (attention.window - 1, 0), 0)
     else:

@@ -254,8 +254,9 @@ def _gradient(
         _ungrouped(_scaled(dk, call.scale), keys),
         _ungrouped(dv, values),
     ]
-    has_gradient = bias is not None and not call.masks_keys
-    return [*found, _bias_gradient(d_logits, bias)] if has_gradient else found
+    if bias is None or call.masks_keys:
+        return found
+    return [*found, _bias_gradient(d_logits, bias)]
 
 
 def _scaled(value: ir.Value, scale: float) -> ir.Value:
