@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.common.measure import Benchmark, Columns, section, text
-from hloom._jax.splash_attention import SplashAttention
+from hloom._jax.splash_attention import function
+from hloom.lowering.attention_tpu import SplashAttention
 
 BATCH, LENGTH, HEADS, HEAD = 2, 256, 4, 64
 WIDE_HEAD = 128
@@ -109,7 +110,8 @@ def _on_tpus(q: jax.Array, k: jax.Array, v: jax.Array, given: jax.Array) -> Any:
     shape = q.shape
     attention = SplashAttention(shape, shape, shape, "bf16", shape[-1] ** -0.5, causal=True)
     forward, backward = (
-        jax.jit(attention.function(gradient=gradient, interpret=True)) for gradient in (False, True)
+        jax.jit(function(attention, gradient=gradient, interpret=True))
+        for gradient in (False, True)
     )
     output, statistics = forward(q, k, v)
     return (output, *backward(q, k, v, output, statistics, given))

@@ -13,13 +13,11 @@ After, where the calls are traced from JAX's own function at these shapes:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from jax.extend.mlir import ir
 
-from hloom._jax.splash_attention import SplashAttention
-from hloom.passes.framework.target import Target
-from hloom.passes.inline import Inline
 from hloom.passes.ir import build, moves
 from hloom.passes.ir.attention_marks import ATTENTION_GRADIENT, AttentionCall
 from hloom.passes.ir.erase import erase
@@ -27,6 +25,32 @@ from hloom.passes.ir.values import element_of, shape_of
 
 from .kernel_calls import Choice, Decomposition, Rewrite, Site
 from .placement import Placement
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SplashAttention:
+    """An attention.
+
+    Attributes:
+      queries, keys, values: the shapes. Heads of queries may be a multiple of those of keys.
+      element: the type of elements, "bf16" or "f32".
+      scale: the factor of the scores; queries are multiplied by it, and rounded to ``element``.
+      causal: a query sees no key behind its own position.
+      window: it sees so many keys up to its own position; 0 for all.
+      seen: the shape of the mask of keys, bool[1 or batch, keys]; None without one. A query of a
+        sequence whose keys are all masked has no result that is defined.
+    """
+
+    queries: Shape
+    keys: Shape
+    values: Shape
+    element: str
+    scale: float
+    causal: bool = False
+    window: int = 0
+    seen: Shape | None = None
 
 
 def choose_tpu(site: Site, placement: Placement) -> Choice:
@@ -38,9 +62,11 @@ def choose_tpu(site: Site, placement: Placement) -> Choice:
         return Decomposition("the partitioner cannot divide Pallas' kernels")
     if call.has_bias and not call.masks_keys:
         return Decomposition("Pallas' kernels add no bias")
+    if site.trace is None:
+        return Decomposition("nothing traces Pallas' kernels here")
     is_gradient = site.name == ATTENTION_GRADIENT
     try:
-        text = attention_of(site.mark).lowered(gradient=is_gradient)
+        text = site.trace(attention_of(site.mark), gradient=is_gradient)
     except Exception as error:
         return Decomposition(f"JAX's kernels do not take it: {error}")
     name = "gradient of splash attention" if is_gradient else "splash attention"
@@ -75,8 +101,6 @@ def write(text: str, mark: ir.Operation) -> Sequence[ir.Value]:
         with ir.InsertionPoint(mark):
             operands[3] = _seen(operands[3])
     traced = ir.Module.parse(text, context=mark.context)
-    inline = Inline()
-    inline.apply(inline.plan(traced, Target()))
     [function] = (view.operation for view in traced.body.operations)
     main = function.clone(ip=False)
     [block] = main.regions[0].blocks

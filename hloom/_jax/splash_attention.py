@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from hloom.lowering.attention_tpu import SplashAttention
 
 LANES = 128
 """Queries and keys have to be multiples of so many (`NUM_LANES`)."""
@@ -26,48 +27,24 @@ divides other lengths."""
 
 _ELEMENTS = {"bf16": "bfloat16", "f32": "float32"}
 
-Shape = tuple[int, ...]
 
+def function(
+    attention: SplashAttention, *, gradient: bool, interpret: bool = False
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``,
+    (q, k, v[, seen], o, statistics, do) -> (dq, dk, dv).
 
-@dataclass(frozen=True)
-class SplashAttention:
-    """An attention.
-
-    Attributes:
-      queries, keys, values: the shapes. Heads of queries may be a multiple of those of keys.
-      element: the type of elements, "bf16" or "f32".
-      scale: the factor of the scores; queries are multiplied by it, and rounded to ``element``.
-      causal: a query sees no key behind its own position.
-      window: it sees so many keys up to its own position; 0 for all.
-      seen: the shape of the mask of keys, bool[1 or batch, keys]; None without one. A query of a
-        sequence whose keys are all masked has no result that is defined.
+    With ``interpret`` it is for CPUs, and computes what the kernels do.
     """
+    return _function(attention, gradient, interpret)
 
-    queries: Shape
-    keys: Shape
-    values: Shape
-    element: str
-    scale: float
-    causal: bool = False
-    window: int = 0
-    seen: Shape | None = None
 
-    def function(
-        self, *, gradient: bool, interpret: bool = False
-    ) -> Callable[..., tuple[jax.Array, ...]]:
-        """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``,
-        (q, k, v[, seen], o, statistics, do) -> (dq, dk, dv).
+def lowered(attention: SplashAttention, *, gradient: bool, interpret: bool = False) -> str:
+    """Returns a module whose main function is that `function`.
 
-        With ``interpret`` it is for CPUs, and computes what the kernels do.
-        """
-        return _function(self, gradient, interpret)
-
-    def lowered(self, *, gradient: bool, interpret: bool = False) -> str:
-        """Returns a module whose main function is that `function`.
-
-        Raises what JAX raises where the kernels do not take the shapes.
-        """
-        return _lowered(self, gradient, interpret)
+    Raises what JAX raises where the kernels do not take the shapes.
+    """
+    return _lowered(attention, gradient, interpret)
 
 
 @functools.lru_cache(maxsize=64)
@@ -127,12 +104,18 @@ def _function(
         return [_scaled(_by_heads(q), attention.scale), _by_heads(k), _by_heads(v), ids]
 
     def forward(q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> tuple[Any, ...]:
-        kernel = _kernel(attention, interpret, save_residuals=True)
-        o, (statistics,) = jax.vmap(kernel)(*operands(q, k, v, [*rest]))
+        kernel = _kernel(attention, interpret)
+        told = {name: kernel.kwargs[name] for name in _OPTIONS}
+
+        def one(*each: Any) -> Any:
+            attend: Any = splash._splash_attention_forward
+            return attend(kernel.fwd_mask_info, *each, None, save_residuals=True, **told)
+
+        o, (statistics,) = jax.vmap(one)(*operands(q, k, v, [*rest]))
         return _by_heads(o), statistics
 
     def gradient(q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> tuple[Any, ...]:
-        kernel = _kernel(attention, interpret, save_residuals=False)
+        kernel = _kernel(attention, interpret)
         given = operands(q, k, v, more := [*rest])
         o, statistics, do = more
         told = (False, *(kernel.kwargs[name] for name in _OPTIONS))
@@ -162,7 +145,7 @@ _OPTIONS = (
 """The options of a kernel that JAX's rule of its gradient takes, in its order."""
 
 
-def _kernel(attention: SplashAttention, interpret: bool, *, save_residuals: bool) -> Any:
+def _kernel(attention: SplashAttention, interpret: bool) -> Any:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -183,7 +166,6 @@ def _kernel(attention: SplashAttention, interpret: bool, *, save_residuals: bool
             block_q_dq=query,
             block_kv_dq=key,
         ),
-        save_residuals=save_residuals,
         head_shards=1,
         q_seq_shards=1,
         interpret=interpret,

@@ -15,6 +15,7 @@ from support.attention.marked import marked
 
 import hloom
 from benchmarks.programs.attentions import MODELS, Model, _decoder
+from hloom._jax import splash_attention
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import walk
@@ -34,7 +35,7 @@ def lowered(
     keys = f"tensor<{BATCH}x{length}x{SHARED}x{SIZE}xbf16>"
     types = [queries, keys, keys] + ([f"tensor<{bias}xbf16>"] if bias else [])
     module = marked(call, types, placement.partitions)
-    result = lower(module, placement)
+    result = lower(module, placement, splash_attention.lowered)
     assert module.operation.verify()
     return module, result
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from hloom import targets
+from hloom._jax import splash_attention
 from hloom._jax.execution import compile_module, execute
 from hloom.lowering.attention_tpu import attention_of, write
 from hloom.lowering.kernel_calls import Rewrite, rewrite
@@ -30,7 +31,8 @@ def interpreted(module: ir.Module) -> tuple[ir.Module, PassRun]:
     run = Pipeline.parse(SPEC).run(changed, target=targets.load("v5p")).runs[-1]
     for mark in list(marks.marks_in(changed.operation)):
         is_gradient = marks.mark_name(mark) == ATTENTION_GRADIENT
-        text = attention_of(mark).lowered(gradient=is_gradient, interpret=True)
+        attention = attention_of(mark)
+        text = splash_attention.lowered(attention, gradient=is_gradient, interpret=True)
         rewrite(Rewrite("interpreted", lambda mark, text=text: write(text, mark)), mark)
     assert changed.operation.verify()
     return changed, run
