@@ -23,7 +23,7 @@ from hloom.passes.ir.custom_calls import allocated
 from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
-from . import attention, between_processes, ragged
+from . import attention, attention_tpu, between_processes, ragged
 from .kernel_calls import (
     Choice,
     Chooser,
@@ -175,6 +175,10 @@ def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
     return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
 
 
+_ATTENTION: Mapping[str, Chooser] = MappingProxyType(
+    {"cuda": attention.choose_cuda, "tpu": attention_tpu.choose_tpu}
+)
+
 _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
     {
         marks.TOKEN: {"cpu": _token, "cuda": _token},
@@ -183,8 +187,8 @@ _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
         marks.BARRIER: {"cpu": _cpu_barrier, "cuda": _cuda_barrier},
         marks.RAGGED_ALL_TO_ALL: {"cpu": ragged.choose_cpu, "cuda": _cuda_ragged_all_to_all},
         marks.UNINITIALIZED: {"cuda": _uninitialized},
-        attention_marks.ATTENTION: {"cuda": attention.choose_cuda},
-        attention_marks.ATTENTION_GRADIENT: {"cuda": attention.choose_cuda},
+        attention_marks.ATTENTION: _ATTENTION,
+        attention_marks.ATTENTION_GRADIENT: _ATTENTION,
     }
 )
 """A row for each mark; where a platform is not in it the mark becomes its decomposition."""
@@ -192,7 +196,7 @@ _BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
 CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
     {
         platform: {mark: row[platform] for mark, row in _BY_MARK.items() if platform in row}
-        for platform in ("cpu", "cuda")
+        for platform in ("cpu", "cuda", "tpu")
     }
 )
 """The choosers by platform, then by mark."""

@@ -26,11 +26,14 @@ class Site:
         computation of all mesh axes, or with one partition. Elsewhere the partitioner will split
         values, and does not know custom calls: it replicates their operands, and refuses those with
         side effects.
+      trace: returns a module of JAX's kernels for what a mark stands for, or for its gradient;
+        None where nothing traces them.
     """
 
     mark: ir.Operation
     module: ir.Module
     is_manual: bool
+    trace: Callable[..., str] | None = None
 
     @property
     def name(self) -> str:

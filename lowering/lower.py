@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,13 +97,17 @@ class Lowered:
         return tuple(sorted({each.target for each in self.decisions if each.target is not None}))
 
 
-def lower(module: ir.Module, placement: Placement) -> Lowered:
+def lower(
+    module: ir.Module, placement: Placement, trace: Callable[..., str] | None = None
+) -> Lowered:
     """Lowers all marks of the module, in place. A module without marks does not change.
+
+    ``trace`` traces JAX's kernels, as `Site` has it.
 
     Raises LoweringError if a mark has an unknown version or does not fit the placement, or if
     decompositions contain themselves.
     """
-    lowerer = _Lowerer(module, placement)
+    lowerer = _Lowerer(module, placement, trace)
     with module.context, ir.Location.unknown():
         lowerer.lower_functions()
         if lowerer.decisions:
@@ -116,7 +120,10 @@ def lower(module: ir.Module, placement: Placement) -> Lowered:
 
 
 class _Lowerer:
-    def __init__(self, module: ir.Module, placement: Placement) -> None:
+    def __init__(
+        self, module: ir.Module, placement: Placement, trace: Callable[..., str] | None
+    ) -> None:
+        self._trace = trace
         self.decisions: Counter[MarkLowering] = Counter()
         self._module = module
         self._placement = placement
@@ -145,7 +152,7 @@ class _Lowerer:
     def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
         _check_version(mark)
         is_manual = mesh.is_manual(mark, self._placement.partitions)
-        site = Site(mark, self._module, is_manual)
+        site = Site(mark, self._module, is_manual, self._trace)
         choice = self._choose(site)
         self.decisions[MarkLowering.of(site, choice)] += 1
         if isinstance(choice, KernelCall):

@@ -13,6 +13,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.profiler import TraceAnnotation
 
+from hloom._jax import splash_attention
 from hloom._jax.cache import watch_cache
 from hloom._jax.devices import ffi_targets
 from hloom._jax.executables import MemoryFigures, memory_figures, optimized_text
@@ -449,7 +450,7 @@ def _runs(results: Sequence[PipelineResult]) -> Iterator[PassRun]:
 def _lower(module: ir.Module, placement: Placement) -> Lowered:
     """Lowers the module's marks and registers the kernels that it calls then."""
     try:
-        lowered = lower(module, placement)
+        lowered = lower(module, placement, splash_attention.lowered)
         if lowered.marks:
             module.operation.verify()
         if lowered.targets:

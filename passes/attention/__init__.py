@@ -13,7 +13,8 @@ After::
     %dq, %dk, %dv = stablehlo.composite "hloom.attention_gradient" %q, %k, %v, %o, %stats, %do
 
 The weights are never in memory. On a CUDA GPU the marks become cuDNN's calls, as
-``jax.nn.dot_product_attention(implementation="cudnn")`` makes them. A site is found by its
+``jax.nn.dot_product_attention(implementation="cudnn")`` makes them, on a TPU those of JAX's splash
+attention, kernels of Pallas. A site is found by its
 meaning, by evaluation at some coordinates. In 16 bits results differ in their rounding, so that
 the pass runs only where a spec names it.
 """
@@ -46,7 +47,8 @@ class Attention(Pass):
 
     kernel: str = option(
         "auto",
-        doc="auto: the platform's; cudnn: cuDNN's; emulated: what the kernel computes, anywhere",
+        doc="auto: the platform's; cudnn: cuDNN's; pallas: JAX's for TPUs; emulated: what the "
+        "kernel computes, anywhere",
         choices=limits.KERNELS,
     )
     min_keys: int = option(256, doc="attention to fewer keys stays", minimum=1)
@@ -59,7 +61,7 @@ class Attention(Pass):
     def plan(self, module: ir.Module, target: Target) -> AttentionPlan | NothingPlan:
         kernel = limits.kernel_of(self.kernel, target)
         if kernel is None:
-            return NothingPlan(target.platform, limits.unserved(target))
+            return NothingPlan(target.platform, limits.unserved(self.kernel, target))
         with module.context:
             return plan_attention(
                 module, target, kernel=kernel, min_keys=self.min_keys, cast=self.cast

@@ -1,7 +1,8 @@
 """The limits of the kernels: element types, sizes of heads, compute capabilities.
 
 Compiling for a GPU without one checks none of cuDNN's, so they are held here. Source:
-`jax/_src/cudnn/fused_attention_stablehlo.py` of jax 0.10.2 and 0.12, `check_is_flash_attention`.
+`jax/_src/cudnn/fused_attention_stablehlo.py` of jax 0.10.2 and 0.12, `check_is_flash_attention`;
+for TPUs `jax/experimental/pallas/ops/tpu/splash_attention` of the same.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ..ir.types import float_format
 from ..ir.values import defining_op, element_of
 from .site import Bias, FusedKernel, Labelled
 
-AUTO, CUDNN, EMULATED = "auto", "cudnn", "emulated"
-KERNELS = (AUTO, CUDNN, EMULATED)
+AUTO, CUDNN, PALLAS, EMULATED = "auto", "cudnn", "pallas", "emulated"
+KERNELS = (AUTO, CUDNN, PALLAS, EMULATED)
 """The choices of kernel."""
+
+_ELEMENTS = {CUDNN: ("bf16", "f16"), PALLAS: ("bf16", "f32"), EMULATED: ("bf16", "f16", "f32")}
 
 _OLDEST = (8, 0)
 """The lowest compute capability whose cuDNN kernels have a gradient."""
@@ -35,13 +38,17 @@ def kernel_of(asked: str, target: Target) -> str | None:
     """Returns the kernel that serves a target, by what is asked for; None where there is none."""
     if asked == EMULATED:
         return EMULATED
+    if target.platform == "tpu":
+        return None if asked == CUDNN else PALLAS
     capability = target.compute_capability
     is_served = target.platform == "cuda" and capability is not None and capability >= _OLDEST
-    return CUDNN if is_served else None
+    return CUDNN if is_served and asked != PALLAS else None
 
 
-def unserved(target: Target) -> str:
+def unserved(asked: str, target: Target) -> str:
     """Returns why no kernel serves a target, in half a sentence."""
+    if (asked, target.platform) in ((CUDNN, "tpu"), (PALLAS, "cuda")):
+        return f"{asked}'s kernels are not for it"
     if target.platform != "cuda":
         return f"hloom knows no attention kernel for {target.platform}"
     if target.compute_capability is None:
@@ -53,7 +60,7 @@ def unserved(target: Target) -> str:
 def element_for(operands: Sequence[Labelled], kernel: str, cast: str) -> str:
     """Returns the type of elements that a kernel is called with. Raises NotPossibleError."""
     found = sorted({str(element_of(source_of(each.value))) for each in operands})
-    allowed = ("bf16", "f16", "f32") if kernel == EMULATED else ("bf16", "f16")
+    allowed = _ELEMENTS[kernel]
     if len(found) == 1 and found[0] in allowed:
         return found[0]
     if cast == "bf16" and {*found} <= {"bf16", "f16", "f32"}:
@@ -64,8 +71,9 @@ def element_for(operands: Sequence[Labelled], kernel: str, cast: str) -> str:
             "attention{cast=bf16} converts them"
         )
     remedy = "; attention{cast=bf16} converts them" if {*found} <= {"bf16", "f16", "f32"} else ""
+    second = "float32" if kernel == PALLAS else "float16"
     raise NotPossibleError(
-        f"the kernel takes bfloat16 or float16, not {' and '.join(found)}{remedy}"
+        f"the kernel takes bfloat16 or {second}, not {' and '.join(found)}{remedy}"
     )
 
 

@@ -25,7 +25,7 @@ from ..ir import mesh, walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op, element_of
-from . import limits
+from . import limits, pallas
 from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
@@ -113,7 +113,7 @@ _COLUMNS = {
 def plan_attention(
     module: ir.Module, target: Target, *, kernel: str, min_keys: int, cast: str
 ) -> AttentionPlan:
-    """Plans a module for one kernel, "cudnn" or "emulated"."""
+    """Plans a module for one kernel, "cudnn", "pallas" or "emulated"."""
     planner = _Planner(module, target, kernel, cast)
     forms = Forms()
     decided: list[AttentionSite] = []
@@ -176,6 +176,9 @@ class _Planner:
         bias = None
         if found.logits.bias_axes:
             bias = bias_of(forward, found.logits.bias_axes, derivation, borders)
+            if self._kernel == limits.PALLAS:
+                pallas.check_mask_of_keys(forward, found.logits, derivation.scope)
+                bias = replace(bias, masks_keys=True)
         if self._cast == "off":
             for each in found.forwards:
                 _check_output(each, element)
@@ -183,14 +186,20 @@ class _Planner:
         gradients = tuple(
             self._gradient(each, calls, kernel, borders, derivation) for each in found.gradients
         )
-        if self._kernel == limits.CUDNN:
+        if self._kernel != limits.EMULATED:
             head, values = (
                 math.prod(size for label, size in sizes.items() if label[0] == kind)
                 for kind in (HEAD, VALUE)
             )
             query = forward.axes.query
             queries = 1 if query is None else forward.axes.sizes[query]
-            limits.check(kernel, bias, self._target, queries=queries, heads=(head, values))
+            heads = head, values
+            if self._kernel == limits.CUDNN:
+                limits.check(kernel, bias, self._target, queries=queries, heads=heads)
+            else:
+                pallas.check(kernel, forward, queries=queries, heads=heads)
+                if any(each.bias for each in gradients):
+                    raise NotPossibleError("Pallas' kernels have no gradient of a bias")
         return AttentionSite(
             f"attention-{number}",
             kernel,

@@ -151,6 +151,7 @@ class _Writer:
             number,
             emulated,
             has_bias=attention.bias is not None,
+            masks_keys=attention.bias is not None and attention.bias.masks_keys,
         )
         self.made: list[_Made] = []
         self._biases: dict[bool, ir.Value] = {}
@@ -345,8 +346,14 @@ class _Writer:
         """Returns the axes of a group along which the kernel's bias is whole: all, where it depends
         on one, and always positions."""
         mine = {label[1] for label in group}
-        positions = {self.kernel.axes.key, self.kernel.axes.query}
-        return mine if mine & (axes | positions) else set()
+        return mine if mine & (axes | self._positions) else set()
+
+    @property
+    def _positions(self) -> set[int | None]:
+        """Returns the axes along which the kernel's bias is whole, whatever it depends on."""
+        axes, bias = self.kernel.axes, self.attention.bias
+        is_of_keys = bias is not None and bias.masks_keys
+        return {axes.key} if is_of_keys else {axes.key, axes.query}
 
     # The bias.
 
@@ -383,7 +390,7 @@ class _Writer:
             value = stablehlo.log(value)
         flat = [label[1] for group in bias.labels for label in group]
         axes = kernel.axes
-        positions = {axes.key, axes.query}
+        positions = self._positions
         value = reshaped(value, [axes.sizes[axis] for axis in flat])
         # To one element along each axis that it does not depend on.
         kept = [axes.sizes[axis] if axis in bias.axes or axis in positions else 1 for axis in flat]

@@ -8,7 +8,8 @@
 Queries, their gradient, the output and its gradient are [batch, queries, heads, elements]; keys and
 values are [batch, keys, heads, elements], where the heads of the queries may be a multiple: each
 head of the keys is then shared by neighbouring ones. A bias is [1 or batch, 1 or heads, queries,
-keys], ``stats`` are float32[batch, heads, queries]: the logarithm of the sum of the exponentials of
+keys], or a mask of keys, [1 or batch, 1, 1, keys], of zeros and of numbers whose exponential is 0.
+``stats`` are float32[batch, heads, queries]: the logarithm of the sum of the exponentials of
 a row's logits.
 
 The decompositions are the definition of cuDNN's and of flash attention's kernels: logits, weights
@@ -44,6 +45,7 @@ class AttentionCall:
       number: a number that differs between the attentions of a module.
       emulated: the mark becomes its decomposition on every platform.
       has_bias: whether a bias is among the operands.
+      masks_keys: the bias is a mask of keys.
     """
 
     scale: float
@@ -52,6 +54,7 @@ class AttentionCall:
     number: int = 0
     emulated: bool = False
     has_bias: bool = False
+    masks_keys: bool = False
 
     @classmethod
     def of(cls, mark: ir.Operation) -> AttentionCall:
@@ -64,6 +67,7 @@ class AttentionCall:
             number=ir.IntegerAttr(own["number"]).value,
             emulated=ir.BoolAttr(own["emulated"]).value,
             has_bias=ir.BoolAttr(own["has_bias"]).value,
+            masks_keys="masks_keys" in own,
         )
 
     @property
@@ -74,7 +78,8 @@ class AttentionCall:
     def attributes(self) -> dict[str, ir.Attribute]:
         """Returns the attributes that say so."""
         i64 = ir.IntegerType.get_signless(64)
-        return {
+        of_keys = {"masks_keys": ir.UnitAttr.get()} if self.masks_keys else {}
+        return of_keys | {
             "scale": ir.FloatAttr.get(ir.F64Type.get(), self.scale),
             "causal": ir.BoolAttr.get(self.causal),
             "window": ir.IntegerAttr.get(i64, self.window),
@@ -174,6 +179,11 @@ def _logits(
 def _bias_of(bias: ir.Value, logits: ir.Value) -> ir.Value:
     batch, heads, shared, length, keys = shape_of(logits)
     mine = shape_of(bias)
+    if mine[2] == 1 != length:
+        rows = build.reshaped(_wide(bias), [mine[0], keys])
+        shape = [mine[0], *shape_of(logits)[1:]]
+        wide = build.broadcast(rows, shape, [0, 4])
+        return build.broadcast(wide, shape_of(logits), [0, 1, 2, 3, 4])
     if mine[1] == 1:
         kept = [] if mine[0] == 1 else [batch]
         narrow = build.reshaped(_wide(bias), [*kept, length, keys])
@@ -244,7 +254,9 @@ def _gradient(
         _ungrouped(_scaled(dk, call.scale), keys),
         _ungrouped(dv, values),
     ]
-    return found if bias is None else [*found, _bias_gradient(d_logits, bias)]
+    if bias is None or call.masks_keys:
+        return found
+    return [*found, _bias_gradient(d_logits, bias)]
 
 
 def _scaled(value: ir.Value, scale: float) -> ir.Value:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as fused
 from jax.extend.mlir import ir
+from support.attention.marked import marked
 
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import walk
-from hloom.passes.ir.attention_marks import AttentionCall, attention, attention_gradient
-from hloom.passes.ir.marks import MarkBuilder
+from hloom.passes.ir.attention_marks import AttentionCall
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -43,29 +43,7 @@ def lowered(
     bias: tuple[int, int] | None = None,
 ) -> tuple[ir.Module, Lowered]:
     """A module with an attention and its gradient, lowered."""
-    types = _types(element, heads, bias)
-    names = [f"%{name}" for name in "qkvb"[: len(types)]]
-    arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
-    results = [types[0], *types]
-    module = ir.Module.parse(f"""
-module @m attributes {{mhlo.num_partitions = {placement.partitions} : i32}} {{
-  func.func @main({arguments}, %g: {types[0]}) -> ({", ".join(results)}) {{
-    return %q, {", ".join(names)} : {", ".join(results)}
-  }}
-}}""")
-    block = module.body.operations[0].regions[0].blocks[0]
-    *operands, given = block.arguments
-    last = block.operations[len(list(block.operations)) - 1].operation
-    with ir.InsertionPoint(last):
-        marks = MarkBuilder(module)
-        q, k, v, *rest = operands
-        out, statistics = attention(marks, q, k, v, rest[0] if rest else None, call)
-        gradients = attention_gradient(
-            marks, [*operands, out, statistics, given], call, with_bias=bool(rest)
-        )
-    for number, value in enumerate([out, *gradients]):
-        last.operands[number] = value
-    assert module.operation.verify()
+    module = marked(call, _types(element, heads, bias), placement.partitions)
     result = lower(module, placement)
     assert module.operation.verify()
     return module, result

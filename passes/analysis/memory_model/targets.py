@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...framework.target import Target
 from ..program import Program
 from . import tpu
-from .attention_scratch import hold_scratch
+from .attention_scratch import hold_lanes, hold_scratch
 from .memory_rules import PACKED, XLA_GPU, MemoryRules
 from .ragged_copies import hold_copies
 from .trace import OpTrace
@@ -16,7 +16,7 @@ _RULES: dict[str, MemoryRules] = {"cuda": XLA_GPU, "rocm": XLA_GPU, "tpu": tpu.X
 
 _REFINED: dict[MemoryRules, tuple[Callable[[Program, OpTrace], None], ...]] = {
     XLA_GPU: (hold_copies, hold_scratch),
-    tpu.XLA_TPU: (tpu.refine,),
+    tpu.XLA_TPU: (tpu.refine, hold_lanes),
 }
 
 

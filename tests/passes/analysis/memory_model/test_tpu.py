@@ -117,6 +117,20 @@ def test_products_with_vectors_and_without_sums_are_elementwise() -> None:
     assert outer == ["reduce"]
 
 
+def test_statistics_of_attention_are_in_all_lanes_while_it_runs() -> None:
+    q = array(2, 1024, 1, 64, type_="bfloat16")
+
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        weights = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k).astype("float32"))
+        return jnp.einsum("bnts,bsnh->btnh", weights.astype(q.dtype), v)
+
+    module = clone_module(jax.jit(attend).lower(q, q, q).compiler_ir())
+    Pipeline(parse_spec("attention", source="test")).run(module, target=TARGET)
+    lanes = 2 * 1024 * 128 * 4
+    predicted = predict(module, rules=memory_rules(TARGET)).temp_bytes
+    assert lanes <= predicted <= 1.3 * lanes
+
+
 def test_a_gather_reads_memory_and_its_gradient_is_fused() -> None:
     logits, labels = array(8, 256, 4096, type_="bfloat16"), array(8, 256, type_="int32")
 
