@@ -184,7 +184,7 @@ class Finder:
             raise NotPossibleError("rows without a key have a softmax, and no gradient of it")
         found = next(iter(kinds), logits.empty_rows)
         if found is EmptyRows.SOFTMAX and logits.empty_rows is EmptyRows.AVERAGE:
-            return EmptyRows.FLAT
+            return EmptyRows.UNEVEN if logits.is_uneven else EmptyRows.FLAT
         return found
 
     def _forward(
