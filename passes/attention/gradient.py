@@ -54,6 +54,7 @@ _ASSIGNMENTS = (
     (4, 1.0, 0.0, 1.0, 1.0),
     (5, 1.0, 0.02, 1.0, 1.0),
     (6, 1.0, 0.7, 1.0, -1e9),
+    (7, 1.0, 0.2, 1.0, 1.0),
 )
 """Seeds, magnitudes of the scores, shares of true booleans, magnitudes of the weights' gradient and
 of other floats."""

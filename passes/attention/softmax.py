@@ -273,7 +273,8 @@ class SoftmaxReader:
         return [
             value
             for value in reader.derivation.region(self.weights, reader.number)
-            if reader.derivation.groups(value, reader.number) is not None
+            if is_of_floats(value)
+            and reader.derivation.groups(value, reader.number) is not None
             and not self._reduces_scores(value)
         ]
 

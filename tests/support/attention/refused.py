@@ -151,6 +151,14 @@ def learnt_temperature() -> Way:
     )
 
 
+@refused(NOT_ONLY_SCALED)
+def largest_scores() -> Way:
+    def weights(a: Any) -> jax.Array:
+        return jax.nn.softmax(jnp.where(a >= jax.lax.top_k(a, 4)[0][..., -1:], a, -1e9))
+
+    return _of_scores(weights)
+
+
 @refused("its scores are scaled by numbers that differ by position")
 def scale_by_query() -> Way:
     def weights(a: Any) -> jax.Array:
