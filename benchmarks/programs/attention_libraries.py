@@ -19,8 +19,6 @@ from flax import linen, nnx
 from benchmarks.programs.attentions import BATCH, HEAD, HEADS, LAYERS, WIDTH
 
 LENGTH = 1024
-PIXELS = 496
-"""Of an image with 31 x 31 patches."""
 
 Program = tuple[Callable[..., jax.Array], Any, tuple[Any, ...]]
 """A loss, the shapes of its parameters, and those of its other arguments."""
@@ -140,25 +138,20 @@ def _t5() -> Program:
     return _hugging_face("T5", "FlaxT5ForConditionalGeneration", config, inputs)
 
 
-def _vit() -> Program:
-    image = jax.ShapeDtypeStruct((BATCH, 3, PIXELS, PIXELS), "bfloat16")
-    config = {"num_hidden_layers": LAYERS, "image_size": PIXELS}
-    return _hugging_face("ViT", "FlaxViTModel", config, {"pixel_values": image})
-
-
 @contextlib.contextmanager
 def _clip_by_its_old_names() -> Iterator[None]:
-    clip: Any = jnp.clip
+    numbers: Any = jnp
+    clip = numbers.clip
 
     def old(x: Any, *bounds: Any, a_min: Any = None, a_max: Any = None, **named: Any) -> Any:
         found = {"min": a_min, "max": a_max} | named
         return clip(x, *bounds, **{key: each for key, each in found.items() if each is not None})
 
-    jnp.clip = old
+    numbers.clip = old
     try:
         yield
     finally:
-        jnp.clip = clip
+        numbers.clip = clip
 
 
 LIBRARIES: dict[str, Callable[[], Program]] = {
@@ -169,6 +162,5 @@ LIBRARIES: dict[str, Callable[[], Program]] = {
     "Hugging Face, BERT": _bert,
     "Hugging Face, GPT-2": _gpt2,
     "Hugging Face, T5": _t5,
-    "Hugging Face, ViT": _vit,
 }
 """The programs by library and module or model."""
