@@ -4,7 +4,9 @@
 
 Each model is compiled for an H100 without one: as it is written, under `attention`, and written
 with `jax.nn.dot_product_attention(implementation="cudnn")`. Then GPTs of twelve layers, with
-recomputation, and those of 1,024 tokens at four budgets with `attention` as a move of `fit`. XLA's
+recomputation, and those of 1,024 tokens at four budgets with `attention` as a move of `fit`; and
+libraries' own modules and models (Hugging Face's with `transformers<5`), as they are; and how long
+the pass plans, also where there is no attention. XLA's
 figures leave out the scratch memory that cuDNN asks for on a GPU. Nothing ran.
 
 Writes benchmarks/results/attention.json and attention.md.
@@ -13,14 +15,23 @@ Writes benchmarks/results/attention.json and attention.md.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 import hloom
-from benchmarks.common.measure import Benchmark, Columns, mebi, section, text, without_cache
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
+from benchmarks.programs import attention_libraries, lstm, resnet, unet
+from benchmarks.programs.attention_libraries import LIBRARIES
 from benchmarks.programs.attentions import MODELS
 from benchmarks.programs.gpt import Gpt
+from hloom import targets
 from hloom._jax.executables import memory_figures
+from hloom.passes.attention import Attention
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
 
 TARGET = "h100_sxm"
@@ -33,6 +44,11 @@ GPTS = {
 BUDGETS = ("4GiB", "2GiB", "1GiB", "768MiB")
 """Of the whole step: arguments and results are about 360 MiB of it."""
 
+WITHOUT = {"ResNet-50": resnet.program, "U-Net": unet.program, "LSTM": lstm.program}
+"""Steps without attention."""
+
+PLANNING = "planning"
+
 MOVE = "fit{{budget={} moves=recompute+attention+chunk}}"
 
 SPECS = ("off", "attention", "remat", "attention,remat", "attention,fit{budget=min}")
@@ -42,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles with the JAX that runs this, and writes the files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention")
     at_budgets = {f"fit, {name}": name for name in GPTS if name.endswith(", 1024")}
-    names = [*MODELS, *GPTS, *at_budgets]
+    names = [*MODELS, *GPTS, *at_budgets, *LIBRARIES, PLANNING]
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
     chosen = parser.parse_args(arguments).models or names
     deviceless.prepare()
@@ -52,10 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = {row["model"]: row for row in before.get("models", ())}
         gpts = {row["model"]: row for row in before.get("gpts", ())}
         budgets = {(row["model"], row["budget"]): row for row in before.get("budgets", ())}
+        libraries = {row["model"]: row for row in before.get("libraries", ())}
+        planning = before.get("planning", [])
         if name in MODELS:
             models[name] = _model(name)
         elif name in GPTS:
             gpts[name] = _gpt(name)
+        elif name in LIBRARIES:
+            libraries[name] = _library(name)
+        elif name == PLANNING:
+            planning = [*_planning()]
         else:
             budgets |= {(row["model"], row["budget"]): row for row in _fits(at_budgets[name])}
         print(
@@ -63,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 models=[models[each] for each in MODELS if each in models],
                 gpts=[gpts[each] for each in GPTS if each in gpts],
                 budgets=[*budgets.values()],
+                libraries=[libraries[each] for each in LIBRARIES if each in libraries],
+                planning=planning,
             )
         )
 
@@ -78,6 +102,33 @@ def _model(name: str) -> dict[str, Any]:
         by_hand = model.lower(placement, fused=True)
     row["by_hand_bytes"] = _temporaries(by_hand, "off")
     return row
+
+
+def _library(name: str) -> dict[str, Any]:
+    lowered = attention_libraries.lower(name, deviceless.placement(TARGET))
+    off = _temporaries(lowered, "off")
+    found = _temporaries(lowered, "attention")
+    return {"model": name, "off_bytes": off, "attention_bytes": found, "plan": _plan()}
+
+
+def _planning() -> Iterator[dict[str, Any]]:
+    """Seconds of the processor: of `attention` behind the passes that it needs, and of `fit`."""
+    target = targets.load(TARGET)
+    steps = {name: each.lower(deviceless.placement(TARGET)) for name, each in GPTS.items()}
+    for name, program in WITHOUT.items():
+        step, given = program(lambda block: block)
+        steps[name] = jax.jit(step).trace(*given).lower(lowering_platforms=("cuda",))
+    for name, lowered in steps.items():
+        module = clone_module(lowered.compiler_ir())
+        Pipeline.parse("inline,drop-constraints,cse").run(module, target=target)
+        start_s = time.process_time()
+        with module.context:
+            Attention().plan(module, target)
+        attention_s = time.process_time() - start_s
+        start_s = time.process_time()
+        Pipeline.parse("fit").run(clone_module(lowered.compiler_ir()), target=target)
+        fit_s = time.process_time() - start_s
+        yield {"model": name, "attention_s": attention_s, "fit_s": fit_s}
 
 
 def _gpt(name: str) -> dict[str, Any]:
@@ -109,6 +160,16 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     yield from section(
         f"GPT at budgets of the whole step, jax {version}", BUDGET_COLUMNS, entry["budgets"]
     )
+    yield from section(
+        f"Four layers of libraries, 1,024 tokens, jax {version}",
+        LIBRARY_COLUMNS,
+        entry.get("libraries", []),
+    )
+    yield from section(
+        f"Seconds of the processor to plan, jax {version}",
+        PLANNING_COLUMNS,
+        entry.get("planning", []),
+    )
 
 
 COLUMNS: Columns = {
@@ -117,6 +178,12 @@ COLUMNS: Columns = {
     "`attention`": mebi("attention_bytes"),
     "by hand": mebi("by_hand_bytes"),
     "plan": text("plan"),
+}
+LIBRARY_COLUMNS: Columns = {key: each for key, each in COLUMNS.items() if key != "by hand"}
+PLANNING_COLUMNS: Columns = {
+    "step": text("model"),
+    "`attention`": figure("attention_s", ".3f"),
+    "`fit` without it": figure("fit_s", ".2f"),
 }
 GPT_COLUMNS: Columns = {"model": text("model")} | {f"`{spec}`, MiB": mebi(spec) for spec in SPECS}
 BUDGET_COLUMNS: Columns = {

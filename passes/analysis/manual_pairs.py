@@ -17,6 +17,7 @@ from ..ir.mesh import MANUAL_COMPUTATION
 from ..ir.values import defining_op
 from .loops.pairs import Passages
 from .points.evaluator import Scope
+from .points.operations import how
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def constant_arguments(
 
 
 def _is_of_constants(value: ir.Value) -> bool:
-    """Whether a value of a manual computation's body is computed from none of its arguments."""
+    """Whether a value of a manual computation's body is computed from constants alone, so that it
+    is the same wherever it is computed: random numbers and the number of a device are not."""
     seen: set[ir.Value] = set()
     waiting = [value]
     while waiting:
@@ -146,7 +148,7 @@ def _is_of_constants(value: ir.Value) -> bool:
             continue
         seen.add(each)
         op = defining_op(each)
-        if op is None or len(op.regions):
+        if op is None or how(op) is None:
             return False
         waiting += op.operands
     return True

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -93,12 +94,17 @@ class Finder:
 
     def _softened(self) -> dict[int, ir.Value]:
         """Returns, by number, results of products that exponentials are computed from."""
-        found: dict[int, ir.Value] = {}
+        exponentials: list[ir.Value] = []
+        sizes: set[int] = set()  # what is computed element by element has the product's size
         for op in self._ops():
-            if op.name in EXPONENTIALS and how(op) is not None:
-                for product in sorted(
-                    self.derivation.products(op.results[0]), key=self.scope.number
-                ):
+            if op.name in EXPONENTIALS:
+                exponentials.append(op.results[0])
+            elif is_of_sums(op):
+                sizes.add(math.prod(shape_of(op.results[0])))
+        found: dict[int, ir.Value] = {}
+        for value in exponentials:
+            if math.prod(shape_of(value)) in sizes and self.scope.made_by(value) is not None:
+                for product in sorted(self.derivation.products(value), key=self.scope.number):
                     found.setdefault(self.scope.number(product), product)
         return found
 
@@ -184,7 +190,7 @@ class Finder:
             raise NotPossibleError("rows without a key have a softmax, and no gradient of it")
         found = next(iter(kinds), logits.empty_rows)
         if found is EmptyRows.SOFTMAX and logits.empty_rows is EmptyRows.AVERAGE:
-            return EmptyRows.FLAT
+            return EmptyRows.UNEVEN if logits.is_uneven else EmptyRows.FLAT
         return found
 
     def _forward(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Groups
 from ..analysis.points.evaluator import Coordinates, Points, are_close, linear
-from ..analysis.points.leaves import Numbers, scaled
+from ..analysis.points.leaves import Numbers, masking, scaled, zero
 from ..analysis.points.operations import How
 from ..analysis.points.positions import Positions, source_of_elements
 from ..framework.errors import NotPossibleError
@@ -26,7 +27,7 @@ from .products import (
     other_operand,
 )
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
-from .softmax import MASKED, Forms, Reader
+from .softmax import FAR, MASKED, Forms, Reader
 
 _SAMPLES = 64
 
@@ -35,10 +36,16 @@ _NO_SCORES = 0
 
 _MOST_OPERATIONS = 300
 
-_ADDED_INSIDE = (
-    "a bias is added inside of its mask: large negative numbers in it would leave rows without a "
-    "key whose gradient is another one"
+_MAY_BE_A_MASK = (
+    "what is added beside its mask may be a mask, too: rows without a key would have another "
+    "gradient"
 )
+
+_LOW = (1.0, -1e4, -1e6)
+"""Magnitudes of a bias, also lower than any that is learnt, and far above a mask."""
+
+_MASKED = 0.9
+"""The share of large negative numbers in a mask: most, since few rows see few keys."""
 
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0, 1.0),
@@ -47,6 +54,7 @@ _ASSIGNMENTS = (
     (4, 1.0, 0.0, 1.0, 1.0),
     (5, 1.0, 0.02, 1.0, 1.0),
     (6, 1.0, 0.7, 1.0, -1e9),
+    (7, 1.0, 0.2, 1.0, 1.0),
 )
 """Seeds, magnitudes of the scores, shares of true booleans, magnitudes of the weights' gradient and
 of other floats."""
@@ -125,6 +133,8 @@ class GradientReader:
         if dv is None and weights:
             raise NotPossibleError("the product that gives the values' gradient is not there")
         bias = self._bias(first, dp_number, empty) if has_bias else ()
+        if empty is EmptyRows.INSIDE and not bias:
+            raise NotPossibleError(_MAY_BE_A_MASK)
         scores = GradientOfScores(dq, dk, dp, side, dp_axes, empty, bias)
         found = Products(self.forward, scores, dv)
         self._check_operands(found)
@@ -157,17 +167,14 @@ class GradientReader:
         rows = reader.rows(self.key, given=forward.masked_rows)
         length = reader.sizes[self.key]
         empty: EmptyRows | None = None
-        for seed, magnitude, true, large, floats in _ASSIGNMENTS:
-            points = Points(
-                reader.scope,
-                seed,
-                {
-                    reader.number: reader.scores(seed, magnitude),
-                    dp_number: scaled(dp_number * 1000 + seed + 1, large),
-                },
-                true,
-                floats,
-            )
+        for seed, magnitude, true, large, floats, low in self._assignments():
+            leaves = {
+                reader.number: reader.scores(seed, magnitude),
+                dp_number: scaled(dp_number * 1000 + seed + 1, large),
+            }
+            if low is not None:
+                leaves[low] = masking(seed, _MASKED)
+            points = Points(reader.scope, seed, leaves, true, floats)
             found = self._rows(points, scored.value, rows, length)
             weights = self._rows(points, forward.weights.value, rows, length)
             dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
@@ -185,10 +192,57 @@ class GradientReader:
                     kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
                     empty = _of_one_kind(empty, kind)
                 except NotPossibleError as error:
-                    if floats > 0:
+                    if floats > 0 and low is None:
                         raise
-                    raise NotPossibleError(_ADDED_INSIDE) from error
+                    if empty is EmptyRows.SOFTMAX or not self._is_inside(scored, dp_number, scale):
+                        raise NotPossibleError(_MAY_BE_A_MASK) from error
+                    return EmptyRows.INSIDE
         return empty
+
+    def _assignments(self) -> Iterator[tuple[int, float, float, float, float, int | None]]:
+        """Yields the assignments, each with a leaf of floats that alone is a mask, or None: any of
+        them may be an argument of large negative numbers."""
+        for each in _ASSIGNMENTS:
+            yield *each, None
+        seed = len(_ASSIGNMENTS)
+        for number, true in itertools.product(
+            self.reader.floats(self.forward.logits), (0.7, 0.7, 0.02)
+        ):
+            seed += 1
+            yield seed, 1.0, true, 1.0, 1.0, number
+
+    def _is_inside(self, scored: Scored, dp_number: int, scale: float) -> bool:
+        """Whether one number of floats, a bias, is added inside of a mask: rows that the mask
+        leaves a key are a softmax however low the bias is, up to the lowest that is looked at, and
+        others are an average without a gradient."""
+        reader, forward = self.reader, self.forward
+        if forward.of_logarithm or len(self.reader.floats(self.forward.logits)) != 1:
+            return False
+        rows, length = reader.rows(self.key, given=forward.masked_rows), reader.sizes[self.key]
+        far, seed = (lambda places: np.full(len(places), FAR)), 7
+        for floats, true in itertools.product(_LOW, (0.7, 0.02, 0.0)):
+            leaf = reader.scores(seed, 1.0)
+            given = scaled(dp_number * 1000 + seed + 1, 1.0)
+            points = Points(
+                reader.scope, seed, {reader.number: leaf, dp_number: given}, true, floats
+            )
+            found = self._rows(points, scored.value, rows, length)
+            weights = self._rows(points, forward.weights.value, rows, length)
+            dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
+            wanted = scale * weights * (dp - (weights * dp).sum(1, keepdims=True))
+            near, apart = (
+                self._rows(reader.points(seed, each, true, floats), forward.logits, rows, length)
+                for each in (zero, far)
+            )
+            reached, finite = (near != apart).any(1), np.isfinite(weights).all(1)
+            if not are_close(found[reached & finite], wanted[reached & finite], 1e-5):
+                return False
+            hidden = ~reached & finite
+            if np.any(found[hidden]) or not are_close(
+                weights[hidden], np.full_like(weights[hidden], 1 / length)
+            ):
+                return False
+        return True
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
         if not np.any(wanted):

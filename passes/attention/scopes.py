@@ -49,6 +49,8 @@ def _scopes_of_block(
 ) -> Iterator[BorderedScope]:
     scope = Scope(numbers, [block], stands_for)
     yield BorderedScope(scope)
+    if not any(facts_of(view.operation.name).holds_code for view in block.operations):
+        return
     pairs = _alone(_pairs_in(block, scope))
     for pair in pairs:
         yield from _scopes_of_pair((pair,), scope)

@@ -96,9 +96,11 @@ class EmptyRows(enum.Enum):
     """The weights of a row all of whose keys are masked."""
 
     NONE = "there are none"
-    AVERAGE = "all keys weigh the same, and no gradient reaches the scores"
+    AVERAGE = "keys weigh by what masks them alone, and no gradient reaches the scores"
     FLAT = "all keys weigh the same, and gradients reach the scores: what is added hides them"
+    UNEVEN = "keys weigh by what is added, which hides the scores, and gradients reach these"
     SOFTMAX = "the softmax of the scores, as if nothing was masked"
+    INSIDE = "all keys weigh the same where each is masked; if only a bias is low, a softmax"
 
 
 @dataclass(frozen=True)

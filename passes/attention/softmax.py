@@ -17,8 +17,17 @@ from jax.extend.mlir import ir
 from ..analysis.points.dependence import Line, axes_of, depends_on_difference
 from ..analysis.points.derivation import Derivation, Groups, joined
 from ..analysis.points.evaluator import Coordinates, Points, are_close, grid, linear, unraveled
-from ..analysis.points.leaves import Floats, Integers, Leaf, Numbers, rounded, scaled, zero
-from ..analysis.points.operations import How
+from ..analysis.points.leaves import (
+    Floats,
+    Integers,
+    Leaf,
+    Numbers,
+    masking,
+    rounded,
+    scaled,
+    zero,
+)
+from ..analysis.points.operations import How, is_of_floats
 from ..analysis.points.positions import Positions
 from ..analysis.value_numbers import operation_key
 from ..framework.errors import NotPossibleError
@@ -29,10 +38,14 @@ from .site import EmptyRows, Mask
 MASKED = -5e3
 """Logits below this are masked: their exponential is 0 in every type."""
 
+FAR = 1e30
+"""Scores that change each number that they are added to, so that a mask shows."""
+
 _MOST_OPERATIONS = 300
 """The most values that weights are computed from; attention takes 30 to 100."""
 
 _ROWS = 12
+_EVEN = 1e-3
 _ROUNDING = 0.05
 """How far weights sum to another number than 1 where 16 bits round them."""
 
@@ -54,6 +67,7 @@ _ASSIGNMENTS = (
     (7, 1e30, 0.7, 1.0),
     (8, 1.0, 0.7, -1e9),
     (9, 1.0, 1.0, 1.0),
+    (10, 1.0, 0.02, 1.0),
 )
 """Seeds, magnitudes of the scores, shares of true booleans, and magnitudes of other floats: a clip
 at 1e4 shows only above, and a mask may be an argument of large negative numbers."""
@@ -81,6 +95,7 @@ class Logits:
       bias_axes: the axes that the rest of the logits depends on; empty without a rest.
       bias_numbers: samples of the rest where it masks nothing.
       empty_rows: the weights of rows without a key, by the forward program alone.
+      is_uneven: where scores are hidden in such rows, keys may weigh differently.
       masked_rows: rows whose keys are all masked by constants and positions alone, by the axes that
         these depend on.
     """
@@ -93,6 +108,7 @@ class Logits:
     bias_axes: tuple[int, ...]
     bias_numbers: tuple[float, ...]
     empty_rows: EmptyRows
+    is_uneven: bool = False
     masked_rows: tuple[Row, ...] = ()
 
 
@@ -139,11 +155,13 @@ class Reader:
         scores: Leaf,
         true: float = 0.7,
         floats: float = 1.0,
+        leaves: Mapping[int, Leaf] | None = None,
         *,
         rounds: bool = False,
     ) -> Points:
-        """Returns an assignment of the leaves, that of the scores given."""
-        return Points(self.scope, seed, {self.number: scores}, true, floats, rounds=rounds)
+        """Returns an assignment of the leaves, that of the scores and perhaps others given."""
+        given = {**(leaves or {}), self.number: scores}
+        return Points(self.scope, seed, given, true, floats, rounds=rounds)
 
     def scores(self, seed: int, magnitude: float) -> Leaf:
         """Returns random scores."""
@@ -166,6 +184,15 @@ class Reader:
     def scattered(self, count: int) -> Coordinates:
         """Returns single points."""
         return tuple(self.rng.integers(0, size, count) for size in self.sizes)
+
+    def floats(self, value: ir.Value) -> list[int]:
+        """Returns the leaves of floats that a value is computed from besides the scores."""
+        leaves = {
+            self.scope.number(each): None
+            for each in self.derivation.region(value, self.number)
+            if self.scope.made_by(each) is None and is_of_floats(each)
+        }
+        return [number for number in leaves if number != self.number]
 
     def form(self, *values: ir.Value, marked: int | None = None) -> Hashable:
         """Returns a key of what values compute from the scores, whatever their leaves are called;
@@ -246,7 +273,8 @@ class SoftmaxReader:
         return [
             value
             for value in reader.derivation.region(self.weights, reader.number)
-            if reader.derivation.groups(value, reader.number) is not None
+            if is_of_floats(value)
+            and reader.derivation.groups(value, reader.number) is not None
             and not self._reduces_scores(value)
         ]
 
@@ -282,7 +310,7 @@ class SoftmaxReader:
         raise NotPossibleError(reason)
 
     def _read(self, place: int, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> Logits:
-        empty = self._check_softmax(value, of_logarithm, rows)
+        empty, is_uneven = self._check_softmax(value, of_logarithm, rows)
         positions = self.reader.positions
         if not positions.tables(self.weights) <= positions.tables(value):
             raise NotPossibleError("its weights are changed at some positions behind the softmax")
@@ -303,10 +331,12 @@ class SoftmaxReader:
         masked = self._masked_rows(value, of_logarithm, query)
         if masked:
             rows = self.reader.rows(self.key, given=masked)
-            empty = self._check_softmax(value, of_logarithm, rows)
+            empty, is_uneven = self._check_softmax(value, of_logarithm, rows)
         numbers = self._bias_numbers(value, of_logarithm)
         axes = tuple(sorted(depends))
-        return Logits(place, of_logarithm, scale, query, Mask(), axes, numbers, empty, masked)
+        return Logits(
+            place, of_logarithm, scale, query, Mask(), axes, numbers, empty, is_uneven, masked
+        )
 
     def logits_at(
         self, points: Points, value: ir.Value, of_logarithm: bool, where: Coordinates
@@ -316,16 +346,19 @@ class SoftmaxReader:
         with np.errstate(all="ignore"):
             return np.log(found) if of_logarithm else found
 
-    def _check_softmax(self, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> EmptyRows:
+    def _check_softmax(
+        self, value: ir.Value, of_logarithm: bool, rows: Coordinates
+    ) -> tuple[EmptyRows, bool]:
         """Raises NotPossibleError where the weights are no softmax of a value; returns what rows
-        without a key weigh.
+        without a key weigh, and whether keys differ there.
 
         Rows in which the program itself overflows are left out.
         """
         kinds: set[EmptyRows] = set()
-        for seed, magnitude, true, floats in _ASSIGNMENTS:
+        is_uneven = False
+        for seed, magnitude, true, floats, masks in self._assignments(value):
             leaf = self.reader.scores(seed, magnitude)
-            points = self.reader.points(seed, leaf, true, floats)
+            points = self.reader.points(seed, leaf, true, floats, masks)
             weights = self._weights(points, rows)
             logits = self.logits_at(points, value, of_logarithm, rows).reshape(weights.shape)
             finite = np.isfinite(weights).all(1)
@@ -335,21 +368,40 @@ class SoftmaxReader:
                 raise NotPossibleError(NO_SOFTMAX)
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
-                precise = self.reader.points(seed, leaf, true, floats, rounds=True)
-                kinds.add(self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty]))
+                precise = self.reader.points(seed, leaf, true, floats, masks, rounds=True)
+                hidden = self.reader.points(seed, zero, true, floats, masks, rounds=True)
+                alone = self.logits_at(hidden, value, of_logarithm, rows).reshape(weights.shape)
+                alone = softmax(np.where(np.isinf(alone).all(1, keepdims=True), 0.0, alone))[empty]
+                kinds.add(
+                    self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty], alone)
+                )
+                is_uneven |= bool(np.any(np.ptp(alone, axis=1) > _EVEN / self.length))
         if len(kinds) > 1:
             raise NotPossibleError("rows without a key have weights of two kinds")
-        return next(iter(kinds), EmptyRows.AVERAGE)
+        return next(iter(kinds), EmptyRows.AVERAGE), is_uneven
 
-    def _kind_of_empty(self, weights: Numbers, logits: Numbers) -> EmptyRows:
+    def _assignments(
+        self, value: ir.Value
+    ) -> Iterator[tuple[int, float, float, float, Mapping[int, Leaf]]]:
+        """Yields the assignments for logits: in the last several floats are masks."""
+        for each in _ASSIGNMENTS:
+            yield *each, {}
+        floats = self.reader.floats(value)
+        if len(floats) > 1:
+            share = 1 - (2 * self.length) ** -0.5  # few keys are seen by two masks, some by one
+            masks = {number: masking(number, share) for number in floats}
+            yield len(_ASSIGNMENTS) + 1, 1.0, 0.7, 1.0, masks
+
+    def _kind_of_empty(self, weights: Numbers, logits: Numbers, alone: Numbers) -> EmptyRows:
         """Returns what is nearer to weights that the program rounds as it does: a sum with a large
-        number that masks keeps nothing of the scores, or much."""
+        number that masks keeps nothing of the scores, or much. ``alone`` are weights by what is
+        added."""
         if not np.all(np.abs(weights.sum(1) - 1) <= _ROUNDING):
             # A logarithm of a sum next to a large number is lost.
             raise NotPossibleError(EMPTY_ROWS)
-        from_average = np.abs(weights - 1 / self.length).sum()
+        from_added = np.abs(weights - alone).sum()
         from_softmax = np.abs(weights - softmax(logits)).sum()
-        return EmptyRows.AVERAGE if from_average <= from_softmax else EmptyRows.SOFTMAX
+        return EmptyRows.AVERAGE if from_added <= from_softmax else EmptyRows.SOFTMAX
 
     def _scale(self, value: ir.Value, of_logarithm: bool) -> float:
         """Returns the factor of the scores, where that is one number at every point and magnitude.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -49,11 +50,14 @@ from .site import (
     Replaced,
     ends_of,
 )
-from .softmax import MASKED
+from .softmax import FAR, MASKED
 
 _LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
 """The bias that masks a key, by the type of elements, as in JAX's calls: cuDNN takes no
 infinities."""
+
+_SHOWN = 8.0
+"""Scaled scores that show in a row unless the program's rounding hides all that are usual."""
 
 _MOVEMENTS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
@@ -99,6 +103,19 @@ def _available(value: ir.Value, place: ir.Operation) -> ir.Value:
     made = op.clone().operation
     made.operands[0] = operand
     return made.results[0]
+
+
+@dataclass(frozen=True)
+class _Added:
+    """The bias as the kernel takes it, and which rows have no key, [1 or batch, 1 or heads,
+    queries]; None where these are as any other."""
+
+    bias: ir.Value
+    hidden: ir.Value | None
+
+    def moved(self, move: Callable[[ir.Value], ir.Value]) -> _Added:
+        """Returns both values moved to another place."""
+        return _Added(move(self.bias), None if self.hidden is None else move(self.hidden))
 
 
 @dataclass(frozen=True)
@@ -154,7 +171,7 @@ class _Writer:
             masks_keys=attention.bias is not None and attention.bias.masks_keys,
         )
         self.made: list[_Made] = []
-        self._biases: dict[bool, ir.Value] = {}
+        self._biases: dict[bool, _Added] = {}
         """The bias in forward code, and in backward code."""
 
     def write(self) -> None:
@@ -167,9 +184,9 @@ class _Writer:
     def _write_call(self, call: ForwardCall) -> None:
         with ir.InsertionPoint(call.product), call.product.location:
             queries, keys, values = self._operands(call.queries, call.keys, call.values)
-            bias = self._bias(call.product)
-            queries, bias, _ = self._without_empty_rows(queries, bias)
-            made = self._attention(queries, keys, values, bias)
+            added = self._bias(call.product)
+            bias = None if added is None else added.bias
+            made = self._attention(self._seeing(queries, added), keys, values, bias)
             result = call.product.results[0]
             order = of_queries(self.kernel, VALUE)
             new = restored(made.output, order, call.output, self.sizes, result)
@@ -243,30 +260,20 @@ class _Writer:
             )
             q, k, v = self._operands(queries, keys, values)
             d_output = arranged(given, of_queries(kernel, VALUE), kernel)
-            whole = q
             added = self._bias(place)
-            q, bias, seen = self._without_empty_rows(whole, added)
+            bias = None if added is None else added.bias
+            seeing = self._seeing(q, added)
             if gradient.source is From.CALL:
                 made = self.made[gradient.call]
             elif gradient.source is From.AGAIN:
-                made = self._attention(q, k, v, bias)
+                made = self._attention(seeing, k, v, bias)
             else:
                 made = self._stacked(gradient)
-            operands = [q, k, v, *([] if bias is None else [bias])]
+            operands = [seeing, k, v, *([] if bias is None else [bias])]
             operands += [made.output, made.statistics, d_output]
             found = self._gradient(operands, with_bias=bool(gradient.bias))
-            if seen is not None and kernel.empty_rows is EmptyRows.FLAT and gradient.dk:
-                unseen = stablehlo.select(seen, zeros(whole.type), whole)
-                more = self._of_flat_rows(unseen, v, made.output, d_output)
-                wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
-                found[1] = converted(wide, element_of(k))
-            elif seen is not None and kernel.empty_rows is not EmptyRows.FLAT:
-                found[0] = stablehlo.select(seen, found[0], zeros(found[0].type))
-                if gradient.bias and added is not None:
-                    hidden: ir.Value = broadcast(
-                        _are_empty(_largest(added)), shape_of(added), [0, 1, 2]
-                    )
-                    found[3] = stablehlo.select(hidden, zeros(found[3].type), found[3])
+            if added is not None and added.hidden is not None:
+                self._add_hidden_rows(gradient, q, operands, found, added.hidden)
             for number, (replaced, order) in enumerate(
                 (
                     (gradient.dq, of_queries(kernel, HEAD)),
@@ -281,6 +288,34 @@ class _Writer:
                 result.replace_all_uses_with(new)
             for replaced in gradient.bias:
                 self._replace_bias_gradient(replaced, found[3])
+
+    def _add_hidden_rows(
+        self,
+        gradient: GradientCall,
+        queries: ir.Value,
+        operands: Sequence[ir.Value],
+        found: list[ir.Value],
+        hidden: ir.Value,
+    ) -> None:
+        """Changes gradients that the kernel gives for queries of zero in rows without a key."""
+        kind = self.kernel.empty_rows
+        keys, output = operands[1], operands[-3]
+        if kind is EmptyRows.FLAT or kind is EmptyRows.UNEVEN:
+            if not gradient.dk:
+                return
+            unseen = _where(self._of_queries(hidden, queries), queries)
+            if kind is EmptyRows.FLAT:
+                more = self._of_flat_rows(unseen, operands[2], output, operands[-1])
+            else:
+                more = converted(self._of_uneven_rows(unseen, operands, hidden), ir.F32Type.get())
+            wide = stablehlo.add(converted(found[1], ir.F32Type.get()), more)
+            found[1] = converted(wide, element_of(keys))
+            return
+        seen = stablehlo.not_(hidden)
+        found[0] = _where(self._of_queries(seen, found[0]), found[0])
+        if gradient.bias:
+            rows = broadcast(seen, shape_of(found[3]), [0, 1, 2])
+            found[3] = _where(rows, found[3])
 
     def _read_at(self, value: ir.Value, place: ir.Operation) -> ir.Value:
         """Returns an operand of a gradient at the insertion point, in front of an operation."""
@@ -317,6 +352,19 @@ class _Writer:
         rest = einsum("btngh,btng->bnh", queries, inner)
         found = stablehlo.subtract(first, broadcast(rest, shape_of(first), [0, 2, 3]))
         return stablehlo.multiply(found, splat(found.type, self.kernel.scale / keys))
+
+    def _of_uneven_rows(
+        self, queries: ir.Value, operands: Sequence[ir.Value], hidden: ir.Value
+    ) -> ir.Value:
+        """Returns the same from rows whose weights are those of the bias alone: by one more call,
+        with keys of zero and without the other rows, whose queries are zeros."""
+        _, keys, values, bias, output, statistics, d_output = operands
+        given = _where(self._of_queries(hidden, d_output), d_output)
+        rows = broadcast(hidden, shape_of(bias), [0, 1, 2])
+        # Else the exponential of a bias less another row's statistics could overflow.
+        alone = stablehlo.select(rows, bias, splat(bias.type, _LOWEST[self.kernel.element]))
+        read = [queries, zeros(keys.type), values, alone, output, statistics, given]
+        return self._gradient(read, with_bias=False)[1]
 
     def _replace_bias_gradient(self, replaced: Replaced, found: ir.Value) -> None:
         """Replaces a reduction of the gradient of the logits by the kernel's gradient of the bias,
@@ -357,7 +405,7 @@ class _Writer:
 
     # The bias.
 
-    def _bias(self, place: ir.Operation) -> ir.Value | None:
+    def _bias(self, place: ir.Operation) -> _Added | None:
         """Returns the bias at the insertion point."""
         bias, crossing = self.attention.bias, self.crossing
         if bias is None:
@@ -369,7 +417,8 @@ class _Writer:
         if not loops:
             if False not in self._biases:
                 self._biases[False] = self._written(bias)
-            return crossing.pass_on(self._biases[False]) if is_backward else self._biases[False]
+            made = self._biases[False]
+            return made.moved(crossing.pass_on) if is_backward else made
         around = crossing
         for _ in loops[1:]:
             assert around.outer is not None
@@ -380,19 +429,36 @@ class _Writer:
                 self._biases[False] = self._biases[True] = self._written(bias)
             if around.outer is not None:
                 with ir.InsertionPoint(backward), backward.location:
-                    self._biases[True] = around.outer.pass_on(self._biases[False])
-        return crossing.bring(self._biases[is_backward], place.block)
+                    self._biases[True] = self._biases[False].moved(around.outer.pass_on)
+        body = place.block
+        return self._biases[is_backward].moved(lambda value: crossing.bring(value, body))
 
-    def _written(self, bias: Bias) -> ir.Value:
+    def _written(self, bias: Bias) -> _Added:
         kernel = self.kernel
-        value = _cloned(bias)
+        value, reached = _cloned(bias), None
+        if kernel.empty_rows not in (EmptyRows.NONE, EmptyRows.SOFTMAX):
+            is_inside = kernel.empty_rows is EmptyRows.INSIDE
+            scores = FAR if is_inside else _SHOWN / abs(kernel.scale)
+            reached = compare(_cloned(bias, scores), value, "NE")
+            if is_inside:
+                value = stablehlo.select(reached, value, splat(value.type, -math.inf))
+            reached = self._placed(reached, bias)
         if bias.of_logarithm:
             value = stablehlo.log(value)
+        value, hidden = self._shifted(self._placed(value, bias), reached)
+        element = str(element_of(value))
+        lowest = max(_LOWEST[kernel.element], _LOWEST.get(element, _LOWEST["f32"]))
+        value = stablehlo.maximum(value, splat(value.type, lowest))
+        return _Added(converted(value, element_type(kernel.element)), hidden)
+
+    def _placed(self, value: ir.Value, bias: Bias) -> ir.Value:
+        """Returns a value of the logits' shape in the kernel's order of axes, with one element
+        along those that the bias does not depend on."""
+        kernel = self.kernel
         flat = [label[1] for group in bias.labels for label in group]
         axes = kernel.axes
         positions = self._positions
         value = reshaped(value, [axes.sizes[axis] for axis in flat])
-        # To one element along each axis that it does not depend on.
         kept = [axes.sizes[axis] if axis in bias.axes or axis in positions else 1 for axis in flat]
         value = stablehlo.slice(value, [0] * len(flat), kept, [1] * len(flat))
         groups = of_bias(kernel)
@@ -414,31 +480,44 @@ class _Writer:
             for _ in group:
                 size *= next(sizes)
             shape.append(size)
-        value = reshaped(value, shape)
-        element = str(element_of(value))
-        lowest = max(_LOWEST[kernel.element], _LOWEST.get(element, _LOWEST["f32"]))
-        value = stablehlo.maximum(value, splat(value.type, lowest))
-        return converted(value, element_type(kernel.element))
+        return reshaped(value, shape)
 
-    def _without_empty_rows(
-        self, queries: ir.Value, bias: ir.Value | None
-    ) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
-        """Returns queries and bias with which a row without a key is what it is in the program, and
-        which queries have a key, where the others are zeros.
+    def _shifted(
+        self, bias: ir.Value, reached: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """Returns a bias whose largest number in a row without a key is 0, and those of these rows
+        in which the program's masks and its rounding hide the scores.
 
         The kernel keeps the logarithm of a sum next to its largest term: behind -2^41 nothing is
-        left of it, and the gradient would count each key of such a row as a whole one.
+        left of it, and the gradient would count each key of such a row as a whole one. Numbers
+        below that are told apart here alone.
         """
-        if bias is None or self.kernel.empty_rows is EmptyRows.NONE:
-            return queries, bias, None
-        largest, shape, axes = _largest(bias), shape_of(bias), [0, 1, 2]
-        empty = _are_empty(largest)
-        shifted = stablehlo.subtract(bias, broadcast(largest, shape, axes))
-        bias = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
-        if self.kernel.empty_rows is EmptyRows.SOFTMAX:
-            return queries, bias, None
-        seen = self._of_queries(compare(largest, splat(largest.type, MASKED), "GT"), queries)
-        return stablehlo.select(seen, queries, zeros(queries.type)), bias, seen
+        kind = self.kernel.empty_rows
+        if kind is EmptyRows.NONE:
+            return bias, None
+        lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -math.inf)
+        largest = reduce(bias, [3], lowest, stablehlo.maximum)
+        empty = compare(largest, splat(largest.type, MASKED), "LE")
+        shape, axes = shape_of(bias), [0, 1, 2]
+        same = broadcast(largest, shape, axes)
+        # Equal infinities have no difference.
+        apart = stablehlo.subtract(bias, same)
+        shifted = stablehlo.select(compare(bias, same, "EQ"), zeros(bias.type), apart)
+        shifted = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
+        if reached is None:
+            return shifted, None
+        if kind is EmptyRows.INSIDE:
+            return shifted, compare(largest, splat(largest.type, -math.inf), "EQ")
+        none = zeros(ir.RankedTensorType.get([], element_of(reached)))
+        counts = compare(shifted, splat(shifted.type, MASKED), "GT")
+        shows = reduce(stablehlo.and_(reached, counts), [3], none, stablehlo.or_)
+        return shifted, stablehlo.and_(empty, stablehlo.not_(shows))
+
+    def _seeing(self, queries: ir.Value, added: _Added | None) -> ir.Value:
+        """Returns queries, zeros in rows whose scores are hidden."""
+        if added is None or added.hidden is None:
+            return queries
+        return _where(self._of_queries(stablehlo.not_(added.hidden), queries), queries)
 
     def _of_queries(self, rows: ir.Value, queries: ir.Value) -> ir.Value:
         """Returns a value of [batch, heads, queries] in the shape of the queries."""
@@ -464,23 +543,18 @@ class _Writer:
         return _Made(arranged(read, order, self.kernel), statistics)
 
 
-def _largest(bias: ir.Value) -> ir.Value:
-    """Returns the largest number of each row of a bias, [batch, heads, queries]."""
-    lowest = splat(ir.RankedTensorType.get([], element_of(bias)), -float("inf"))
-    return reduce(bias, [3], lowest, stablehlo.maximum)
+def _where(kept: ir.Value, value: ir.Value) -> ir.Value:
+    """Returns a value where it is kept, elsewhere zeros."""
+    found: ir.Value = stablehlo.select(kept, value, zeros(value.type))
+    return found
 
 
-def _are_empty(largest: ir.Value) -> ir.Value:
-    """Returns which rows have no key, by their largest numbers."""
-    return compare(largest, splat(largest.type, MASKED), "LE")
-
-
-def _cloned(bias: Bias) -> ir.Value:
-    """Returns the logits with scores of zero, computed at the insertion point."""
+def _cloned(bias: Bias, scores: float = 0.0) -> ir.Value:
+    """Returns the logits with scores of one number, computed at the insertion point."""
     equals = dict(bias.equals)
     known: dict[ir.Value, ir.Value] = {}
     for score in bias.scores:
-        known[score] = zeros(score.type)
+        known[score] = splat(score.type, scores)
 
     def now(value: ir.Value) -> ir.Value:
         while value not in known and value in equals:

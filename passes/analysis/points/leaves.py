@@ -69,3 +69,8 @@ def zero(positions: Integers) -> Floats:
 def scaled(salt: int, magnitude: float) -> Leaf:
     """Returns a leaf of normal numbers times a magnitude."""
     return lambda positions: normal(positions, salt) * magnitude
+
+
+def masking(salt: int, share: float) -> Leaf:
+    """Returns a leaf of which a share are large negative numbers, the others zeros."""
+    return lambda positions: np.where(uniform(positions, salt) < share, -1e9, 0.0)

@@ -85,7 +85,7 @@ FUSED = "attentions in a kernel: 1, gradients: 1"
         (no_gradient_in_a_row, "weights are changed at some positions behind the softmax"),
         (an_average_in_a_row, "weights are changed at some positions behind the softmax"),
         (a_row_scaled_otherwise, "scores are scaled by numbers that differ by position"),
-        (a_bias_outside_of_the_mask, "rows without a key have weights of two kinds"),
+        (a_bias_outside_of_the_mask, "what is added beside its mask may be a mask, too"),
         (a_gradient_without_a_key, "the gradient reads other keys than the attention does"),
         (weights_as_a_mask, FUSED),
     ],

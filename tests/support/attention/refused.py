@@ -151,6 +151,14 @@ def learnt_temperature() -> Way:
     )
 
 
+@refused(NOT_ONLY_SCALED)
+def largest_scores() -> Way:
+    def weights(a: Any) -> jax.Array:
+        return jax.nn.softmax(jnp.where(a >= jax.lax.top_k(a, 4)[0][..., -1:], a, -1e9))
+
+    return _of_scores(weights)
+
+
 @refused("its scores are scaled by numbers that differ by position")
 def scale_by_query() -> Way:
     def weights(a: Any) -> jax.Array:
@@ -256,12 +264,12 @@ def gradient_of_values_alone() -> Way:
 
 
 @refused(
-    "a bias is added inside of its mask: large negative numbers in it would leave rows without a "
-    "key whose gradient is another one"
+    "what is added beside its mask may be a mask, too: rows without a key would have another "
+    "gradient"
 )
-def bias_inside_of_a_mask() -> Way:
+def bias_without_a_gradient_inside_of_a_mask() -> Way:
     def masked(a: Any, bias: Any) -> jax.Array:
-        return jnp.where(causal(), a + bias, -1e9)
+        return jnp.where(causal(), a + jax.lax.stop_gradient(bias), -1e9)
 
     return Way(plain(masked), by_position(normal(1, HEADS, LENGTH, LENGTH)), 0, 0)
 
