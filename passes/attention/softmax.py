@@ -71,7 +71,8 @@ at 1e4 shows only above, and a mask may be an argument of large negative numbers
 _MAGNITUDES = (1.0, 40.0, 1e5, 1e30)
 
 NEAR, FAR = _MAGNITUDES[0], _MAGNITUDES[-1]
-"""Scores that show in a row unless rounding hides what is added to it, and scores that change each number that they are added to, so that a mask shows."""
+"""Scores that show in a row unless rounding hides what is added to it, and scores
+that change each number that they are added to, so that a mask shows."""
 
 NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
 EMPTY_ROWS = "rows without a key are no average of the values"
