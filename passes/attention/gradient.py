@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Groups
 from ..analysis.points.evaluator import Coordinates, Points, are_close, linear
-from ..analysis.points.leaves import Numbers, masking, scaled, zero
+from ..analysis.points.leaves import Leaf, Numbers, masking, scaled, zero
 from ..analysis.points.operations import How
 from ..analysis.points.positions import Positions, source_of_elements
 from ..framework.errors import NotPossibleError
@@ -41,11 +41,13 @@ _MAY_BE_A_MASK = (
     "gradient"
 )
 
-_LOW = (1.0, -1e4, -1e6)
-"""Magnitudes of a bias, also lower than any that is learnt, and far above a mask."""
+_INSIDE = tuple(itertools.product((1.0, -1e4, -1e6), (0.7, 0.02, 0.0)))
+"""Magnitudes of a bias, also lower than any that is learnt, and far above a mask; and shares of
+true booleans."""
 
-_MASKED = 0.9
-"""The share of large negative numbers in a mask: most, since few rows see few keys."""
+_AS_MASKS = ((0.7, 0.9), (0.7, 0.9), (0.02, 0.9))
+"""Shares of true booleans, and of large negative numbers in floats: most, since few rows see few
+keys."""
 
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0, 1.0),
@@ -171,9 +173,8 @@ class GradientReader:
             leaves = {
                 reader.number: reader.scores(seed, magnitude),
                 dp_number: scaled(dp_number * 1000 + seed + 1, large),
+                **low,
             }
-            if low is not None:
-                leaves[low] = masking(seed, _MASKED)
             points = Points(reader.scope, seed, leaves, true, floats)
             found = self._rows(points, scored.value, rows, length)
             weights = self._rows(points, forward.weights.value, rows, length)
@@ -192,24 +193,23 @@ class GradientReader:
                     kind = self._kind_of_empty(found[rest] / large, wanted[rest] / large)
                     empty = _of_one_kind(empty, kind)
                 except NotPossibleError as error:
-                    if floats > 0 and low is None:
+                    if floats > 0 and not low:
                         raise
                     if empty is EmptyRows.SOFTMAX or not self._is_inside(scored, dp_number, scale):
                         raise NotPossibleError(_MAY_BE_A_MASK) from error
                     return EmptyRows.INSIDE
         return empty
 
-    def _assignments(self) -> Iterator[tuple[int, float, float, float, float, int | None]]:
-        """Yields the assignments, each with a leaf of floats that alone is a mask, or None: any of
+    def _assignments(self) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
+        """Yields the assignments, each with a leaf of floats that alone is a mask, if any: each of
         them may be an argument of large negative numbers."""
         for each in _ASSIGNMENTS:
-            yield *each, None
+            yield *each, {}
         seed = len(_ASSIGNMENTS)
-        for number, true in itertools.product(
-            self.reader.floats(self.forward.logits), (0.7, 0.7, 0.02)
-        ):
+        floats = self.reader.floats(self.forward.logits)
+        for number, (true, share) in itertools.product(floats, _AS_MASKS):
             seed += 1
-            yield seed, 1.0, true, 1.0, 1.0, number
+            yield seed, 1.0, true, 1.0, 1.0, {number: masking(seed, share)}
 
     def _is_inside(self, scored: Scored, dp_number: int, scale: float) -> bool:
         """Whether one number of floats, a bias, is added inside of a mask: rows that the mask
@@ -220,7 +220,7 @@ class GradientReader:
             return False
         rows, length = reader.rows(self.key, given=forward.masked_rows), reader.sizes[self.key]
         far, seed = (lambda places: np.full(len(places), FAR)), 7
-        for floats, true in itertools.product(_LOW, (0.7, 0.02, 0.0)):
+        for floats, true in _INSIDE:
             leaf = reader.scores(seed, 1.0)
             given = scaled(dp_number * 1000 + seed + 1, 1.0)
             points = Points(

@@ -38,14 +38,10 @@ from .site import EmptyRows, Mask
 MASKED = -5e3
 """Logits below this are masked: their exponential is 0 in every type."""
 
-FAR = 1e30
-"""Scores that change each number that they are added to, so that a mask shows."""
-
 _MOST_OPERATIONS = 300
 """The most values that weights are computed from; attention takes 30 to 100."""
 
 _ROWS = 12
-_EVEN = 1e-3
 _ROUNDING = 0.05
 """How far weights sum to another number than 1 where 16 bits round them."""
 
@@ -73,6 +69,10 @@ _ASSIGNMENTS = (
 at 1e4 shows only above, and a mask may be an argument of large negative numbers."""
 
 _MAGNITUDES = (1.0, 40.0, 1e5, 1e30)
+
+NEAR, FAR = _MAGNITUDES[0], _MAGNITUDES[-1]
+"""Scores that show in a row unless rounding hides what is added to it, and scores
+that change each number that they are added to, so that a mask shows."""
 
 NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
 EMPTY_ROWS = "rows without a key are no average of the values"
@@ -375,7 +375,7 @@ class SoftmaxReader:
                 kinds.add(
                     self._kind_of_empty(self._weights(precise, rows)[empty], logits[empty], alone)
                 )
-                is_uneven |= bool(np.any(np.ptp(alone, axis=1) > _EVEN / self.length))
+                is_uneven |= not are_close(alone, np.full_like(alone, 1 / self.length))
         if len(kinds) > 1:
             raise NotPossibleError("rows without a key have weights of two kinds")
         return next(iter(kinds), EmptyRows.AVERAGE), is_uneven

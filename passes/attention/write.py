@@ -50,14 +50,11 @@ from .site import (
     Replaced,
     ends_of,
 )
-from .softmax import FAR, MASKED
+from .softmax import FAR, MASKED, NEAR
 
 _LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
 """The bias that masks a key, by the type of elements, as in JAX's calls: cuDNN takes no
 infinities."""
-
-_SHOWN = 8.0
-"""Scaled scores that show in a row unless the program's rounding hides all that are usual."""
 
 _MOVEMENTS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
@@ -438,7 +435,7 @@ class _Writer:
         value, reached = _cloned(bias), None
         if kernel.empty_rows not in (EmptyRows.NONE, EmptyRows.SOFTMAX):
             is_inside = kernel.empty_rows is EmptyRows.INSIDE
-            scores = FAR if is_inside else _SHOWN / abs(kernel.scale)
+            scores = FAR if is_inside else NEAR / abs(kernel.scale)
             reached = compare(_cloned(bias, scores), value, "NE")
             if is_inside:
                 value = stablehlo.select(reached, value, splat(value.type, -math.inf))
