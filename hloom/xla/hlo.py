@@ -192,11 +192,13 @@ class HloModule:
     Attributes:
       header: its first line.
       entry: the name of the entry computation; empty where the text has none.
+      is_whole: whether the text has the entry computation to its end.
     """
 
     def __init__(self, text: str) -> None:
         self.header = text.lstrip().partition("\n")[0]
         self.entry = ""
+        self.is_whole = False
         self._rests: dict[str, dict[str, str]] = {}
         self._computation_of: dict[str, str] = {}
         self._roots: dict[str, str] = {}
@@ -215,6 +217,8 @@ class HloModule:
                 self._rests[computation] = {}
                 if found["entry"]:
                     self.entry = computation
+            elif line == "}":
+                self.is_whole |= bool(computation) and computation == self.entry
 
     @property
     def computations(self) -> tuple[str, ...]:
@@ -247,6 +251,20 @@ class HloModule:
         """Returns the root instruction of a computation; an empty one where it has none."""
         last = next(reversed(self._rests.get(computation, {})), "")
         return self.get(self._roots.get(computation, last), computation)
+
+    def undefined(self) -> str:
+        """Returns a name that a run of the program uses and the text does not define; empty without
+        one."""
+        for computation in self.runs(in_kernels=True):
+            for one in self.of_computation(computation):
+                for called in one.called:
+                    if called not in self._rests:
+                        return called
+                operands = () if one.opcode in ("constant", "parameter") else one.operands
+                for name in operands:
+                    if name not in self._rests[computation]:
+                        return name
+        return ""
 
     def caller(self, one: HloInstruction) -> HloInstruction:
         """Returns an instruction that calls the computation containing `one`; an empty one if none
