@@ -192,13 +192,13 @@ class HloModule:
     Attributes:
       header: its first line.
       entry: the name of the entry computation; empty where the text has none.
-      is_whole: whether the text has the entry computation to its end.
+      is_whole: whether the text has an entry computation, and each computation's root and end.
     """
 
     def __init__(self, text: str) -> None:
         self.header = text.lstrip().partition("\n")[0]
         self.entry = ""
-        self.is_whole = False
+        has_ends = True
         self._rests: dict[str, dict[str, str]] = {}
         self._computation_of: dict[str, str] = {}
         self._roots: dict[str, str] = {}
@@ -211,14 +211,18 @@ class HloModule:
                 self._rests.setdefault(computation, {})[name] = found["rest"]
                 self._computation_of[name] = computation
                 if found["root"]:
+                    has_ends &= computation not in self._roots
                     self._roots[computation] = name
             elif found := _HEAD.match(line):
+                has_ends &= not computation
                 computation = found["name"]
                 self._rests[computation] = {}
                 if found["entry"]:
                     self.entry = computation
             elif line == "}":
-                self.is_whole |= bool(computation) and computation == self.entry
+                has_ends &= computation in self._roots
+                computation = ""
+        self.is_whole = has_ends and not computation and bool(self.entry)
 
     @property
     def computations(self) -> tuple[str, ...]:
@@ -345,9 +349,9 @@ class HloModule:
 
     def _parse(self, name: str, computation: str, rest: str) -> HloInstruction:
         opcode = _OPCODE.search(rest)
-        if opcode is None:
+        end = len(rest) if opcode is None else _closing(rest, opcode.end())
+        if opcode is None or end == len(rest):
             return HloInstruction(name, computation, attributes=rest, stacks=self._stacks)
-        end = _closing(rest, opcode.end())
         return HloInstruction(
             name,
             computation,

@@ -138,7 +138,7 @@ def _read(text: str, target: Target, reached: Reached) -> StepTime:
     if "is_scheduled=true" not in module.header:
         raise NoStepTimeError("XLA's text has no schedule")
     if module.entry and not module.is_whole:
-        raise NoStepTimeError("XLA's text ends before the program does")
+        raise NoStepTimeError("XLA's text is damaged: a part of it is missing")
     if name := module.undefined():
         raise NoStepTimeError(f"XLA's text is damaged: it does not define {name!r}")
     if operation := unknown_operation(module):
