@@ -49,7 +49,7 @@ _CAUSAL = re.compile(r'"mask_type":\s*"\w*CAUSAL')
 
 _SOFTMAX = 10
 """By score and product of it, the cycles of a lane of cuDNN's attention. With the share of the
-matrix units' rate that other products reach they give 396 and 524 TFLOP/s for heads of 64 and 128
+matrix units' rate that other products reach they give 386 and 499 TFLOP/s for heads of 64 and 128
 elements on an H100, where 373 to 413 and 574 to 617 were measured without a mask, forward, and 348
 to 395 and 408 to 518 backward, from 1,024 keys on (Shah et al., FlashAttention-3, arXiv 2407.08608,
 figures 5 and 6)."""
