@@ -47,13 +47,6 @@ _SCORES = re.compile(r'"intermediate_tensor_shape":\s*\{[^{}]*?"dimensions":\s*\
 _WINDOW = re.compile(r'"sliding_window_length":\s*"?(\d{1,9})')
 _CAUSAL = re.compile(r'"mask_type":\s*"\w*CAUSAL')
 
-_SOFTMAX = 10
-"""By score and product of it, the cycles of a lane of cuDNN's attention. With the share of the
-matrix units' rate that other products reach they give 386 and 499 TFLOP/s for heads of 64 and 128
-elements on an H100, where 373 to 413 and 574 to 617 were measured without a mask, forward, and 348
-to 395 and 408 to 518 backward, from 1,024 keys on (Shah et al., FlashAttention-3, arXiv 2407.08608,
-figures 5 and 6)."""
-
 
 _LANES = (
     dict.fromkeys("add convert multiply negate subtract".split(), 1)
@@ -71,6 +64,13 @@ that issue them (CUDA C++ Programming Guide, arithmetic instructions: 128 a cycl
 multiply-adds, 64 of comparisons, minima, logic and conversions, 16 of special functions). An
 exponential is 8 instructions and one special function, a division 7 and one, tanh 22. A conversion
 is one for two elements. Others address elements."""
+
+_SOFTMAX = _LANES["exponential"] + _LANES["subtract"] + _LANES["add"]
+"""By score and product of it, the cycles of a lane of cuDNN's attention. With the share of the
+matrix units' rate that other products reach they give 386 and 499 TFLOP/s for heads of 64 and 128
+elements on an H100, where 373 to 413 and 574 to 617 were measured without a mask, forward, and 348
+to 395 and 408 to 518 backward, from 1,024 keys on (Shah et al., FlashAttention-3, arXiv 2407.08608,
+figures 5 and 6)."""
 
 
 class KernelKind(enum.StrEnum):

@@ -149,8 +149,8 @@ def test_attention_counts_the_products_of_its_scores(
     target: str, mask: str, window: int, products: float
 ) -> None:
     config = (
-        'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"element_type":'
-        ' "BF16", "dimensions": ["4", "8", "1024", "1024"], "layout": {}}, "mask_type": '
+        'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
+        '{"element_type": "BF16", "dimensions": ["4", "8", "1024", "1024"], "layout": {}}, "mask_type": '
         f'"{mask}", "sliding_window_length": {window}}}}}'
     )
     call = f'custom-call(%at, %at, %at), custom_call_target="__cudnn$fmha{target}", {config}'
