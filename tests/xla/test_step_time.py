@@ -150,8 +150,8 @@ def test_attention_counts_the_products_of_its_scores(
 ) -> None:
     config = (
         'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
-        '{"element_type": "BF16", "dimensions": ["4", "8", "1024", "1024"], "layout": {}}, "mask_type": '
-        f'"{mask}", "sliding_window_length": {window}}}}}'
+        '{"element_type": "BF16", "dimensions": ["4", "8", "1024", "1024"], "layout": {}}, '
+        f'"mask_type": "{mask}", "sliding_window_length": {window}}}}}'
     )
     call = f'custom-call(%at, %at, %at), custom_call_target="__cudnn$fmha{target}", {config}'
     hlo = text().replace("sine(%at)", call).replace("f32[1024]{0}", "bf16[4,1024,8,64]{3,2,1,0}")
