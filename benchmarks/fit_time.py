@@ -3,7 +3,9 @@
     python -m benchmarks.fit_time [--target h200] [PROGRAM ...]  (half an hour for all; no GPU)
 
 Each program of `benchmarks.frontier` is compiled for a device without it, off and under `fit`,
-which has all of the device's memory. Nothing was timed: `benchmarks/results/time_error.md` has how
+which has all of the device's memory. For an A100, whose kernels were not timed, kernels are taken
+to reach the shares of its rates that those of an H200 reach; `fit` itself has no seconds there, and
+compiles once. Nothing was timed: `benchmarks/results/time_error.md` has how
 far such seconds were from those that a device took. Rows of other programs stay.
 
 Writes benchmarks/results/fit_time.json and fit_time.md.
@@ -21,10 +23,10 @@ from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from hloom import targets
 from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
-from hloom.xla.step_time import step_time
+from hloom.xla.step_time import REACHED, step_time
 
 PROGRAMS = SUBJECTS | HARD_SUBJECTS
-TARGETS = ("h200", "h100_sxm")
+TARGETS = ("h200", "h100_sxm", "a100_sxm_80")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,10 +49,10 @@ def measured(program: str, target: str) -> dict[str, Any]:
     """The row of a program on a target."""
     lowered = PROGRAMS[program].lower(None, deviceless.placement(target))
     off = lowered.compile(compiler_options={"hloom": "off"})
-    off_s = step_time(off.as_text(), targets.load(target)).seconds
+    off_s = _seconds(off, target)
     on = lowered.compile(compiler_options={"hloom": "fit"})
     record = hloom.records()[-1]
-    on_s = off_s if record.step_s is None else record.step_s
+    on_s = _seconds(on, target)
     return {
         "program": program,
         "off_s": off_s,
@@ -60,6 +62,10 @@ def measured(program: str, target: str) -> dict[str, Any]:
         "fit_bytes": memory_figures(on.runtime_executable()).temp_bytes,
         "compiles": len(record.attempts),
     }
+
+
+def _seconds(executable: Any, target: str) -> float:
+    return step_time(executable.as_text(), targets.load(target), REACHED[9, 0]).seconds
 
 
 def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
@@ -84,7 +90,8 @@ BENCHMARK = Benchmark(
     "What `fit` makes of a step that fits as it is",
     "Seconds of a step, foreseen from XLA's text of programs that were compiled for a device "
     "without it: nothing here was timed. `time_error.md` compares such seconds with those that an "
-    "H200 took.",
+    "H200 took. An A100's are with the shares that an H200's kernels reach of its rates: how far "
+    "they are off is not known, and `fit` does not use them.",
     _tables,
 )
 

@@ -1,6 +1,7 @@
 """How far the seconds that hloom reads off XLA's text are from those that a GPU took.
 
     python -m benchmarks.time_error [PROGRAM ...]  (about an hour; needs the extra cuda13, no GPU)
+    python -m benchmarks.time_error --kept         (those alone whose texts are kept)
     python -m benchmarks.time_error --fit          (a minute more; prints what kernels reach)
     python -m benchmarks.time_error --fit --device gpu_nvidia_a100 --target a100_sxm_80
 
@@ -59,6 +60,10 @@ _UNLIKE = "offload"
 """Copies to the host run beside kernels in a way that one figure a step does not tell: their
 configurations are in the table, not in the fit."""
 
+_PLANNED = "fit"
+"""The memory of what `fit` plans is that of its budget, whatever the plan is: it does not tell
+whether the plan of now is the one that was timed. Such rows are in the table, not in the fit."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
@@ -85,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
     parser.add_argument("--device", default="gpu_nvidia_h200", help="the name of its results")
     parser.add_argument("--target", help="what to compile for, where hloom does not know")
+    parser.add_argument("--kept", action="store_true", help="compile nothing")
     parser.add_argument("--fit", action="store_true", help="print what kernels reach, fitted anew")
     chosen = parser.parse_args(arguments)
     deviceless.prepare()
@@ -93,15 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name is None or not (RESULTS / f"{chosen.device}.json").exists():
         parser.error(f"no results of {chosen.device}, or no --target for them")
     target = targets.load(name)
-    timed = list(_timed(chosen.device, chosen.programs, name))
+    timed = list(_timed(chosen.device, chosen.programs, name, only_kept=chosen.kept))
     if chosen.fit:
         print(target.compute_capability, fitted([Steps.of(each) for each in timed], target))
     if not is_timed(target):
         return
-    print(BENCHMARK.write(device=target.name, rows=_measured(timed, target)))
+    print(BENCHMARK.write(device=target.name, **_measured(timed, target)))
 
 
-def _timed(device: str, programs: Sequence[str], target: str) -> Iterator[Timed]:
+def _timed(
+    device: str, programs: Sequence[str], target: str, *, only_kept: bool
+) -> Iterator[Timed]:
     """The configurations of a device's results that a compile without it can make."""
     results = json.loads((RESULTS / f"{device}.json").read_text("utf-8"))
     [items] = (entry["items"] for entry in results.values())
@@ -112,16 +120,21 @@ def _timed(device: str, programs: Sequence[str], target: str) -> Iterator[Timed]
         for label, found in item["result"]["configurations"].items():
             step = items[f"step/{program}/{label}"]["result"]
             # Graphs are not in XLA's text: such a configuration has that of another one.
-            if "capture" not in step["spec"] and "options" not in step:
+            is_in_text = "capture" not in step["spec"] and "options" not in step
+            if is_in_text and not (only_kept and not _file(program, label, target).exists()):
                 temp_bytes, hlo = _text(program, label, step, target)
                 seconds = found["step_s"][1]
                 yield Timed(program, label, seconds, temp_bytes, step["temp_bytes"], hlo)
 
 
+def _file(program: str, label: str, target: str) -> Path:
+    name = re.sub(r"\W+", "_", label)
+    return TEXTS / target / jax.__version__ / f"{program}_{name}.hlo"
+
+
 def _text(program: str, label: str, step: Mapping[str, Any], target: str) -> tuple[int, str]:
     """Temporary memory and XLA's text, compiled where it is not kept."""
-    name = re.sub(r"\W+", "_", label)
-    file = TEXTS / target / jax.__version__ / f"{program}_{name}.hlo"
+    file = _file(program, label, target)
     if not file.exists():
         print(f"compiling: {program}, {label}", flush=True)
         configuration = {key: step[key] for key in ("label", "spec", "policy") if key in step}
@@ -142,7 +155,8 @@ class Steps:
       measured_s: what it took.
       kernels: with how often a step launches each.
       iterations: of its loops.
-      is_counted: whether it tells of the model: the program is the one that was timed.
+      is_counted: whether it tells of the model: the program is the one that was timed, as far as
+        is known.
     """
 
     program: str
@@ -162,7 +176,8 @@ class Steps:
                 kernels[alone] += each.runs.total
         iterations = loops_of(module).iterations
         ratio = timed.temp_bytes / max(timed.temp_then_bytes, 1)
-        is_counted = _UNLIKE not in timed.label and abs(ratio - 1) <= ANOTHER
+        is_other = _UNLIKE in timed.label or timed.label.startswith(_PLANNED)
+        is_counted = not is_other and abs(ratio - 1) <= ANOTHER
         return cls(timed.program, timed.label, timed.measured_s, is_counted, kernels, iterations)
 
     def seconds(self, target: Target, reached: Reached) -> float:
@@ -206,18 +221,35 @@ def reached_by(values: Sequence[float]) -> Reached:
     )
 
 
-def fitted(steps: Sequence[Steps], target: Target) -> Reached:
-    """What kernels reach, so that the seconds of these steps are least off."""
+def fitted(
+    steps: Sequence[Steps],
+    target: Target,
+    *,
+    by_step: bool = False,
+    cache_bytes: float | None = None,
+) -> Reached:
+    """What kernels reach, so that the seconds of these steps are least off.
+
+    A program's configurations have most kernels in common, and are off alike: together they count
+    as one step. `VARIANTS` has what each of them as one gives, and loops outside of the cache.
+    """
     from scipy.optimize import least_squares
 
     first = np.array([value for value, _ in BEFORE.values()])
     spread = np.array([share for _, share in BEFORE.values()])
     steps = [each for each in steps if each.is_counted]
+    of_program = Counter(each.program for each in steps)
+    weights = [1.0 if by_step else of_program[each.program] ** -0.5 for each in steps]
+
+    def reached_with(shares: Any) -> Reached:
+        found = reached_by(first * np.exp(shares))
+        return found if cache_bytes is None else dataclasses.replace(found, cache_bytes=cache_bytes)
 
     def errors(shares: Any) -> list[float]:
-        reached = reached_by(first * np.exp(shares))
-        of_steps = [math.log(each.seconds(target, reached) / each.measured_s) for each in steps]
-        return [*of_steps, *(shares / spread * _WEIGHT)]
+        reached = reached_with(shares)
+        of_steps = (math.log(each.seconds(target, reached) / each.measured_s) for each in steps)
+        weighted = [weight * error for weight, error in zip(weights, of_steps, strict=True)]
+        return [*weighted, *(shares / spread * _WEIGHT)]
 
     # No share of a rate is above one.
     most = [0.0 if value > 0.9 else np.inf for value in first]
@@ -225,19 +257,40 @@ def fitted(steps: Sequence[Steps], target: Target) -> Reached:
     found = least_squares(
         errors, start, bounds=(-np.inf, np.array(most) + 1e-9), loss="soft_l1", f_scale=0.05
     )
-    return reached_by(first * np.exp(found.x))
+    return reached_with(found.x)
 
 
-def _measured(timed: Sequence[Timed], target: Target) -> list[dict[str, Any]]:
-    steps = [Steps.of(each) for each in timed]
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "as above": {},
+    "each configuration counts as one in the fit": {"by_step": True},
+    "no loop runs in the device's cache": {"cache_bytes": 0.0},
+}
+"""Ways to fit, by what the table calls them."""
+
+
+def _left_out(steps: Sequence[Steps], target: Target, **options: Any) -> list[float]:
+    """The seconds of each step by constants that were fitted to the other programs."""
     without = {
-        program: fitted([each for each in steps if each.program != program], target)
-        for program in {each.program for each in timed}
+        program: fitted([each for each in steps if each.program != program], target, **options)
+        for program in {each.program for each in steps}
+    }
+    return [each.seconds(target, without[each.program]) for each in steps]
+
+
+def _measured(timed: Sequence[Timed], target: Target) -> dict[str, Any]:
+    steps = [Steps.of(each) for each in timed]
+    left_out = {name: _left_out(steps, target, **each) for name, each in VARIANTS.items()}
+    variants = {
+        name: [
+            abs(seconds / step.measured_s - 1)
+            for seconds, step in zip(each, steps, strict=True)
+            if step.is_counted
+        ]
+        for name, each in left_out.items()
     }
     rows = []
-    for each, step in zip(timed, steps, strict=True):
+    for each, step, left_out_s in zip(timed, steps, left_out["as above"], strict=True):
         seconds = step_time(each.text, target).seconds
-        left_out_s = step.seconds(target, without[each.program])
         ratio = each.temp_bytes / max(each.temp_then_bytes, 1)
         rows.append(
             {
@@ -252,7 +305,18 @@ def _measured(timed: Sequence[Timed], target: Target) -> list[dict[str, Any]]:
                 "temp_ratio": ratio if abs(ratio - 1) > SAME else None,
             }
         )
-    return rows
+    return {"rows": rows, "variants": [_spread(name, each) for name, each in variants.items()]}
+
+
+def _spread(name: str, errors: Sequence[float]) -> Row:
+    """The median, what nine of ten are within, and the largest of errors."""
+    in_order = sorted(errors)
+    return {
+        "what": name,
+        "median": statistics.median(in_order),
+        "nine": in_order[len(in_order) * 9 // 10],
+        "most": in_order[-1],
+    }
 
 
 def pairs_in_order(rows: Sequence[Row], foreseen: str = "foreseen_s") -> tuple[int, int]:
@@ -289,16 +353,15 @@ COLUMNS: Columns = {
 
 
 def _told(rows: Sequence[Row], title: str) -> str:
-    errors, left_out = (
-        sorted(abs(row[key]) for row in rows) for key in ("error", "left_out_error")
+    own, left_out = (
+        _spread("", [abs(row[key]) for row in rows]) for key in ("error", "left_out_error")
     )
-    tenth = len(rows) * 9 // 10
     right, count = pairs_in_order(rows)
     return (
-        f"{title}: {len(rows)} configurations, error {statistics.median(errors):.1%} in the "
-        f"median, nine of ten within {errors[tenth]:.1%}, {errors[-1]:.1%} at most; with their "
-        f"program left out {statistics.median(left_out):.1%}, {left_out[tenth]:.1%} and "
-        f"{left_out[-1]:.1%}. Of {count} pairs that differ by more than 3 % {right} are in the "
+        f"{title}: {len(rows)} configurations, error {own['median']:.1%} in the "
+        f"median, nine of ten within {own['nine']:.1%}, {own['most']:.1%} at most; with their "
+        f"program left out {left_out['median']:.1%}, {left_out['nine']:.1%} and "
+        f"{left_out['most']:.1%}. Of {count} pairs that differ by more than 3 % {right} are in the "
         "right order."
     )
 
@@ -308,12 +371,21 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     alike = [row for row in rows if row["is_counted"]]
     same = [row for row in alike if row["temp_ratio"] is None]
     yield from ("", f"## {entry['device']}, jax {version}", "")
-    yield _told(alike, "Without copies to the host and other plans")
+    yield _told(alike, "Without copies to the host and plans that may be others")
     yield from ("", _told(same, "Of these with the memory of then"), "")
     chosen = ", ".join(f"{name} {times:.3f}" for name, times in fastest(alike).items())
     yield f"What the fastest by the model took, times the fastest: {chosen}."
     yield from section("", COLUMNS, rows, names=2)
+    yield from ("", "Errors with the program left out, by how the constants are fitted:")
+    yield from section("", VARIANT_COLUMNS, entry.get("variants", ()))
 
+
+VARIANT_COLUMNS: Columns = {
+    "the fit": text("what"),
+    "median": figure("median", ".1%"),
+    "nine of ten within": figure("nine", ".1%"),
+    "at most": figure("most", ".1%"),
+}
 
 BENCHMARK = Benchmark(
     "time_error",
@@ -322,7 +394,8 @@ BENCHMARK = Benchmark(
     "Steps that a GPU timed (`gpu_nvidia_h200.md`), and what hloom reads off XLA's text of the "
     "same program, compiled for that GPU without it: each kernel by its traffic, its products and "
     "its elementwise work. Where temporary memory is not what it was then, another version of XLA "
-    "or another plan made another program. Configurations that are not here were not compiled yet.",
+    "or another plan made another program; the memory of `fit` is that of its budget, and does not "
+    "tell. Configurations that are not here were not compiled yet.",
     _tables,
 )
 

@@ -192,11 +192,13 @@ class HloModule:
     Attributes:
       header: its first line.
       entry: the name of the entry computation; empty where the text has none.
+      is_whole: whether the text has an entry computation, and each computation's root and end.
     """
 
     def __init__(self, text: str) -> None:
         self.header = text.lstrip().partition("\n")[0]
         self.entry = ""
+        has_ends = True
         self._rests: dict[str, dict[str, str]] = {}
         self._computation_of: dict[str, str] = {}
         self._roots: dict[str, str] = {}
@@ -209,12 +211,18 @@ class HloModule:
                 self._rests.setdefault(computation, {})[name] = found["rest"]
                 self._computation_of[name] = computation
                 if found["root"]:
+                    has_ends &= computation not in self._roots
                     self._roots[computation] = name
             elif found := _HEAD.match(line):
+                has_ends &= not computation
                 computation = found["name"]
                 self._rests[computation] = {}
                 if found["entry"]:
                     self.entry = computation
+            elif line == "}":
+                has_ends &= computation in self._roots
+                computation = ""
+        self.is_whole = has_ends and not computation and bool(self.entry)
 
     @property
     def computations(self) -> tuple[str, ...]:
@@ -247,6 +255,20 @@ class HloModule:
         """Returns the root instruction of a computation; an empty one where it has none."""
         last = next(reversed(self._rests.get(computation, {})), "")
         return self.get(self._roots.get(computation, last), computation)
+
+    def undefined(self) -> str:
+        """Returns a name that a run of the program uses and the text does not define; empty without
+        one."""
+        for computation in self.runs(in_kernels=True):
+            for one in self.of_computation(computation):
+                for called in one.called:
+                    if called not in self._rests:
+                        return called
+                operands = () if one.opcode in ("constant", "parameter") else one.operands
+                for name in operands:
+                    if name not in self._rests[computation]:
+                        return name
+        return ""
 
     def caller(self, one: HloInstruction) -> HloInstruction:
         """Returns an instruction that calls the computation containing `one`; an empty one if none
@@ -327,9 +349,9 @@ class HloModule:
 
     def _parse(self, name: str, computation: str, rest: str) -> HloInstruction:
         opcode = _OPCODE.search(rest)
-        if opcode is None:
+        end = len(rest) if opcode is None else _closing(rest, opcode.end())
+        if opcode is None or end == len(rest):
             return HloInstruction(name, computation, attributes=rest, stacks=self._stacks)
-        end = _closing(rest, opcode.end())
         return HloInstruction(
             name,
             computation,

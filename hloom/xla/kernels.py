@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from hloom.passes.analysis.kernels import attention_work
 from hloom.xla.collectives import KINDS
 from hloom.xla.hlo import Array, HloInstruction, HloModule, Runs
 
@@ -17,6 +18,9 @@ _NO_KERNEL = frozenset(
 )
 """Operations for which XLA:GPU launches nothing; control flow among them, whose computations hold
 the kernels."""
+
+_CALLS = frozenset("async-start call call-start conditional while".split())
+"""Operations behind which other computations have kernels."""
 
 _VIEWS = frozenset({"bitcast", "reshape"})
 _SLICES = frozenset({"dynamic-slice", "gather", "slice"})
@@ -39,21 +43,34 @@ _CONTRACTED = re.compile(
 _DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _LAYOUT = re.compile(r"\]\{([\d,]*)")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+_SCORES = re.compile(r'"intermediate_tensor_shape":\s*\{[^{}]*?"dimensions":\s*\[([^\]]*)\]')
+_WINDOW = re.compile(r'"sliding_window_length":\s*"?(\d{1,9})')
+_CAUSAL = re.compile(r'"mask_type":\s*"\w*CAUSAL')
 
 
 _LANES = (
-    dict.fromkeys(
-        "add and clamp maximum minimum multiply negate not or reduce select subtract xor".split(), 1
-    )
-    | dict.fromkeys("abs compare convert is-finite sign".split(), 2)
-    | dict.fromkeys("ceil floor round-nearest-afz round-nearest-even".split(), 8)
-    | dict.fromkeys("divide exponential exponential-minus-one remainder rsqrt sqrt".split(), 16)
-    | dict.fromkeys("cbrt cosine erf log log-plus-one logistic power sine tan tanh".split(), 40)
+    dict.fromkeys("add convert multiply negate subtract".split(), 1)
+    | dict.fromkeys("abs and clamp compare is-finite maximum minimum not or select xor".split(), 2)
+    | dict.fromkeys("ceil floor round-nearest-afz round-nearest-even sign".split(), 2)
+    | dict.fromkeys("divide exponential rsqrt sqrt".split(), 8)
+    | {"logistic": 16}
+    | dict.fromkeys("cbrt erf exponential-minus-one log log-plus-one remainder tanh".split(), 24)
+    | dict.fromkeys("cosine sine tan".split(), 40)
+    | {"power": 80}
 )
-"""By operation on an element, the instructions of a float32 lane that take as long: by the
-throughput of special functions and conversions (CUDA C++ Programming Guide, arithmetic
-instructions, 16 and 64 a cycle where additions are 128), divisions and functions as XLA expands
-them. Others address elements."""
+"""By operation on an element, the cycles of a float32 lane that it takes: of the instructions that
+XLA and ptxas 13.5 make of it for sm_90 in float32, by their throughput, the longest of the units
+that issue them (CUDA C++ Programming Guide, arithmetic instructions: 128 a cycle of additions and
+multiply-adds, 64 of comparisons, minima, logic and conversions, 16 of special functions). An
+exponential is 8 instructions and one special function, a division 7 and one, tanh 22. A conversion
+is one for two elements. Others address elements."""
+
+_SOFTMAX = _LANES["exponential"] + _LANES["subtract"] + _LANES["add"]
+"""By score and product of it, the cycles of a lane of cuDNN's attention. With the share of the
+matrix units' rate that other products reach they give 386 and 499 TFLOP/s for heads of 64 and 128
+elements on an H100, where 373 to 413 and 574 to 617 were measured without a mask, forward, and 348
+to 395 and 408 to 518 backward, from 1,024 keys on (Shah et al., FlashAttention-3, arXiv 2407.08608,
+figures 5 and 6)."""
 
 
 class KernelKind(enum.StrEnum):
@@ -69,6 +86,7 @@ class KernelKind(enum.StrEnum):
     COPY = "copies"
     HOST_COPY = "copies to and from the host"
     EXCHANGE = "exchanges"
+    ATTENTION = "attention"
     LIBRARY = "library calls"
 
 
@@ -82,10 +100,12 @@ class HloKernel:
       read_bytes, written_bytes: its traffic to and from the device's memory. A parameter of which
         slices alone are read counts as those, a result that updates a buffer in place as the
         update.
-      lane_ops: instructions of float32 lanes for its elementwise work, by their throughput.
+      lane_ops: cycles of float32 lanes for its elementwise work.
       flops: of its products and convolutions.
       bits: the width of an element of these; 0 without any.
       runs: how often a run of the program launches it.
+      iteration_bytes: what all kernels of its loop's body move in an iteration; 0 outside of
+        innermost loops.
     """
 
     one: HloInstruction
@@ -96,6 +116,7 @@ class HloKernel:
     flops: int
     bits: int
     runs: Runs
+    iteration_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -129,10 +150,27 @@ def loops_of(module: HloModule) -> Loops:
 def kernels_of(module: HloModule) -> Iterator[HloKernel]:
     """Yields the kernels of a program in the order of its schedule, callers first."""
     for name, runs in module.runs().items():
+        ones = list(module.of_computation(name))
+        kernels = [_kernel(module, one, runs) for one in ones if _is_kernel(one)]
+        if runs.inside and _CALLS.isdisjoint(one.opcode for one in ones):
+            moved = sum(each.bytes for each in kernels)
+            kernels = [dataclasses.replace(each, iteration_bytes=moved) for each in kernels]
+        yield from kernels
+
+
+def _is_kernel(one: HloInstruction) -> bool:
+    is_none = one.opcode in _NO_KERNEL or one.opcode.endswith(("-done", "-update"))
+    return not is_none and one.target != _ALLOCATES
+
+
+def unknown_operation(module: HloModule) -> str:
+    """Returns an operation of a program whose work nothing here tells; empty without one."""
+    for name in module.runs(in_kernels=True):
         for one in module.of_computation(name):
-            is_none = one.opcode in _NO_KERNEL or one.opcode.endswith(("-done", "-update"))
-            if not is_none and one.target != _ALLOCATES:
-                yield _kernel(module, one, runs)
+            opcode = one.opcode.removesuffix("-start").removesuffix("-done")
+            if opcode.removesuffix("-update") not in _KNOWN:
+                return one.opcode or one.name
+    return ""
 
 
 def _kernel(module: HloModule, one: HloInstruction, runs: Runs) -> HloKernel:
@@ -168,6 +206,21 @@ _KINDS = {
 }
 
 
+_KNOWN = (
+    _NO_KERNEL
+    | _LANES.keys()
+    | _KINDS.keys()
+    | frozenset(
+        "add-dependency async async-done async-update atan2 bitcast-convert broadcast complex "
+        "concatenate count-leading-zeros fusion get-dimension-size imag iota map pad popcnt real "
+        "reduce-precision reduce-window reshape reverse rng rng-bit-generator "
+        "rng-get-and-update-state select-and-scatter set-dimension-size shift-left "
+        "shift-right-arithmetic shift-right-logical sort stochastic-convert topk".split()
+    )
+)
+"""Operations whose traffic is that of their operands and results."""
+
+
 def _is_with_host(module: HloModule, one: HloInstruction) -> bool:
     """Whether a copy, or a slice of a stack, is to or from the host's memory."""
     operands = (module.get(name, one.computation).type for name in one.operands)
@@ -181,6 +234,8 @@ def _called(one: HloInstruction) -> tuple[KernelKind, int]:
         kind = KernelKind.CONVOLUTION
     elif one.target.startswith("__cublas$"):
         kind = KernelKind.PRODUCT
+    elif one.target.startswith("__cudnn$fmha"):
+        kind = KernelKind.ATTENTION
     results = one.arrays
     if len(results) > 1 and results[-1].element in ("s8", "u8"):
         results = results[:-1]
@@ -190,6 +245,8 @@ def _called(one: HloInstruction) -> tuple[KernelKind, int]:
 def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
     """Returns the FLOPs of a product or a convolution, and the bits of its elements; else 0."""
     kind = _called(one)[0] if one.opcode == "custom-call" else _KINDS.get(one.opcode)
+    if kind is KernelKind.ATTENTION:
+        return _attended(module, one), module.operand(one, 0).array.bits
     if kind not in (KernelKind.PRODUCT, KernelKind.CONVOLUTION):
         return 0, 0
     operands = [module.get(name, one.computation).array for name in one.operands[:2]]
@@ -204,6 +261,24 @@ def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
     if kind is KernelKind.CONVOLUTION and (labels := _LABELS.search(one.attributes)):
         return _convolved(one, labels[1], operands, result), result.bits
     return 0, 0
+
+
+def _attended(module: HloModule, one: HloInstruction) -> int:
+    """Returns the FLOPs of cuDNN's attention; 0 where its text does not have the shape of the
+    scores."""
+    found = _SCORES.search(one.attributes)
+    scores = [int(each) for each in re.findall(r"\d+", found[1])] if found else []
+    shape = module.operand(one, 0).array.shape
+    if len(scores) != 4 or len(shape) != 4:
+        return 0
+    work = attention_work(
+        scores,
+        shape[3],
+        causal=bool(_CAUSAL.search(one.attributes)),
+        window=int((_first_numbers(_WINDOW, one.attributes) or [0])[0]),
+        is_gradient="Backward" in one.target,
+    )
+    return int(work.flops)
 
 
 def _convolved(one: HloInstruction, labels: str, operands: list[Array], result: Array) -> int:
@@ -221,7 +296,10 @@ def _convolved(one: HloInstruction, labels: str, operands: list[Array], result: 
 
 
 def _lane_ops(module: HloModule, one: HloInstruction) -> int:
-    """Returns the instructions of float32 lanes of an elementwise operation or a reduction."""
+    """Returns the cycles of float32 lanes of an elementwise operation, a reduction or attention."""
+    if one.target.startswith("__cudnn$fmha"):
+        size = (module.operand(one, 0).array.shape or (1,))[-1]
+        return _SOFTMAX * _attended(module, one) // (4 * max(size, 1))
     lanes = _LANES.get(one.opcode, 0)
     made = module.operand(one, 0) if one.opcode == "reduce" else one
     return lanes * made.arrays[0].elements if lanes and made.arrays else 0

@@ -371,37 +371,57 @@ _BACKWARD_PRODUCTS = 2.5
 """The number of products in attention's gradient for each of attention's own: five for two."""
 
 
+def attention_work(
+    scores: Sequence[int], size: int, *, causal: bool, window: float = 0, is_gradient: bool = False
+) -> KernelWork:
+    """Returns the work of the scores, then of their product with the values; half where causal.
+
+    Args:
+      scores: batch, heads, queries, keys.
+      size: the elements of a head.
+      causal: a query sees no key behind its own position.
+      window: it sees so many keys up to its own position; 0 for all.
+      is_gradient: the work is the gradient's.
+    """
+    batch, heads, queries, keys = scores
+    read = min(float(keys), window or math.inf)
+    if causal and not window:
+        read /= 2
+    count = batch * heads * queries * read
+    products = _BACKWARD_PRODUCTS if is_gradient else 1.0
+    return KernelWork(4 * count * size * products, _TRANSCENDENTAL_FLOPS * count)
+
+
 def _attention(call: ir.Operation) -> KernelWork:
-    """Returns the work of the scores, then of their product with the values; half where causal."""
     config = _json(call, _CUDNN)
     lengths = _json(call, _CUDNN, "intermediate_tensor_shape").get("dimensions")
     shapes = _shapes(call.operands)
     if not (isinstance(lengths, list) and len(lengths) == 4 and shapes and len(shapes[0]) == 4):
         return at_most(call)
     try:
-        batch, heads, queries, keys = map(int, lengths)
+        scores = [int(each) for each in lengths]
     except (TypeError, ValueError):
         return at_most(call)
-    window = _count(config, "sliding_window_length")
-    read = min(float(keys), window or math.inf)
-    if not window and "CAUSAL" in str(config.get("mask_type")):
-        read /= 2
-    scores = batch * heads * queries * read
-    products = _BACKWARD_PRODUCTS if "Backward" in (target_of(call) or "") else 1.0
-    return KernelWork(4 * scores * shapes[0][3] * products, _TRANSCENDENTAL_FLOPS * scores)
+    return attention_work(
+        scores,
+        shapes[0][3],
+        causal="CAUSAL" in str(config.get("mask_type")),
+        window=_count(config, "sliding_window_length"),
+        is_gradient="Backward" in (target_of(call) or ""),
+    )
 
 
 def _marked_attention(mark: ir.Operation) -> KernelWork:
     """Returns the work of a mark of attention, as that of cuDNN's call."""
     call, shapes = AttentionCall.of(mark), _shapes(mark.operands)
     (batch, queries, heads, size), keys = shapes[0], shapes[1][1]
-    read = min(float(keys), call.window or math.inf)
-    if call.causal and not call.window:
-        read /= 2
-    scores = batch * heads * queries * read
-    is_gradient = mark_name(mark) == ATTENTION_GRADIENT
-    products = _BACKWARD_PRODUCTS if is_gradient else 1.0
-    return KernelWork(4 * scores * size * products, _TRANSCENDENTAL_FLOPS * scores)
+    return attention_work(
+        (batch, heads, queries, keys),
+        size,
+        causal=call.causal,
+        window=call.window,
+        is_gradient=mark_name(mark) == ATTENTION_GRADIENT,
+    )
 
 
 def _is_collective_product(call: ir.Operation) -> bool:

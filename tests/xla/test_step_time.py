@@ -12,8 +12,8 @@ import pytest
 from hloom import targets
 from hloom.passes.framework.target import Target
 from hloom.targets import deviceless
-from hloom.xla.hlo import HloInstruction, Runs
-from hloom.xla.kernels import HloKernel, KernelKind
+from hloom.xla.hlo import HloInstruction, HloModule, Runs
+from hloom.xla.kernels import HloKernel, KernelKind, kernels_of
 from hloom.xla.step_time import (
     REACHED,
     NoStepTimeError,
@@ -106,6 +106,10 @@ def test_a_loop_takes_its_kernels_and_its_iterations() -> None:
         ("", H200, "XLA's text has no schedule"),
         (text().partition("ENTRY")[0], H200, "XLA's text has no kernels"),
         (text(), targets.load("v5p"), "no kernels of v5p were timed"),
+        (text().rpartition("}")[0], H200, "damaged: a part of it is missing"),
+        (text().replace("}\n\n%condition", "\n%condition", 1), H200, "a part of it is missing"),
+        (text().replace("sine(%at)", "sine(%gone)"), H200, "does not define 'gone'"),
+        (text().replace("sine(", "hypersine("), H200, "operation 'hypersine' is not known"),
     ],
 )
 def test_what_is_not_known_is_not_told(hlo: str, target: Target, why: str) -> None:
@@ -118,6 +122,44 @@ def test_a_gpu_that_was_not_timed_is_not_told() -> None:
     assert a100.compute_capability not in REACHED
     with pytest.raises(NoStepTimeError, match="no kernels of a100_sxm_80 were timed"):
         step_time(text(), a100)
+    assert step_time(text(), a100, PEAK).launches == 7
+
+
+def test_a_small_loop_runs_in_the_cache() -> None:
+    [inside] = kernels_of(HloModule(text()))
+    assert inside.iteration_bytes == inside.bytes == 2 * 4096
+    [whole] = kernels_of(HloModule(text().replace("f32[1024]", "f32[1024,1024,1024]")))
+    rates = [
+        each.bytes / (kernel_seconds(each, H200.speed, PEAK) - PEAK.launch_s)
+        for each in (inside, whole)
+    ]
+    assert rates == pytest.approx([PEAK.cache_bytes_per_s, H200.speed.bytes_per_s], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "mask", "window", "products"),
+    [
+        ("Softmax", "NO_MASK", 0, 1),
+        ("Softmax", "CAUSAL", 0, 0.5),
+        ("Softmax", "CAUSAL", 256, 0.25),
+        ("SoftmaxBackward", "NO_MASK", 0, 2.5),
+    ],
+)
+def test_attention_counts_the_products_of_its_scores(
+    target: str, mask: str, window: int, products: float
+) -> None:
+    config = (
+        'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
+        '{"element_type": "BF16", "dimensions": ["4", "8", "1024", "1024"], "layout": {}}, '
+        f'"mask_type": "{mask}", "sliding_window_length": {window}}}}}'
+    )
+    call = f'custom-call(%at, %at, %at), custom_call_target="__cudnn$fmha{target}", {config}'
+    hlo = text().replace("sine(%at)", call).replace("f32[1024]{0}", "bf16[4,1024,8,64]{3,2,1,0}")
+    [kernel] = kernels_of(HloModule(hlo))
+    assert (kernel.kind, kernel.bits) == (KernelKind.ATTENTION, 16)
+    assert kernel.flops == 4 * 4 * 8 * 1024 * 1024 * 64 * products
+    matrix_s = kernel.flops / H200.speed.matrix_rate(16)
+    assert matrix_s < kernel_seconds(kernel, H200.speed, PEAK) < 4 * matrix_s + 1e-6
 
 
 @pytest.mark.parametrize(
