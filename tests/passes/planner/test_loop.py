@@ -12,7 +12,8 @@ from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile, least
+from hloom.passes.planner.comparison import least
+from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 LIMIT = 1000
@@ -317,12 +318,13 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
 
 @pytest.mark.parametrize(
     ("size_bytes", "seconds", "is_compiled"),
-    [(930, 400.0, True), (931, 400.0, False), (930, 480.0, False)],
+    [(930, 400.0, True), (948, 400.0, True), (949, 400.0, False), (930, 480.0, False)],
 )
 def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
     size_bytes: int, seconds: float, is_compiled: bool
 ) -> None:
-    """XLA takes more for the plan of least memory than the model, and a faster one fits in that."""
+    """XLA takes more for the plan of least memory than the model, and a faster one fits in that,
+    or takes indistinctly more by the model."""
     whole, lowest, faster = (
         Estimate(Candidate.of_moves(moves) if moves else None, bytes_, time_s)
         for moves, bytes_, time_s in (

@@ -88,11 +88,12 @@ class OneLoop:
 
     cut: LoopCut
     best_s: float
+    step_seconds: float = 0.0
     peak_bytes: int = 2**30
     tried: list[str] = field(default_factory=list)
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
-        record = SegmentsRecord(loops=(SegmentedLoop(1000, 10, 100_000, 1000),))
+        record = SegmentsRecord(loops=(SegmentedLoop(1000, 10, 100_000, 1000, 33),))
         step = RecursiveCheckpoint()
         return (MoveRun(step, "", "", prepares=False, tables=(), record=record, decisions=()),)
 
@@ -100,6 +101,9 @@ class OneLoop:
         return 0.01 if self.tried else self.best_s
 
     def added_seconds(self, moves: str) -> float:
+        return 1.0
+
+    def added_flops(self, moves: str) -> float:
         return 1.0
 
     def missing_bytes(self, moves: str) -> float:
@@ -110,20 +114,21 @@ class OneLoop:
 
 
 @pytest.mark.parametrize(
-    ("cut_s", "best_s", "wanted"),
+    ("cut_s", "step_s", "best_s", "wanted"),
     [
-        (0.01, math.inf, ["share=0.4 residuals=0.5"]),
-        (0.9, math.inf, ["share=0.4"]),
-        (0.01, 0.1, []),
+        (0.01, 0.0, math.inf, ["share=0.4 residuals=0.5"]),
+        (0.9, 0.0, math.inf, ["share=0.4"]),
+        (0.01, 100.0, math.inf, ["share=0.4"]),
+        (0.01, 0.0, 0.1, []),
     ],
-    ids=["a cheap cut", "a dear cut", "a better plan"],
+    ids=["a cheap cut", "a dear cut", "as fast with more operations", "a better plan"],
 )
 def test_segments_are_chosen_with_the_cut_inside(
-    cut_s: float, best_s: float, wanted: list[str]
+    cut_s: float, step_s: float, best_s: float, wanted: list[str]
 ) -> None:
     trials = MOVES["recursive-checkpoint"].trials
     assert trials is not None
-    known = OneLoop(LoopCut(50_000, cut_s), best_s)
+    known = OneLoop(LoopCut(50_000, cut_s, flops=0.9), best_s, step_s)
     for each in trials(known):
         known.tried.append(each)
     assert known.tried == [f"recursive-checkpoint{{{each}}}" for each in wanted]
