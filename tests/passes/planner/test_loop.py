@@ -348,16 +348,17 @@ def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
 @pytest.mark.parametrize(
     ("sizes", "compiles"),
     [
-        ((500, 500, 500), 3),
-        ((500, 500, 499), 3),  # no less to the model
-        ((500, 500, 480), 5),
-        ((500, 480, 480), 4),
+        ((500, 500, 500), 4),
+        ((500, 500, 499), 4),  # no less to the model
+        ((500, 500, 480), 6),
+        ((500, 480, 480), 5),
     ],
 )
 def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
     sizes: Sequence[int], compiles: int
 ) -> None:
-    """All that is left is expected to take what was reached, as at a floor that XLA sets."""
+    """All that is left is expected to take what was reached, as at a floor that XLA sets: of these
+    the fastest is compiled, too."""
     search = Search(tuple(range(700, 710)))
     search.lowest = lambda: list(search.estimates.values())
     settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
