@@ -132,3 +132,28 @@ def test_segments_are_chosen_with_the_cut_inside(
     for each in trials(known):
         known.tried.append(each)
     assert known.tried == [f"recursive-checkpoint{{{each}}}" for each in wanted]
+
+
+@dataclass
+class NothingHolds(OneLoop):
+    """The same, where no plan holds; after more segments than by default it takes so much."""
+
+    more_bytes: int = 0
+
+    def best_seconds(self) -> float:
+        return math.inf
+
+    def left_bytes(self, moves: str) -> int:
+        return self.more_bytes if "segments" in moves else 1000
+
+
+@pytest.mark.parametrize(("more_bytes", "is_tried"), [(1000, True), (1001, False)])
+def test_other_segments_that_take_as_much_are_tried_where_nothing_holds(
+    more_bytes: int, is_tried: bool
+) -> None:
+    """To XLA they may take less: two schedules of equal bytes are 15 MiB apart in 64 layers."""
+    trials = MOVES["recursive-checkpoint"].trials
+    assert trials is not None
+    known = NothingHolds(LoopCut(0, 0.0, 0.0), math.inf, more_bytes=more_bytes)
+    *_, last = trials(known)
+    assert (last == "recursive-checkpoint{segments=34 levels=3}") == is_tried
