@@ -192,7 +192,7 @@ def _segmented(trials: Trials) -> Iterator[str]:
     """Yields `recursive-checkpoint` where it promises less time than the best plan: in the share of
     the stacks that the bound leaves, together with the cut inside the bodies that repeats the
     fewest operations of those that promise as fast a step as any; where none holds, with the least
-    memory of each number of levels, and with one segment more where the model tells no difference:
+    memory of each number of levels, and with one segment more where the model sees no difference:
     stacks of other lengths leave other gaps between them in XLA's heap."""
     step = RecursiveCheckpoint()
     least = min(trials.peak_bytes // _SMALLEST_SEGMENTED + 1, step.min_bytes)
