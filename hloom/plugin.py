@@ -67,8 +67,8 @@ def initialize() -> None:
     """Puts hloom's hook around JAX's compile; the second and later calls do nothing.
 
     JAX calls it, and so does `import hloom`: no program needs to. Warns if programs were compiled
-    before it although the flag is set, and of variables like `HLOOM_*` that it does not know. Under a JAX version that
-    hloom is not tested with it warns and does nothing.
+    before it although the flag is set, and of unknown variables that look like `HLOOM_*`. Under a
+    JAX version that hloom is not tested with it warns and does nothing.
     """
     if _flags is None:
         return

@@ -34,6 +34,7 @@ class Measurement:
         None for a plan that predicts none.
       best_attempt: which of them was used; None without any.
       complaint: what hloom told the user that a spec asks for and the program does not have.
+      step_s: seconds of a step, foreseen from XLA's text; None with hloom off, or where unknown.
     """
 
     temp_bytes: int
@@ -44,6 +45,7 @@ class Measurement:
     predictions: tuple[tuple[int | None, int | None], ...]
     best_attempt: int | None
     complaint: str | None
+    step_s: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,7 @@ def measure(lowered: Any, spec: str) -> Measurement:
         predictions=tuple((one.predicted_step_bytes, one.step_bytes) for one in attempts),
         best_attempt=record.best_attempt if record else None,
         complaint=record.complaint if record else None,
+        step_s=record.step_s if record else None,
     )
 
 

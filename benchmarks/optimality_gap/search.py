@@ -7,7 +7,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.loop import least
+from hloom.passes.planner.comparison import least
 from hloom.passes.planner.machine.plan import EvictedPlans
 from hloom.passes.planner.machine.windowed import WindowedMachine, WindowedPlan, WindowedRun
 from hloom.passes.planner.model import Model

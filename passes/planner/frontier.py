@@ -23,9 +23,9 @@ from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..recompute.plan import RematPlan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
-from .comparison import corrected_bytes
+from .comparison import corrected_bytes, least
 from .leave_stacks import write_plan
-from .loop import CAUTION, affordable, best_of, decide, least
+from .loop import CAUTION, affordable, best_of, decide
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured

@@ -18,9 +18,9 @@ from .comparison import (
     cheapest,
     corrected_bytes,
     figures_of,
-    is_better,
     kind_of,
     leanest,
+    least,
     same_moves,
     uncompiled,
 )
@@ -248,10 +248,10 @@ class AttemptState:
         best_s = min((one.estimate.seconds for one in reached), default=0.0)
         if best_s <= self.same_s:
             return None
-        self.search.within(Aim(real_bytes))
+        aim = Aim(real_bytes * INDISTINCT, self.tried)
+        self.search.within(replace(aim, tried=()))
         known = uncompiled(self.search.estimates.values(), self.tried)
-        corrected = Aim(real_bytes, self.tried)
-        fastest = cheapest(e for e in known if corrected.alike_bytes(e) <= real_bytes)
+        fastest = cheapest(each for each in known if aim.alike_bytes(each) <= aim.limit_bytes)
         return fastest if fastest and fastest.seconds < best_s * _WORTH_A_COMPILE else None
 
     @property
@@ -545,21 +545,6 @@ def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> boo
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
     worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)
     return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= worth_bytes
-
-
-def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
-    """Returns the estimate of least memory; among indistinct ones the one that saves least.
-
-    Of estimates at one price, those that take longer than another and no less memory are left out.
-    """
-    least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
-    near = [one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT]
-    return min(
-        (one for one in near if not any(is_better(other, one) for other in near)),
-        key=lambda one: (
-            (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
-        ),
-    )
 
 
 def affordable(

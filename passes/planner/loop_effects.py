@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.cost import all_flops
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
@@ -29,6 +30,7 @@ from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.op_facts import Regions
 from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
 from ..ir.while_rewriter import Replacements
 from ..recompute.scan.plan import BlockScans, ScanPlan, plan_scans_budgeted
 from ..recompute.scan.rewrite import apply_scan, finish_scans
@@ -127,6 +129,15 @@ class LoopEffects:
             else:
                 low = middle
         return high
+
+    def repeated_flops(self, price: int, sizes: TensorSizes) -> float:
+        """Returns the floating-point operations of the backward loops' recomputation."""
+        return sum(
+            all_flops(op, sizes) * times * runs_of(plan.block)
+            for plan in self.plans(price)
+            for part in plan.pairs
+            for op, times in part.runs
+        )
 
     def freed_bytes(self, price: int) -> int:
         """Returns the bytes of stacks that loops lack at a price."""

@@ -18,7 +18,7 @@ from ..budgeted import INDISTINCT
 from ..chunk import Chunk
 from ..chunk.plan import ChunkRecord
 from ..framework.base import Decision, DivisiblePlan, Pass, PlanBase, PlanWithEffect
-from ..framework.feedback import MeasuredPlan, PlanRecord
+from ..framework.feedback import AS_FAST, MeasuredPlan, PlanRecord
 from ..framework.options import Bytes
 from ..framework.pipeline import Pipeline
 from ..framework.tables import Table
@@ -75,10 +75,14 @@ class Trials(Protocol):
 
     Attributes:
       peak_bytes: temporary memory of the unmodified program.
+      step_seconds: time of a step of it.
     """
 
     @property
     def peak_bytes(self) -> int: ...
+
+    @property
+    def step_seconds(self) -> float: ...
 
     def left_bytes(self, moves: str) -> int:
         """Returns the model's temporary memory of the program after these moves alone; the
@@ -104,6 +108,9 @@ class Trials(Protocol):
     def added_seconds(self, moves: str) -> float:
         """Returns the time that these moves alone add; nothing where they find nothing to do."""
 
+    def added_flops(self, moves: str) -> float:
+        """Returns the floating-point operations that these moves alone add."""
+
     def missing_bytes(self, moves: str) -> float:
         """Returns by how much the plans with these moves miss the bound: the fastest that fits,
         negative then, else the one of least memory."""
@@ -119,10 +126,12 @@ class LoopCut:
     Attributes:
       freed_bytes: of the loops' stacks.
       seconds: the time that it adds to a step.
+      flops: the floating-point operations that it adds.
     """
 
     freed_bytes: int
     seconds: float
+    flops: float
 
 
 def _chunked(trials: Trials) -> Iterator[str]:
@@ -182,31 +191,35 @@ def _fused(_: Trials) -> Iterator[str]:
 
 def _segmented(trials: Trials) -> Iterator[str]:
     """Yields `recursive-checkpoint` where it promises less time than the best plan: in the share of
-    the stacks that the bound leaves, together with the cut inside the bodies for which both take
-    the least time; where none holds, with the least memory of each number of levels."""
+    the stacks that the bound leaves, together with the cut inside the bodies that repeats the
+    fewest operations of those that promise as fast a step as any; where none holds, with the least
+    memory of each number of levels, and with one segment more where the model sees no difference:
+    stacks of other lengths leave other gaps between them in XLA's heap."""
     step = RecursiveCheckpoint()
     least = min(trials.peak_bytes // _SMALLEST_SEGMENTED + 1, step.min_bytes)
     step = dataclasses.replace(step, min_bytes=Bytes(least))
-    records = (run.record for run in trials.runs(str(step)))
-    record = next((each for each in records if isinstance(each, SegmentsRecord)), SegmentsRecord())
-    if not record.loops:
+    loops = _segmented_loops(trials, step)
+    if not loops:
         return
-    stacked = sum(each.stacked_bytes for each in record.loops)
-    again_s = trials.added_seconds(str(step)) / max(_repeats(record.loops), 1e-9)
+    stacked = sum(each.stacked_bytes for each in loops)
+    repeats = max(_repeats(loops), 1e-9)
+    again_s = trials.added_seconds(str(step)) / repeats
+    again_flops = trials.added_flops(str(step)) / repeats
     share = 1 - trials.missing_bytes("") / stacked
-    cuts = [(max(1 - cut.freed_bytes / stacked, 0.0), cut.seconds) for cut in trials.cuts()]
+    cuts = [(max(1 - cut.freed_bytes / stacked, 0.0), cut) for cut in trials.cuts()]
     last = ""
     for _ in range(_SHARES):
-        promised_s, residuals = min(
-            (
-                (again_s * repeats + cut_s, left)
-                for left, cut_s in [(1.0, 0.0), *cuts]
-                if (repeats := _repeats_within(record.loops, share, left)) < math.inf
-            ),
-            default=(math.inf, 1.0),
-        )
-        if promised_s == math.inf or promised_s >= _WORTH_SEGMENTS * trials.best_seconds():
+        worth_s = _WORTH_SEGMENTS * trials.best_seconds()
+        promised = [
+            (again_s * repeats + cut.seconds, again_flops * repeats + cut.flops, left)
+            for left, cut in [(1.0, LoopCut(0, 0.0, 0.0)), *cuts]
+            if (repeats := _repeats_within(loops, share, left)) < math.inf
+        ]
+        promised = [each for each in promised if each[0] < worth_s]
+        if not promised:
             break
+        most_s = AS_FAST * (trials.step_seconds + min(promised)[0]) - trials.step_seconds
+        _, residuals = min((flops, left) for added_s, flops, left in promised if added_s <= most_s)
         rounded = min(float(f"{share:.4g}"), 0.95)
         found = str(dataclasses.replace(step, share=rounded, residuals=round(residuals, 3)))
         if found == last or not trials.runs(found):
@@ -221,11 +234,22 @@ def _segmented(trials: Trials) -> Iterator[str]:
     left = round(min((left for left, _ in cuts), default=1.0), 3)
     schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
     for levels, residuals in dict.fromkeys(schedules):
-        found = str(dataclasses.replace(step, levels=levels, residuals=residuals))
-        if trials.runs(found):
-            yield found
+        step = dataclasses.replace(step, levels=levels, residuals=residuals)
+        if trials.runs(str(step)):
+            yield str(step)
         if trials.best_seconds() < math.inf:
             return
+    counts = {each.segments for each in _segmented_loops(trials, step)}
+    if len(counts) == 1:
+        more = str(dataclasses.replace(step, segments=counts.pop() + 1))
+        if trials.left_bytes(more) <= trials.left_bytes(str(step)):
+            yield more
+
+
+def _segmented_loops(trials: Trials, step: RecursiveCheckpoint) -> tuple[SegmentedLoop, ...]:
+    records = (run.record for run in trials.runs(str(step)))
+    found = next((each for each in records if isinstance(each, SegmentsRecord)), SegmentsRecord())
+    return found.loops
 
 
 def _repeats(loops: Sequence[SegmentedLoop]) -> float:

@@ -24,6 +24,7 @@ class _Alone:
     """`Trials` without a search: each move is made by itself."""
 
     peak_bytes: int
+    step_seconds: float = 0.0
 
     def left_bytes(self, moves: str) -> int:
         return self.peak_bytes
@@ -41,6 +42,9 @@ class _Alone:
         return 0.0
 
     def best_seconds(self) -> float:
+        return 0.0
+
+    def added_flops(self, moves: str) -> float:
         return 0.0
 
     def added_seconds(self, moves: str) -> float:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..analysis.flops import executed_sizes
 from ..framework.options import Cuts
 from ..split_loop import SplitLoop
 from ..split_loop.groups import LEAST_TRIPS, splittable
@@ -380,6 +381,10 @@ class _Trials:
     def peak_bytes(self) -> int:
         return self.hunt.search.estimate(None).temp_bytes
 
+    @property
+    def step_seconds(self) -> float:
+        return self.hunt.search.step_seconds
+
     def left_bytes(self, moves: str) -> int:
         variant = self._variant(moves)
         return self.peak_bytes if variant is None else variant.whole.temp_bytes
@@ -412,6 +417,10 @@ class _Trials:
         before_s = 0.0 if start is None else start.added_seconds
         return 0.0 if variant is None else variant.added_seconds - before_s
 
+    def added_flops(self, moves: str) -> float:
+        variant = self._variant(moves)
+        return 0.0 if variant is None else variant.added_flops
+
     def missing_bytes(self, moves: str) -> float:
         aim, name = self.hunt.aim, _joined(self.start, moves)
         known = [e for e in self.hunt.search.estimates.values() if moves_of(e) == name]
@@ -427,7 +436,11 @@ class _Trials:
             return ()
         loops = variant.model.loops
         prices = deciding_prices(variant.model)
-        return tuple(LoopCut(loops.freed_bytes(price), loops.seconds(price)) for price in prices)
+        sizes = executed_sizes(variant.target.platform)
+        return tuple(
+            LoopCut(loops.freed_bytes(one), loops.seconds(one), loops.repeated_flops(one, sizes))
+            for one in prices
+        )
 
 
 def _joined(*moves: str) -> str:

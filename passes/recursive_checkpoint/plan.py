@@ -73,12 +73,14 @@ class SegmentedLoop:
       carry_bytes: the bytes that a border keeps.
       stacked_bytes: the bytes of the stacks of residuals before.
       repeated: how many iterations are computed again.
+      segments: those of the outermost level, with the iterations after them as one.
     """
 
     trips: Whole
     carry_bytes: Whole
     stacked_bytes: Whole
     repeated: Whole
+    segments: Whole
 
     def within(self, share: float, residuals: float, levels: int) -> SegmentSchedule | None:
         """Returns the schedule of least work in a share of the stacks' bytes, None where none is,
@@ -115,6 +117,7 @@ class RecursiveCheckpointPlan(ListPlan[Segmented]):
                     each.carry_bytes,
                     each.stacked_bytes,
                     each.schedule.repeated,
+                    each.schedule.levels[0].count + 1,
                 )
                 for each in self.decided
             )

@@ -11,7 +11,7 @@ from benchmarks.common.tables import RESULTS
 from benchmarks.long_loops import AS_BY_HAND
 
 pytestmark = pytest.mark.once
-[ENTRY] = json.loads((RESULTS / "long_loops_h100.json").read_text("utf-8")).values()
+ENTRY = json.loads((RESULTS / "long_loops_h100.json").read_text("utf-8"))["0.10.2"]
 MIB = 2**20
 
 
@@ -40,7 +40,6 @@ def test_a_loop_takes_no_more_than_nested_scans(
 
 
 def test_in_the_memory_of_the_best_nested_scans_the_work_is_less() -> None:
-    """Of all loops but the policy gradient."""
     loops = {each["loop"] for each in ENTRY["rows"]}
     worse = set()
     for loop in loops:
@@ -48,12 +47,14 @@ def test_in_the_memory_of_the_best_nested_scans_the_work_is_less() -> None:
         least, found = min(by_hand, key=lambda each: each["temp_bytes"]), row(loop, AS_BY_HAND)
         if found["temp_bytes"] > least["temp_bytes"] or found["work"] >= least["work"]:
             worse.add(loop.split(",")[0])
-    assert worse == {"policy gradient"}
+    assert not worse
 
 
 @pytest.mark.parametrize("loop", ["wave", "LSTM", "Runge-Kutta", "64 layers"])
 def test_less_memory_costs_more_work(loop: str) -> None:
     rows = [row(loop, f"`fit{{budget={each}}}`") for each in ("50%", "25%", "10%", "2%", "min")]
+    # Far above a budget that is missed the last bytes are not worth all time.
+    rows = [each for each in rows if each["complaint"] is None]
     memory = [each["temp_bytes"] for each in rows]
     work = [each["work"] for each in rows]
     assert memory == sorted(memory, reverse=True)

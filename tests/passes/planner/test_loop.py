@@ -12,7 +12,8 @@ from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile, least
+from hloom.passes.planner.comparison import least
+from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 LIMIT = 1000
@@ -317,12 +318,13 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
 
 @pytest.mark.parametrize(
     ("size_bytes", "seconds", "is_compiled"),
-    [(930, 400.0, True), (931, 400.0, False), (930, 480.0, False)],
+    [(930, 400.0, True), (948, 400.0, True), (949, 400.0, False), (930, 480.0, False)],
 )
 def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
     size_bytes: int, seconds: float, is_compiled: bool
 ) -> None:
-    """XLA takes more for the plan of least memory than the model, and a faster one fits in that."""
+    """XLA takes more for the plan of least memory than the model, and a faster one fits in that,
+    or takes indistinctly more by the model."""
     whole, lowest, faster = (
         Estimate(Candidate.of_moves(moves) if moves else None, bytes_, time_s)
         for moves, bytes_, time_s in (
@@ -346,16 +348,17 @@ def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
 @pytest.mark.parametrize(
     ("sizes", "compiles"),
     [
-        ((500, 500, 500), 3),
-        ((500, 500, 499), 3),  # no less to the model
-        ((500, 500, 480), 5),
-        ((500, 480, 480), 4),
+        ((500, 500, 500), 4),
+        ((500, 500, 499), 4),  # no less to the model
+        ((500, 500, 480), 6),
+        ((500, 480, 480), 5),
     ],
 )
 def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
     sizes: Sequence[int], compiles: int
 ) -> None:
-    """All that is left is expected to take what was reached, as at a floor that XLA sets."""
+    """All that is left is expected to take what was reached, as at a floor that XLA sets: of these
+    the fastest is compiled, too."""
     search = Search(tuple(range(700, 710)))
     search.lowest = lambda: list(search.estimates.values())
     settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
