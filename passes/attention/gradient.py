@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Groups
 from ..analysis.points.evaluator import Coordinates, Points, are_close, linear
-from ..analysis.points.leaves import Leaf, Numbers, masking, scaled, zero
+from ..analysis.points.leaves import Leaf, Numbers, masking, scaled
 from ..analysis.points.operations import How
 from ..analysis.points.positions import Positions, source_of_elements
 from ..framework.errors import NotPossibleError
@@ -27,7 +27,7 @@ from .products import (
     other_operand,
 )
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
-from .softmax import FAR, MASKED, Forms, Reader
+from .softmax import MASKED, Forms, Reader
 
 _SAMPLES = 64
 
@@ -40,10 +40,6 @@ _MAY_BE_A_MASK = (
     "what is added beside its mask may be a mask, too: rows without a key would have another "
     "gradient"
 )
-
-_INSIDE = tuple(itertools.product((1.0, -1e4, -1e6), (0.7, 0.02, 0.0)))
-"""Magnitudes of a bias, also lower than any that is learnt, and far above a mask; and shares of
-true booleans."""
 
 _AS_MASKS = ((0.7, 0.9), (0.7, 0.9), (0.02, 0.9))
 """Shares of true booleans, and of large negative numbers in floats: most, since few rows see few
@@ -135,8 +131,6 @@ class GradientReader:
         if dv is None and weights:
             raise NotPossibleError("the product that gives the values' gradient is not there")
         bias = self._bias(first, dp_number, empty) if has_bias else ()
-        if empty is EmptyRows.INSIDE and not bias:
-            raise NotPossibleError(_MAY_BE_A_MASK)
         scores = GradientOfScores(dq, dk, dp, side, dp_axes, empty, bias)
         found = Products(self.forward, scores, dv)
         self._check_operands(found)
@@ -195,9 +189,7 @@ class GradientReader:
                 except NotPossibleError as error:
                     if floats > 0 and not low:
                         raise
-                    if empty is EmptyRows.SOFTMAX or not self._is_inside(scored, dp_number, scale):
-                        raise NotPossibleError(_MAY_BE_A_MASK) from error
-                    return EmptyRows.INSIDE
+                    raise NotPossibleError(_MAY_BE_A_MASK) from error
         return empty
 
     def _assignments(self) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
@@ -210,39 +202,6 @@ class GradientReader:
         for number, (true, share) in itertools.product(floats, _AS_MASKS):
             seed += 1
             yield seed, 1.0, true, 1.0, 1.0, {number: masking(seed, share)}
-
-    def _is_inside(self, scored: Scored, dp_number: int, scale: float) -> bool:
-        """Whether one number of floats, a bias, is added inside of a mask: rows that the mask
-        leaves a key are a softmax however low the bias is, up to the lowest that is looked at, and
-        others are an average without a gradient."""
-        reader, forward = self.reader, self.forward
-        if forward.of_logarithm or len(self.reader.floats(self.forward.logits)) != 1:
-            return False
-        rows, length = reader.rows(self.key, given=forward.masked_rows), reader.sizes[self.key]
-        far, seed = (lambda places: np.full(len(places), FAR)), 7
-        for floats, true in _INSIDE:
-            leaf = reader.scores(seed, 1.0)
-            given = scaled(dp_number * 1000 + seed + 1, 1.0)
-            points = Points(
-                reader.scope, seed, {reader.number: leaf, dp_number: given}, true, floats
-            )
-            found = self._rows(points, scored.value, rows, length)
-            weights = self._rows(points, forward.weights.value, rows, length)
-            dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
-            wanted = scale * weights * (dp - (weights * dp).sum(1, keepdims=True))
-            near, apart = (
-                self._rows(reader.points(seed, each, true, floats), forward.logits, rows, length)
-                for each in (zero, far)
-            )
-            reached, finite = (near != apart).any(1), np.isfinite(weights).all(1)
-            if not are_close(found[reached & finite], wanted[reached & finite], 1e-5):
-                return False
-            hidden = ~reached & finite
-            if np.any(found[hidden]) or not are_close(
-                weights[hidden], np.full_like(weights[hidden], 1 / length)
-            ):
-                return False
-        return True
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
         if not np.any(wanted):

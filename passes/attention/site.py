@@ -100,7 +100,6 @@ class EmptyRows(enum.Enum):
     FLAT = "all keys weigh the same, and gradients reach the scores: what is added hides them"
     UNEVEN = "keys weigh by what is added, which hides the scores, and gradients reach these"
     SOFTMAX = "the softmax of the scores, as if nothing was masked"
-    INSIDE = "all keys weigh the same where each is masked; if only a bias is low, a softmax"
 
 
 @dataclass(frozen=True)

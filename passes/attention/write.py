@@ -50,7 +50,7 @@ from .site import (
     Replaced,
     ends_of,
 )
-from .softmax import FAR, MASKED, NEAR
+from .softmax import MASKED, NEAR
 
 _LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
 """The bias that masks a key, by the type of elements, as in JAX's calls: cuDNN takes no
@@ -434,12 +434,8 @@ class _Writer:
         kernel = self.kernel
         value, reached = _cloned(bias), None
         if kernel.empty_rows not in (EmptyRows.NONE, EmptyRows.SOFTMAX):
-            is_inside = kernel.empty_rows is EmptyRows.INSIDE
-            scores = FAR if is_inside else NEAR / abs(kernel.scale)
-            reached = compare(_cloned(bias, scores), value, "NE")
-            if is_inside:
-                value = stablehlo.select(reached, value, splat(value.type, -math.inf))
-            reached = self._placed(reached, bias)
+            scores = NEAR / abs(kernel.scale)
+            reached = self._placed(compare(_cloned(bias, scores), value, "NE"), bias)
         if bias.of_logarithm:
             value = stablehlo.log(value)
         value, hidden = self._shifted(self._placed(value, bias), reached)
@@ -503,8 +499,6 @@ class _Writer:
         shifted = stablehlo.select(broadcast(empty, shape, axes), shifted, bias)
         if reached is None:
             return shifted, None
-        if kind is EmptyRows.INSIDE:
-            return shifted, compare(largest, splat(largest.type, -math.inf), "EQ")
         none = zeros(ir.RankedTensorType.get([], element_of(reached)))
         counts = compare(shifted, splat(shifted.type, MASKED), "GT")
         shows = reduce(stablehlo.and_(reached, counts), [3], none, stablehlo.or_)
