@@ -1,4 +1,4 @@
-"""What JAX's attention for TPUs takes: splash attention, kernels of Pallas.
+"""The limits of JAX's attention for TPUs: splash attention, kernels of Pallas.
 
 Its masks are causal, a window, or one of keys that holds for all queries and heads; it adds no
 bias. Source: `jax/experimental/pallas/ops/tpu/splash_attention` of jax 0.10.2 and 0.12.
