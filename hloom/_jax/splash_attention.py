@@ -18,12 +18,9 @@ import jax.numpy as jnp
 
 from hloom.lowering.attention_tpu import SplashAttention
 
-LANES = 128
-"""Queries and keys have to be multiples of so many (`NUM_LANES`)."""
-
-_BLOCKS = (512, 384, 256, LANES)
-"""Sizes of blocks, the best first: MaxText's (`sa_block_q` of its `configs/base.yml`), then what
-divides other lengths."""
+_BLOCKS = tuple(range(512, 0, -128))
+"""Sizes of blocks, the best first. Source: MaxText's `sa_block_q` (`configs/base.yml`), then what
+divides other lengths, in whole vectors of `NUM_LANES`."""
 
 _ELEMENTS = {"bf16": "bfloat16", "f32": "float32"}
 
@@ -175,7 +172,7 @@ def _kernel(attention: SplashAttention, interpret: bool) -> Any:
 def _block(length: int) -> int:
     found = [size for size in _BLOCKS if length % size == 0]
     if not found:
-        raise ValueError(f"{length} positions are no multiple of {LANES}")
+        raise ValueError(f"{length} positions are no multiple of {_BLOCKS[-1]}")
     return found[0]
 
 

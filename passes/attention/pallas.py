@@ -1,4 +1,4 @@
-"""What JAX's attention for TPUs takes: splash attention, kernels of Pallas.
+"""The limits of JAX's attention for TPUs: splash attention, kernels of Pallas.
 
 Its masks are causal, a window, or one of keys that holds for all queries and heads; it adds no
 bias. Source: `jax/experimental/pallas/ops/tpu/splash_attention` of jax 0.10.2 and 0.12.
@@ -6,6 +6,7 @@ bias. Source: `jax/experimental/pallas/ops/tpu/splash_attention` of jax 0.10.2 a
 
 from __future__ import annotations
 
+from ..analysis.memory_model.tiles import LANES
 from ..analysis.points.evaluator import Scope
 from ..analysis.points.operations import How, is_of_booleans, is_of_floats
 from ..framework.errors import NotPossibleError
@@ -13,9 +14,6 @@ from ..ir import walk
 from .products import ForwardRead
 from .site import FusedKernel
 from .softmax import Logits
-
-_LANES = 128
-"""Blocks are multiples of the lanes of a vector register (`NUM_LANES`)."""
 
 _LARGEST_HEAD = 512
 """The largest head that was compiled for a TPU, a v5p; by then a block is as large as its share of
@@ -34,9 +32,9 @@ def check(
       heads: the elements of a head of queries, and of values.
     """
     keys = kernel.axes.sizes[kernel.axes.key]
-    if queries % _LANES or keys % _LANES:
+    if queries % LANES or keys % LANES:
         raise NotPossibleError(
-            f"{queries} queries of {keys} keys: Pallas' kernels take multiples of {_LANES}"
+            f"{queries} queries of {keys} keys: Pallas' kernels take multiples of {LANES}"
         )
     if max(heads) > _LARGEST_HEAD:
         raise NotPossibleError(

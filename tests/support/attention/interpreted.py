@@ -15,6 +15,7 @@ from hloom._jax.execution import compile_module, execute
 from hloom.lowering.attention_tpu import attention_of, write
 from hloom.lowering.kernel_calls import Rewrite, rewrite
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks
 from hloom.passes.ir.attention_marks import ATTENTION_GRADIENT
 from hloom.passes.ir.clone import clone_module
@@ -33,6 +34,9 @@ def interpreted(module: ir.Module) -> tuple[ir.Module, PassRun]:
         is_gradient = marks.mark_name(mark) == ATTENTION_GRADIENT
         attention = attention_of(mark)
         text = splash_attention.lowered(attention, gradient=is_gradient, interpret=True)
+        traced = ir.Module.parse(text, context=changed.context)
+        Pipeline.parse("inline").run(traced, target=Target())
+        text = str(traced)
         rewrite(Rewrite("interpreted", lambda mark, text=text: write(text, mark)), mark)
     assert changed.operation.verify()
     return changed, run
