@@ -164,7 +164,7 @@ def _is_kernel(one: HloInstruction) -> bool:
 
 
 def unknown_operation(module: HloModule) -> str:
-    """Returns an operation of a program whose work nothing here tells; empty without one."""
+    """Returns an operation of a program whose work is not known here; empty without one."""
     for name in module.runs(in_kernels=True):
         for one in module.of_computation(name):
             opcode = one.opcode.removesuffix("-start").removesuffix("-done")

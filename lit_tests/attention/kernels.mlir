@@ -147,7 +147,7 @@ func.func public @grouped(%arg0: tensor<2x8x1x2x4xf32>, %arg1: tensor<2x8x1x4xf3
 // CHECK:         %[[BIAS:.*]] = stablehlo.slice %[[MASK]] [0:2, 0:1, 0:8, 0:8]
 // CHECK:         %[[LARGEST:.*]] = stablehlo.reduce({{.*}}) applies stablehlo.maximum across dimensions = [3] : (tensor<2x1x8x8xf32>, tensor<f32>) -> tensor<2x1x8xf32>
 // CHECK:         stablehlo.compare LE, %[[LARGEST]]
-// CHECK:         %[[ADDED:.*]] = stablehlo.select %{{.*}} : tensor<2x1x8x8xi1>, tensor<2x1x8x8xf32>
+// CHECK:         %[[ADDED:.*]] = stablehlo.maximum %{{.*}} : tensor<2x1x8x8xf32>
 // CHECK:         %[[QUERIES:.*]] = stablehlo.select %{{.*}}, %arg0, %{{.*}} : tensor<2x8x2x4xi1>, tensor<2x8x2x4xf32>
 // CHECK:         stablehlo.composite "hloom.attention" %[[QUERIES]], %arg1, %arg2, %[[ADDED]] {composite_attributes = {causal = false, emulated = true, has_bias = true
 func.func public @padded(%arg0: tensor<2x8x2x4xf32>, %arg1: tensor<2x8x2x4xf32>, %arg2: tensor<2x8x2x4xf32>, %arg3: tensor<2x8xi1>) -> (tensor<2x8x2x4xf32>) {

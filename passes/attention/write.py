@@ -483,7 +483,7 @@ class _Writer:
 
         The kernel keeps the logarithm of a sum next to its largest term: behind -2^41 nothing is
         left of it, and the gradient would count each key of such a row as a whole one. Numbers
-        below that are told apart here alone.
+        below that differ here alone.
         """
         kind = self.kernel.empty_rows
         if kind is EmptyRows.NONE:

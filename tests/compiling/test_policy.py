@@ -166,7 +166,7 @@ def test_the_same_failure_warns_once(tmp_path: Path, new_records: NewRecords) ->
 def test_a_failure_in_lowering_leaves_the_program_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(module: ir.Module, placement: Placement) -> Lowered:
+    def broken(module: ir.Module, placement: Placement, *_: Any) -> Lowered:
         raise ValueError(f"no kernel on {placement.platform}")
 
     monkeypatch.setattr("hloom.compiling.compilation.lower", broken)
