@@ -25,33 +25,18 @@ divides other lengths, in whole vectors of `NUM_LANES`."""
 _ELEMENTS = {"bf16": "bfloat16", "f32": "float32"}
 
 
-def function(
-    attention: SplashAttention, *, gradient: bool, interpret: bool = False
-) -> Callable[..., tuple[jax.Array, ...]]:
-    """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``,
-    (q, k, v[, seen], o, statistics, do) -> (dq, dk, dv).
-
-    With ``interpret`` it is for CPUs, and computes what the kernels do.
-    """
-    return _function(attention, gradient, interpret)
-
-
+@functools.lru_cache(maxsize=64)
 def lowered(attention: SplashAttention, *, gradient: bool, interpret: bool = False) -> str:
-    """Returns a module whose main function is that `function`.
+    """Returns a module whose main function is that of `function`.
 
     Raises what JAX raises where the kernels do not take the shapes.
     """
-    return _lowered(attention, gradient, interpret)
-
-
-@functools.lru_cache(maxsize=64)
-def _lowered(attention: SplashAttention, is_gradient: bool, interpret: bool) -> str:
     found: list[str] = []
     failed: list[Exception] = []
 
     def work() -> None:
         try:
-            found.append(_lowered_in_thread(attention, is_gradient, interpret))
+            found.append(_lowered_in_thread(attention, gradient, interpret))
         except Exception as error:
             failed.append(error)
 
@@ -79,14 +64,20 @@ def _lowered_in_thread(attention: SplashAttention, is_gradient: bool, interpret:
     # The kernels' code would contain paths of this machine, and JAX's cache would miss on others.
     without_paths = traceback_in_locations_limit(0)
     with jax.enable_x64(False), jax.default_matmul_precision(None), without_paths:
-        traced = jax.jit(_function(attention, is_gradient, interpret)).trace(*shapes)
+        computed = function(attention, gradient=is_gradient, interpret=interpret)
+        traced = jax.jit(computed).trace(*shapes)
         platform = "cpu" if interpret else "tpu"
         return str(traced.lower(lowering_platforms=(platform,)).as_text())
 
 
-def _function(
-    attention: SplashAttention, is_gradient: bool, interpret: bool
+def function(
+    attention: SplashAttention, *, gradient: bool, interpret: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
+    """Returns the function (q, k, v[, seen]) -> (o, statistics), or its ``gradient``,
+    (q, k, v[, seen], o, statistics, do) -> (dq, dk, dv).
+
+    With ``interpret`` it is for CPUs, and computes what the kernels do.
+    """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
     (batch, length, *_), keys = attention.queries, attention.keys[1]
@@ -111,7 +102,7 @@ def _function(
         o, (statistics,) = jax.vmap(one)(*operands(q, k, v, [*rest]))
         return _by_heads(o), statistics
 
-    def gradient(q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> tuple[Any, ...]:
+    def backward(q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> tuple[Any, ...]:
         kernel = _kernel(attention, interpret)
         given = operands(q, k, v, more := [*rest])
         o, statistics, do = more
@@ -127,7 +118,7 @@ def _function(
         dq, dk, dv = jax.vmap(one)(*given, _by_heads(o), statistics, _by_heads(do))
         return _by_heads(_scaled(dq, attention.scale)), _by_heads(dk), _by_heads(dv)
 
-    return gradient if is_gradient else forward
+    return backward if gradient else forward
 
 
 _OPTIONS = (

@@ -132,7 +132,9 @@ def step_time(text: str, target: Target, reached: Reached | None = None) -> Step
         raise NoStepTimeError(f"XLA's text has more than {MOST_CHARACTERS:,} characters")
     try:
         return _read(text, target, reached or REACHED[target.compute_capability or (0, 0)])
-    except (ArithmeticError, LookupError) as error:
+    except NoStepTimeError:
+        raise
+    except (ArithmeticError, LookupError, ValueError) as error:
         raise NoStepTimeError(f"XLA's text is damaged: {error!r}") from error
 
 

@@ -482,8 +482,8 @@ class _Writer:
         in which the program's masks and its rounding hide the scores.
 
         The kernel keeps the logarithm of a sum next to its largest term: behind -2^41 nothing is
-        left of it, and the gradient would count each key of such a row as a whole one. Numbers
-        below that differ here alone.
+        left of it, and the gradient would count each key of such a row as a whole one. The bias
+        that is given still has numbers below that.
         """
         kind = self.kernel.empty_rows
         if kind is EmptyRows.NONE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -96,16 +95,23 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
     """
     given = sdy.TensorShardingAttr(sharding)
     found = mesh.resolved(given.mesh_or_ref, op)
+    [(context, known)] = _PLACEMENTS
+    if context != sharding.context:
+        known = {}
+        # In one step, since threads compile side by side.
+        _PLACEMENTS[0] = sharding.context, known
     key = sharding, found
-    if key not in _PLACEMENTS:
-        if any(each.context != sharding.context for each, _ in itertools.islice(_PLACEMENTS, 1)):
-            _PLACEMENTS.clear()  # an attribute keeps its context alive
-        _PLACEMENTS[key] = _placement(given, found)
-    return _PLACEMENTS[key]
+    placement = known.get(key)
+    if placement is None:
+        placement = known[key] = _placement(given, found)
+    return placement
 
 
-_PLACEMENTS: dict[tuple[ir.Attribute, ir.Attribute | None], ValueSharding] = {}
-"""The placements of the last context's shardings, by mesh: a program has few, on many values."""
+_Placements = dict[tuple[ir.Attribute, ir.Attribute | None], ValueSharding]
+
+_PLACEMENTS: list[tuple[ir.Context | None, _Placements]] = [(None, {})]
+"""The placements of shardings of the last context, which they keep alive, by mesh: a program has
+few, on many values."""
 
 
 def _placement(given: sdy.TensorShardingAttr, found: sdy.MeshAttr | None) -> ValueSharding:
