@@ -87,6 +87,12 @@ def gradients(form: str, axes: AxisType) -> tuple[Any, tuple[Any, ...]]:
 FORMS = ("scanned", "unrolled", "tensor")
 
 
+def _placed(module: ir.Module) -> list[str | None]:
+    """Each result's sharding. No sharding and one without an axis are the same placement."""
+    returned = propagate(module, as_xla_reads=True).returned
+    return [each if each is not None and '"' in each else None for each in returned]
+
+
 @pytest.mark.long
 @each_kind_of_axes
 @pytest.mark.parametrize("form", FORMS)
@@ -95,14 +101,14 @@ def test_no_pass_moves_results(form: str, axes: AxisType) -> None:
     step, arguments = gradients(form, axes)
     module = step.lower(*arguments).compiler_ir()
     target = targets.load("h100_sxm")
-    wanted = propagate(module, as_xla_reads=True).returned
+    wanted = _placed(module)
     changed = set()
     for spec in SPECS:
         clone = clone_module(module)
         result = Pipeline.parse(spec).run(clone, target=target)
         if result.changed:
             changed.add(spec)
-        assert propagate(clone, as_xla_reads=True).returned == wanted, spec
+        assert _placed(clone) == wanted, spec
     assert changed.issuperset(ACCUMULATE) or form == "tensor"
 
 
