@@ -29,6 +29,7 @@ from .flops import operation_flops
 from .kernels import is_pure_kernel
 from .loops.counted import upward_count
 from .purity import CHEAP_KINDS, kind_of
+from .shardings.constraints import SplitSearch
 from .signatures import signature_at, static_shape
 from .signatures.rules import Shape
 from .signatures.signature import Signature
@@ -162,10 +163,11 @@ class Program:
         """The results of `once` by function, which must not reference the program."""
         self._count = 0
         sizeless: set[int] = set()
+        splits = SplitSearch()
         for argument in block.arguments:
             self._add_value(argument, FROM_OUTSIDE, sizeless)
         for view in block.operations:
-            self._add_operation(view.operation, sizeless)
+            self._add_operation(view.operation, sizeless, splits)
 
     @classmethod
     def of(cls, module: ir.Module, device: DeviceView | None = None) -> Program:
@@ -185,9 +187,9 @@ class Program:
         self.users.append([])
         return number
 
-    def _add_operation(self, op: ir.Operation, sizeless: set[int]) -> None:
+    def _add_operation(self, op: ir.Operation, sizeless: set[int], splits: SplitSearch) -> None:
         position, name = len(self.ops), op.name
-        kind, index = kind_of(op), self.index
+        kind, index = kind_of(op, splits), self.index
         if name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
             kind = OpKind.OPAQUE
         if name == CONSTRAINT and kind is OpKind.OPAQUE:

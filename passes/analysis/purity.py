@@ -15,17 +15,20 @@ from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import defining_op, is_read
 from .kernels import is_pure_kernel
-from .shardings.constraints import moves_a_parameter, moves_nothing
+from .shardings.constraints import SplitSearch, moves_a_parameter, moves_nothing
 
 
-def kind_of(op: ir.Operation) -> OpKind:
-    """Returns whether an operation may be recomputed; one not known to be pure is OPAQUE."""
+def kind_of(op: ir.Operation, splits: SplitSearch | None = None) -> OpKind:
+    """Returns whether an operation may be recomputed; one not known to be pure is OPAQUE.
+
+    ``splits`` is as for `moves_nothing`.
+    """
     name = op.name
     kind = facts_of(name).kind
     if kind is OpKind.CHEAP or kind is OpKind.CONSTANT:
         return kind  # as most operations are
     if name == CONSTRAINT:
-        if moves_nothing(op):
+        if moves_nothing(op, splits):
             return OpKind.CHEAP
         return OpKind.EXPENSIVE if moves_a_parameter(op) else OpKind.OPAQUE
     if name in (CUSTOM_CALL, COMPOSITE):

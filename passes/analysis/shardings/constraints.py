@@ -35,7 +35,7 @@ _MOST_LOOKED_THROUGH = 128
 one after a router of experts seventy."""
 
 
-def moves_nothing(constraint: ir.Operation) -> bool:
+def moves_nothing(constraint: ir.Operation, splits: SplitSearch | None = None) -> bool:
     """Whether a sharding constraint provably leaves all data on the device where it is.
 
     True where its mesh has one device; and where each device computes its part of the operand
@@ -44,11 +44,13 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     along axes that are not split, and matrix products whose sums are not. A product may gather an
     operand: one contracted along an axis of the mesh that the result is split along, as FSDP's
     weights are. The constraint may also split further: each device already has its part of that.
+
+    ``splits`` has what was found for other constraints of the module, which was not edited since.
     """
     if devices_of(constraint.attributes["sharding"], constraint) == 1:
         return True
     wanted = _splits_of_constraint(constraint)
-    found = None if wanted is None else _Search().splits(constraint.operands[0])
+    found = None if wanted is None else (splits or SplitSearch()).of(constraint.operands[0])
     return wanted is not None and found is not None and _is_part_of(wanted, found)
 
 
@@ -86,16 +88,33 @@ def _is_invariant(argument: ir.BlockArgument) -> bool:
     return bool(walk.terminator(argument.owner).operands[argument.arg_number] == argument)
 
 
-class _Search:
-    """Finds how values are split, from the values that they are computed from."""
+class SplitSearch:
+    """Finds how values are split, from the values that they are computed from.
+
+    The module may not be edited while it is used: values that several constraints are computed from
+    are examined once.
+    """
 
     def __init__(self) -> None:
-        self._left = _MOST_LOOKED_THROUGH
+        self._left = 0
         self._known: dict[ir.Value, tuple[Split, ...] | None] = {}
 
-    def splits(self, value: ir.Value) -> tuple[Split, ...] | None:
-        """Returns the split of each dimension; None where it is not known, or takes a
-        collective."""
+    def of(self, value: ir.Value) -> tuple[Split, ...] | None:
+        """Returns the split of each dimension; None where it is not known, takes a collective, or
+        takes too many operations to find."""
+        before, self._left = len(self._known), _MOST_LOOKED_THROUGH
+        found = self._splits_at(value)
+        if self._left < 0:
+            self._forget(before)  # another search may reach them by fewer operations
+        return found
+
+    def _forget(self, before: int) -> None:
+        """Forgets what was found since that many values were known."""
+        for value in list(self._known)[before:]:
+            del self._known[value]
+
+    def _splits_at(self, value: ir.Value) -> tuple[Split, ...] | None:
+        """Returns what `of` does, within the operations that are left."""
         if value not in self._known:
             self._left -= 1
             self._known[value] = self._find(value) if self._left >= 0 else None
@@ -122,7 +141,7 @@ class _Search:
         given: list[tuple[Split, ...]] = []
         for operand, axes in zip(op.operands, signature.operands, strict=True):
             # Scalars, as a slice's indices, are on all devices.
-            found = self.splits(operand) if axes or is_elementwise else ()
+            found = self._splits_at(operand) if axes or is_elementwise else ()
             if found is None:
                 return None
             given.append(found)
@@ -136,14 +155,18 @@ class _Search:
             placement = argument_placement(argument)
             return None if placement is None else _splits(placement)
         number = argument.arg_number
-        start = self.splits(loop.operands[number])
+        start = self._splits_at(loop.operands[number])
         if start is None:
             return None
         # The result of an iteration is examined as if its operands were split like the start.
+        before = len(self._known)
         self._known[argument] = start
         body = loop.regions[1].blocks[0]
         self._known[body.arguments[number]] = start
-        return start if self.splits(walk.terminator(body).operands[number]) == start else None
+        if self._splits_at(walk.terminator(body).operands[number]) == start:
+            return start
+        self._forget(before)
+        return None
 
 
 _PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
@@ -176,14 +199,6 @@ def _is_part_of(wanted: Sequence[Split], found: Sequence[Split]) -> bool:
         if any(axis.name in used for axis in further):
             return False  # the further axis splits another dimension so far
     return True
-
-
-def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] | None:
-    """Returns the splits of two values that are read together; None where they differ."""
-    pairs = list(zip(one, other, strict=True))
-    if any(here is not None and there is not None and here != there for here, there in pairs):
-        return None
-    return tuple(there if here is None else here for here, there in pairs)
 
 
 def _result(

@@ -9,6 +9,7 @@ from support.ir_blocks import last_value
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.purity import kind_of, may_go
+from hloom.passes.analysis.shardings.constraints import SplitSearch
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import OpKind
 from hloom.passes.ir.shardings import CONSTRAINT
@@ -314,3 +315,60 @@ def test_what_is_sent_at_a_constraint_is_its_price(context: ir.Context) -> None:
     assert known == [True, False, True]
     [number] = repeated[0]
     assert device.exchanged.exchanges[number].kind in ("all-reduce", "reduce-scatter")
+
+
+def test_values_before_several_constraints_are_examined_once(
+    context: ir.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [f"%{n + 1} = stablehlo.tanh %{n} : tensor<8x8xf32>" for n in range(4)]
+    behind = [
+        f'%c{n} = sdy.sharding_constraint %{n} <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>'
+        for n in (4, 2, 4, 3)
+    ]
+    behind = [line.replace("%c", f"%c{place}") for place, line in enumerate(behind)]
+    module = ir.Module.parse(
+        f"""{MESH}func.func @main(%x: tensor<8x8xf32> {SPLIT}) -> tensor<8x8xf32> {{
+        {"  ".join(line.replace("%0", "%x") + chr(10) for line in (*steps, *behind))}
+        return %c04 : tensor<8x8xf32>
+        }}"""
+    )
+    examined: list[ir.Value] = []
+    find = SplitSearch._find
+
+    def counted(search: SplitSearch, value: ir.Value) -> object:
+        examined.append(value)
+        return find(search, value)
+
+    monkeypatch.setattr(SplitSearch, "_find", counted)
+    graph = Program.of(module)
+    kinds = [
+        kind for kind, name in zip(graph.kinds, graph.names, strict=True) if name == CONSTRAINT
+    ]
+    assert kinds == [OpKind.CHEAP] * 4
+    assert len(examined) == 5  # four results and the argument
+
+
+def test_what_a_loop_would_keep_is_forgotten_where_it_does_not(context: ir.Context) -> None:
+    """A carry that an iteration splits otherwise says nothing of the values made from it."""
+    module = ir.Module.parse(
+        MESH
+        + f"""func.func @main(%x: tensor<8x8xf32> {SPLIT}) -> tensor<8x8xf32> {{
+        %n = stablehlo.constant dense<0> : tensor<i32>
+        %0:2 = stablehlo.while(%i = %n, %c = %x) : tensor<i32>, tensor<8x8xf32>
+        cond {{
+          %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %p : tensor<i1>
+        }} do {{
+          %s = stablehlo.tanh %c : tensor<8x8xf32>
+          %t = stablehlo.transpose %s, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+          stablehlo.return %i, %t : tensor<i32>, tensor<8x8xf32>
+        }}
+        return %0#1 : tensor<8x8xf32>
+        }}"""
+    )
+    loop = next(op for op in walk.operations(module.operation) if op.name == "stablehlo.while")
+    body = loop.regions[1].blocks[0]
+    tanh = next(op.operation for op in body.operations if op.operation.name == "stablehlo.tanh")
+    search = SplitSearch()
+    assert search.of(body.arguments[1]) is None
+    assert search.of(tanh.results[0]) is None
