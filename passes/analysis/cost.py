@@ -17,10 +17,11 @@ from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.marks import COMPOSITE, UNINITIALIZED, mark_name
 from ..ir.op_facts import Category, Traffic
 from ..ir.ops import facts_of
+from ..ir.products import RAGGED_DOT, ProductAxes
 from ..ir.shardings import CONSTRAINT
 from ..ir.types import TensorSizes
 from ..ir.values import defining_op, element_of
-from .flops import operation_flops
+from .flops import dense_groups, operation_flops
 from .kernels import work_of
 from .loops.counted import trip_count_of
 
@@ -75,7 +76,11 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
         return _of_regions(op, by_region)
     if op.name == CONSTRAINT:
         return _exchanged_bytes(op, sizes) / (speed.link_bytes_per_s or speed.bytes_per_s)
-    roofline_s = max(_work_seconds(op, speed, sizes), _traffic_bytes(op, sizes) / speed.bytes_per_s)
+    work_s, moved = _work_seconds(op, speed, sizes), _traffic_bytes(op, sizes)
+    if op.name == RAGGED_DOT and sizes.all_groups:
+        groups = dense_groups(op)
+        work_s, moved = groups * work_s, moved + _copied_bytes(op, groups, sizes)
+    roofline_s = max(work_s, moved / speed.bytes_per_s)
     return max(roofline_s, speed.kernel_s) if facts.launches_kernel else roofline_s
 
 
@@ -92,6 +97,15 @@ def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = N
     excess = max(0, _read_bytes(op, sizes) - sizes.of(op.results[0]).bytes)
     moved = excess + _written_bytes(op, sizes)
     return max(operation_flops(op, sizes) / speed.vector_flops_per_s, moved / speed.bytes_per_s)
+
+
+def _copied_bytes(op: ir.Operation, groups: int, sizes: TensorSizes) -> int:
+    """Returns the traffic of a dense product for a ragged one beside its own: operands of rows are
+    written and read once for each group."""
+    if groups == 1:
+        return 0
+    rows = [*op.operands][: 1 if ProductAxes.of(op).groups else 2]
+    return 2 * groups * sum(sizes.of(value).bytes for value in rows)
 
 
 def _exchanged_bytes(op: ir.Operation, sizes: TensorSizes) -> int:

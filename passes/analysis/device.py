@@ -88,7 +88,7 @@ class DeviceView:
     ) -> None:
         self.shardings, self.rules = shardings or Shardings(), rules
         self.exchanged = exchanged or Exchanged()
-        self.sizes = LocalSizes(shardings=self.shardings)
+        self.sizes = LocalSizes(rules.multiplies_all_groups, shardings=self.shardings)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
         self._part_bytes: dict[tuple[object, ...], int] = {}
         self._kept_axes: dict[tuple[object, ...], Mapping[int, int] | None] = {}

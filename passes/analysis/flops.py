@@ -40,12 +40,15 @@ class DenseSizes(TensorSizes):
     group's matrix is multiplied by every row."""
 
     def product_share(self, op: ir.Operation) -> float:
-        if op.name != RAGGED_DOT:
-            return 1.0
-        axes = ProductAxes.of(op)
-        if {*axes.ragged} & {*axes.left.batch}:
-            return 1.0  # nothing is multiplied twice
-        return float(max(shape_of(op.operands[2])[-1], 1))
+        return float(dense_groups(op)) if op.name == RAGGED_DOT else 1.0
+
+
+def dense_groups(op: ir.Operation) -> int:
+    """Returns how often a dense product for a ragged one multiplies a row: once for each group."""
+    axes = ProductAxes.of(op)
+    if {*axes.ragged} & {*axes.left.batch}:
+        return 1  # nothing is multiplied twice
+    return max(shape_of(op.operands[2])[-1], 1)
 
 
 def executed_sizes(platform: str) -> TensorSizes:

@@ -109,8 +109,13 @@ _NOTHING = TensorSize(0, 0, 0)
 
 @dataclass(frozen=True)
 class TensorSizes:
-    """The sizes of values by their type. A type without a static size has size 0."""
+    """The sizes of values by their type. A type without a static size has size 0.
 
+    Attributes:
+      all_groups: a ragged product takes the time of the dense product of all groups.
+    """
+
+    all_groups: bool = False
     _known: dict[ir.Type, TensorSize] = field(default_factory=dict)
 
     def of(self, value: ir.Value) -> TensorSize:

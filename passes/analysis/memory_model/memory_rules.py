@@ -57,6 +57,9 @@ class MemoryRules:
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
     regardless of memory (`latency_hiding`). XLA:TPU orders within memory."""
 
+    multiplies_all_groups = True
+    """Whether a ragged product is the dense product of all groups, on copies of its rows."""
+
     makes_zeros_early = False
     """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it
     compares orders. Its list scheduler runs kernels without operands first, and of several orders

@@ -76,6 +76,7 @@ class TpuRules(MemoryRules):
     transposes_products = False
     longest_row = 0
     hides_latency = False
+    multiplies_all_groups = False
     makes_zeros_early = True
 
     def bytes_of(self, type_: ir.Type) -> int | None:

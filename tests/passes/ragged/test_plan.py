@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.mlir import ir
 from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -21,6 +22,8 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes
+from hloom.passes.planner.candidates import PlannerSettings
+from hloom.passes.planner.variants import Variants
 from hloom.passes.ragged import Ragged
 
 
@@ -311,3 +314,30 @@ def test_any_of_the_decisions_can_be_left_out() -> None:
         step.apply(plan.restricted_to(ids[1:]))
     assert str(module).count('chlo.ragged_dot"') == 1
     assert module.operation.verify()
+
+
+@pytest.mark.parametrize("groups", [8, 64])
+def test_loops_that_are_faster_add_no_time_for_the_planner(groups: int) -> None:
+    """A ragged product takes the time of the dense product that XLA:GPU runs for it."""
+    target = targets.load("h100_sxm")
+    traced = jax.jit(gradients).trace(shape(8192, 1024), shape(groups, 1024, 1024), counts(groups))
+    module = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
+    Pipeline.parse("inline").run(module, target=target)
+    loops = loops_of(
+        planned(
+            gradients,
+            shape(8192, 1024),
+            shape(groups, 1024, 1024),
+            counts(groups),
+            target=target,
+            spec="ragged{loops=all}",
+        )
+    )
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, target, PlannerSettings(moves=("ragged",)))
+        dense_s = sum(loop["dense"] for loop in loops)
+        assert variants.base.step_seconds == pytest.approx(dense_s, rel=0.2)
+        found = variants.of("ragged{loops=all}")
+        assert found is not None
+        is_faster = sum(loop["takes"] for loop in loops) < dense_s
+        assert (found.added_seconds == 0) == is_faster, (found.added_seconds, dense_s, loops)
