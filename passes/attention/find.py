@@ -20,9 +20,10 @@ from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
 from .gradient import GradientReader
 from .products import ForwardRead, Products, Scored
+from .reader import Forms, Logits, Reader
 from .scopes import BorderedScope
 from .site import Border, EmptyRows, ScoreAxes
-from .softmax import Forms, Logits, Reader, SoftmaxReader
+from .softmax import SoftmaxReader
 
 
 @dataclass(frozen=True)

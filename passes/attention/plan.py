@@ -30,6 +30,7 @@ from .bias import bias_of
 from .devices import devices_of
 from .find import Finder, Found
 from .products import ForwardRead, Products
+from .reader import Forms
 from .scopes import BorderedScope, scopes_of
 from .site import (
     HEAD,
@@ -45,7 +46,7 @@ from .site import (
     ends_of,
     passed_through,
 )
-from .softmax import Forms, held_by
+from .softmax import held_by
 from .write import is_at_hand, is_there, write_attentions
 
 
