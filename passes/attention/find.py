@@ -52,6 +52,23 @@ class _Reading:
     sources: dict[int, ir.Value]
 
 
+def may_have_weights(module: ir.Module) -> bool:
+    """Whether an exponential of a module has as many elements as a product: those of weights have
+    as many as their scores."""
+    exponentials: list[ir.Operation] = []
+    products: list[ir.Operation] = []
+    for op in walk.operations(module.operation):
+        name = op.name
+        if name in EXPONENTIALS:
+            exponentials.append(op)
+        elif name == "stablehlo.dot_general":
+            products.append(op)
+    sizes, others = (
+        {math.prod(shape_of(op.results[0])) for op in ops} for ops in (exponentials, products)
+    )
+    return not sizes.isdisjoint(others)
+
+
 class Finder:
     """Finds the attentions of one scope.
 

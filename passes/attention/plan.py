@@ -28,7 +28,7 @@ from ..ir.values import defining_op, element_of
 from . import limits, pallas
 from .bias import bias_of
 from .devices import devices_of
-from .find import Finder, Found
+from .find import Finder, Found, may_have_weights
 from .products import ForwardRead, Products
 from .reader import Forms
 from .scopes import BorderedScope, scopes_of
@@ -119,7 +119,7 @@ def plan_attention(
     forms = Forms()
     decided: list[AttentionSite] = []
     left: list[Left] = []
-    for scope in scopes_of(module):
+    for scope in scopes_of(module) if may_have_weights(module) else ():
         finder = Finder(scope, forms, min_keys)
         for found in finder.find():
             try:
