@@ -106,8 +106,9 @@ class Reader:
         *,
         rounds: bool = False,
     ) -> Points:
-        """Returns an assignment of the leaves, that of the scores and perhaps others given."""
-        given = {**(leaves or {}), self.number: scores}
+        """Returns an assignment of the leaves, that of the scores and perhaps others given, which
+        may have the scores, too."""
+        given = {self.number: scores, **(leaves or {})}
         return Points(self.scope, seed, given, true, floats, rounds=rounds)
 
     def scores(self, seed: int, magnitude: float) -> Leaf:

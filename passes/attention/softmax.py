@@ -22,6 +22,7 @@ from ..analysis.points.leaves import (
     Numbers,
     masking,
     rounded,
+    shifted,
     zero,
 )
 from ..analysis.points.operations import How, is_of_floats
@@ -61,6 +62,10 @@ _ASSIGNMENTS = (
 at 1e4 shows only above, and a mask may be an argument of large negative numbers."""
 
 _MAGNITUDES = (1.0, 40.0, 1e5, 1e30)
+
+_OFFSETS, _OFFSET_MAGNITUDE = (-1e5, 1e5), 4.0
+"""What is added to all scores, whose softmax does not change, and how far these are apart: a clip
+of low ones shows where a row has no others."""
 
 DECIDED = (0.5, 0.02, 0.0)
 """Shares of the comparisons of data that are true: few rows see few keys."""
@@ -234,8 +239,8 @@ class SoftmaxReader:
     def _assignments(
         self, value: ir.Value
     ) -> Iterator[tuple[int, float, float, float, Mapping[int, Leaf]]]:
-        """Yields the assignments for logits: in the last ones several floats are masks, and
-        comparisons of data have any result."""
+        """Yields the assignments for logits: in the last ones several floats are masks, all scores
+        are low or high, and comparisons of data have any result."""
         for each in _ASSIGNMENTS:
             yield *each, {}
         floats = self.reader.floats(value)
@@ -243,6 +248,10 @@ class SoftmaxReader:
             share = 1 - (2 * self.length) ** -0.5  # few keys are seen by two masks, some by one
             masks = {number: masking(number, share) for number in floats}
             yield len(_ASSIGNMENTS) + 1, 1.0, 0.7, 1.0, masks
+        for offset in _OFFSETS:
+            scores = self.reader.scores(len(_ASSIGNMENTS), _OFFSET_MAGNITUDE)
+            moved = {self.reader.number: shifted(scores, offset)}
+            yield len(_ASSIGNMENTS), _OFFSET_MAGNITUDE, 1.0, 1.0, moved
         for seed, true in enumerate(DECIDED, len(_ASSIGNMENTS) + 2):
             if decisions := self.reader.decisions(self.weights, seed, true):
                 yield seed, 1.0, 0.7, 1.0, decisions

@@ -71,6 +71,11 @@ def scaled(salt: int, magnitude: float) -> Leaf:
     return lambda positions: normal(positions, salt) * magnitude
 
 
+def shifted(leaf: Leaf, offset: float) -> Leaf:
+    """Returns a leaf plus a number."""
+    return lambda positions: leaf(positions) + offset
+
+
 def booleans(salt: int, share: float) -> Leaf:
     """Returns a leaf of booleans of which a share are true."""
     return lambda positions: uniform(positions, salt) < share

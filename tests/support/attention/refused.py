@@ -57,6 +57,12 @@ def cap() -> Way:
 
 
 @refused(NOT_ONLY_SCALED)
+def clip_of_low_scores() -> Way:
+    """Which shows where a row has no others."""
+    return Way(plain(lambda a: jnp.maximum(a, -1e4)), by_position(), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
 def mask_of_the_scores() -> Way:
     return Way(plain(lambda a: jnp.where(a > 0, a, -1e9)), by_position(), 0, 0)
 
