@@ -19,6 +19,7 @@ from benchmarks.attention_random.outcomes import SPEC
 from benchmarks.programs.attentions import MODELS, Model, _decoder
 from hloom._jax import splash_attention
 from hloom.compiling import compilation
+from hloom.lowering.attention_tpu import SplashAttention
 from hloom.lowering.lower import Lowered, MarkLowering, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import walk
@@ -131,6 +132,23 @@ def test_a_decomposition_in_place_of_calls(
     assert said in " ".join(map(str, result.decisions))
     # The pass holds what JAX's kernels refuse: where they do all the same, the user is told.
     assert [said in each for each in result.warnings] == ([True] if "JAX" in said else [])
+
+
+AT_THE_LIMITS = {
+    "one element": SplashAttention((1, 128, 1, 1), (1, 128, 1, 1), (1, 128, 1, 1), "bf16", 1.0),
+    "512 elements": SplashAttention(
+        (1, 128, 3, 512), (1, 640, 1, 512), (1, 640, 1, 8), "f32", 0.1, seen=(1, 640)
+    ),
+    "a window of one": SplashAttention(
+        (1, 896, 6, 40), (1, 896, 3, 40), (1, 896, 3, 24), "bf16", 0.1, causal=True, window=1
+    ),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", AT_THE_LIMITS)
+def test_jax_takes_what_the_pass_lets_through(name: str, gradient: bool) -> None:
+    assert TARGET in splash_attention.lowered(AT_THE_LIMITS[name], gradient=gradient)
 
 
 def test_the_user_is_told_of_a_kernel_that_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
