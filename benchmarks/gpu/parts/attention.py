@@ -34,16 +34,16 @@ def list_ways(note: Note) -> list[str]:
     return list(of_tests("support.attention.ways").WAYS)
 
 
-def way(note: Note, name: str, spec: str) -> dict[str, Any]:
+def way(note: Note, written: str, spec: str) -> dict[str, Any]:
     """One way in 16 bits, as it is and with the kernels: errors in norm against float64.
 
     Raises AssertionError for a wrong result.
     """
-    made = of_tests("support.attention.ways").WAYS[name]()
+    made = of_tests("support.attention.ways").WAYS[written]()
     return _beside_float64(note, made.step, made.arguments, spec)
 
 
-def single(note: Note, name: str, spec: str, tiny: bool) -> dict[str, Any]:
+def single(note: Note, masked: str, spec: str, tiny: bool) -> dict[str, Any]:
     """One attention with its gradients at the size of a model's: the same, and its scratch
     memory."""
     batch, length, heads, head = (2, 16, 2, 8) if tiny else (2, 1024, 8, 64)
@@ -54,20 +54,20 @@ def single(note: Note, name: str, spec: str, tiny: bool) -> dict[str, Any]:
     causal = np.tri(length, dtype=bool)
     bias = draw.normal(size=(1, heads, length, length))
 
-    def masked(scores: jax.Array, bias: jax.Array, seen: jax.Array) -> jax.Array:
-        if name == "rows without a key":
+    def logits(scores: jax.Array, bias: jax.Array, seen: jax.Array) -> jax.Array:
+        if masked == "rows without a key":
             return jnp.where(causal & seen, scores, -1e9)
-        if name == "added rows without a key":
+        if masked == "added rows without a key":
             return scores + jnp.where(causal & seen, 0.0, -1e9).astype(scores.dtype)
         return scores + bias
 
     def loss(q: Any, k: Any, v: Any, bias: Any, given: Any, seen: Any) -> jax.Array:
         scores = jnp.einsum("btnh,bsnh->bnts", q, k) / head**0.5
         wide = scores if scores.dtype == jnp.float64 else scores.astype("float32")
-        weights = jax.nn.softmax(masked(wide, bias, seen)).astype(q.dtype)
+        weights = jax.nn.softmax(logits(wide, bias, seen)).astype(q.dtype)
         return jnp.sum(jnp.einsum("bnts,bsnh->btnh", weights, v) * given)
 
-    count = 4 if name == "a bias with a gradient" else 3
+    count = 4 if masked == "a bias with a gradient" else 3
     arguments = (q, k, v, bias, given, seen)
     return _beside_float64(note, jax.value_and_grad(loss, tuple(range(count))), arguments, spec)
 
@@ -91,7 +91,7 @@ def _beside_float64(note: Note, step: Step, arguments: Sequence[Any], spec: str)
             if label == "kernels":
                 record = hloom.records()[before]
                 row["plan"] = next(run.summary for run in record.runs if run.name == "attention")
-                row["workspace_bytes"] = _workspaces(executable.as_text())
+                row["workspace_bytes"] = _workspaces(executable.as_text() or "")
         found[element] = row
         note(found)
     wrong = [
@@ -152,7 +152,7 @@ def compile_for_h200(note: Note) -> dict[str, Any]:
         with deviceless.attention_lowered_for("h200"):
             lowered = model.lower(sharding, fused=fused)
         executable = lowered.compile(compiler_options={"hloom": spec})
-        found["by hand" if fused else spec] = len(_workspaces(executable.as_text()))
+        found["by hand" if fused else spec] = len(_workspaces(executable.as_text() or ""))
         note(found)
     if {*found.values()} != {2}:
         raise AssertionError(f"not a call forward and one backward: {found}")

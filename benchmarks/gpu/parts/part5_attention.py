@@ -41,11 +41,11 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     ways = result_of(known, WAYS) or []
     yield [
         *(
-            _item(f"attention/way/{way}", "way", name=way, spec=spec)
+            _item(f"attention/way/{way}", "way", written=way, spec=spec)
             for way in (ways[:1] if settings.dry_run else ways)
         ),
         *(
-            _item(f"attention/{each}", "single", name=each, spec=spec, tiny=settings.dry_run)
+            _item(f"attention/{each}", "single", masked=each, spec=spec, tiny=settings.dry_run)
             for each in SINGLE
         ),
     ]

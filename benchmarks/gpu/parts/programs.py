@@ -110,7 +110,7 @@ def decoder(name: str, *, tiny: bool = False) -> Model:
     """The decoder of a program of part 5."""
     small = {"length": 16, "batch": 2, "heads": 2, "shared": 2, "head": 8} if tiny else {}
     model = MODELS["4 of 12 heads of keys, 1024"]
-    sizes = {"length": 1024, "shared": HEADS, **_ATTENTION[name], **small}
+    sizes: dict[str, Any] = {"length": 1024, "shared": HEADS, **_ATTENTION[name], **small}
     return dataclasses.replace(model, **sizes)
 
 
