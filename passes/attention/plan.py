@@ -184,6 +184,10 @@ class _Planner:
             for each in found.forwards:
                 _check_output(each, element)
         calls = tuple(map(_call, found.forwards))
+        for call in calls:
+            for operand in (call.queries, call.keys, call.values):
+                if not is_at_hand(operand.value, call.product, borders):
+                    raise NotPossibleError("an operand of it is made after its product")
         gradients = tuple(
             self._gradient(each, calls, kernel, borders, derivation) for each in found.gradients
         )
