@@ -28,7 +28,7 @@ from .products import (
 )
 from .reader import Forms, Reader
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
-from .softmax import DECIDED, MASKED
+from .softmax import MASKED
 
 _SAMPLES = 64
 
@@ -205,17 +205,20 @@ class GradientReader:
         for number, (true, share) in itertools.product(floats, _AS_MASKS):
             seed += 1
             yield seed, 1.0, true, 1.0, 1.0, {number: masking(seed, share)}
-        for decisions in self._decisions(value):
-            seed += 1
-            yield seed, 1.0, 0.7, 1.0, 1.0, decisions
+        yield from self._decided(value)
 
-    def _decisions(self, value: ir.Value) -> Iterator[dict[int, Leaf]]:
-        """Yields leaves in place of the comparisons of data in the weights and in a value."""
-        for number, true in enumerate(DECIDED):
-            found = self.reader.decisions(self.forward.weights.value, number, true)
-            found |= self.reader.decisions(value, number, true)
+    def _decided(
+        self, value: ir.Value
+    ) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
+        """Yields assignments in which comparisons of data, in the weights and in a value, have any
+        result."""
+        for seed, magnitude, true, large, floats in _ASSIGNMENTS:
+            if not magnitude == large == floats == 1.0:
+                continue
+            found = self.reader.decisions(self.forward.weights.value, seed, true)
+            found |= self.reader.decisions(value, seed, true)
             if found:
-                yield found
+                yield seed, magnitude, true, large, floats, found
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
         if not np.any(wanted):
@@ -309,7 +312,7 @@ class GradientReader:
         rows = reader.rows(self.key, given=self.forward.masked_rows)
         for seed, magnitude, true, _, floats, leaves in (
             *((*each, {}) for each in _ASSIGNMENTS),
-            *((1, 1.0, 0.7, 1.0, 1.0, each) for each in self._decisions(scored.value)),
+            *self._decided(scored.value),
         ):
             points = reader.points(seed, reader.scores(seed, magnitude), true, floats, leaves)
             found = self._rows(points, scored.value, rows, length)

@@ -22,9 +22,6 @@ _MOST_OPERATIONS = 300
 
 _ROWS = 12
 
-_LARGE_INTEGERS = 1e3
-"""As positions and their differences are."""
-
 Row = tuple[tuple[int, int], ...]
 """Some coordinates of a row of keys: axes of the scores, and where."""
 
@@ -161,10 +158,11 @@ class Reader:
             return False
         return any(self.scope.made_by(each) is None for each in region)
 
-    def integers(self, value: ir.Value, seed: int) -> dict[int, Leaf]:
-        """Returns leaves of large integers in place of those that a value is computed from."""
+    def integers(self, value: ir.Value, seed: int, magnitude: float) -> dict[int, Leaf]:
+        """Returns leaves of large integers in place of those that a value is computed from, as
+        positions are."""
         return {
-            number: integers(number * 1000 + seed, _LARGE_INTEGERS)
+            number: integers(number * 1000 + seed, magnitude)
             for each in self.derivation.region(value, self.number)
             if self.scope.made_by(each) is None
             and not is_of_floats(each)

@@ -63,13 +63,6 @@ at 1e4 shows only above, and a mask may be an argument of large negative numbers
 
 _MAGNITUDES = (1.0, 40.0, 1e5, 1e30)
 
-_OFFSETS, _OFFSET_MAGNITUDE = (-1e5, 1e5), 4.0
-"""What is added to all scores, whose softmax does not change, and how far these are apart: a clip
-of low ones shows where a row has no others."""
-
-DECIDED = (0.5, 0.02, 0.0)
-"""Shares of the comparisons of data that are true: few rows see few keys."""
-
 NEAR, FAR = _MAGNITUDES[0], _MAGNITUDES[-1]
 """Scores that show in a row unless rounding hides what is added to it, and scores
 that change each number that they are added to, so that a mask shows."""
@@ -220,7 +213,7 @@ class SoftmaxReader:
             finite = np.isfinite(weights).all(1)
             if not are_close(weights[finite], softmax(logits)[finite]):
                 raise NotPossibleError(NO_SOFTMAX if true else EMPTY_ROWS)
-            if not finite.any() and magnitude < 2 and true and floats > 0:
+            if not finite.any() and magnitude < 2 and true > 0.5 and floats > 0:
                 raise NotPossibleError(NO_SOFTMAX)
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
@@ -239,8 +232,9 @@ class SoftmaxReader:
     def _assignments(
         self, value: ir.Value
     ) -> Iterator[tuple[int, float, float, float, Mapping[int, Leaf]]]:
-        """Yields the assignments for logits: in the last ones several floats are masks, all scores
-        are low or high, and comparisons of data have any result."""
+        """Yields the assignments for logits: in the last ones several floats are masks, comparisons
+        of data have any result, and all scores are low or high: a clip of low ones shows where a
+        row has no others."""
         for each in _ASSIGNMENTS:
             yield *each, {}
         floats = self.reader.floats(value)
@@ -248,13 +242,15 @@ class SoftmaxReader:
             share = 1 - (2 * self.length) ** -0.5  # few keys are seen by two masks, some by one
             masks = {number: masking(number, share) for number in floats}
             yield len(_ASSIGNMENTS) + 1, 1.0, 0.7, 1.0, masks
-        for offset in _OFFSETS:
-            scores = self.reader.scores(len(_ASSIGNMENTS), _OFFSET_MAGNITUDE)
-            moved = {self.reader.number: shifted(scores, offset)}
-            yield len(_ASSIGNMENTS), _OFFSET_MAGNITUDE, 1.0, 1.0, moved
-        for seed, true in enumerate(DECIDED, len(_ASSIGNMENTS) + 2):
-            if decisions := self.reader.decisions(self.weights, seed, true):
-                yield seed, 1.0, 0.7, 1.0, decisions
+        for seed, magnitude, true, of_floats in _ASSIGNMENTS:
+            is_plain = magnitude == of_floats == 1.0
+            if is_plain and (decisions := self.reader.decisions(self.weights, seed, true)):
+                yield seed, magnitude, true, of_floats, decisions
+        _, magnitude, offset, _ = _MAGNITUDES
+        scores = self.reader.scores(len(_ASSIGNMENTS), magnitude)
+        for all_scores in (shifted(scores, -offset), shifted(scores, offset)):
+            moved = {self.reader.number: all_scores}
+            yield len(_ASSIGNMENTS), magnitude, 1.0, 1.0, moved
 
     def _kind_of_empty(self, weights: Numbers, logits: Numbers, alone: Numbers) -> EmptyRows:
         """Returns what is nearer to weights that the program rounds as it does: a sum with a large
@@ -444,7 +440,7 @@ class SoftmaxReader:
         reader = self.reader
         where = reader.scattered(_BIAS_SAMPLES)
         found: list[Floats] = []
-        for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3)):
+        for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3, _WHOLE_GRID)):
             if leaves or not found:
                 points = reader.points(3, zero, leaves=leaves)
                 rest = self.logits_at(points, value, of_logarithm, where)
