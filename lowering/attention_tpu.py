@@ -53,6 +53,13 @@ class SplashAttention:
     seen: Shape | None = None
 
 
+_WARNING = (
+    "attention is computed without a kernel, with its weights in memory, since {}. Without "
+    "'attention' the program takes no more memory. This is a fault of hloom or of this version of "
+    "JAX: please report it."
+)
+
+
 def choose_tpu(site: Site, placement: Placement) -> Choice:
     """Returns the kernels' calls, or what they compute where none can be made."""
     call = AttentionCall.of(site.mark)
@@ -68,7 +75,8 @@ def choose_tpu(site: Site, placement: Placement) -> Choice:
     try:
         text = site.trace(attention_of(site.mark), gradient=is_gradient)
     except Exception as error:
-        return Decomposition(f"JAX's kernels do not take it: {error}")
+        why = f"JAX's kernels do not take it: {error}"
+        return Decomposition(why, _WARNING.format(why))
     name = "gradient of splash attention" if is_gradient else "splash attention"
     return Rewrite(f"Pallas' {name}", partial(write, text))
 

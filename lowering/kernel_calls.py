@@ -63,9 +63,15 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The mark's own decomposition, which replaces it; `why` is the choice as text."""
+    """The mark's own decomposition, which replaces it.
+
+    Attributes:
+      why: the choice as text.
+      warning: what the user loses by it, and the remedy; empty where nothing.
+    """
 
     why: str
+    warning: str = ""
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,14 @@ class MarkLowering:
       became: "kernel", "decomposition" or "rewrite".
       target: the FFI target that they call now; None where they call none.
       why: the reason, as text for the user.
+      warning: what the user loses, and the remedy; empty where nothing.
     """
 
     mark: str
     became: Literal["kernel", "decomposition", "rewrite"]
     target: str | None
     why: str
+    warning: str = ""
 
     @classmethod
     def of(cls, site: Site, choice: Choice) -> MarkLowering:
@@ -68,7 +70,7 @@ class MarkLowering:
             case KernelCall():
                 return cls(site.name, "kernel", choice.target, choice.why)
             case Decomposition():
-                return cls(site.name, "decomposition", None, choice.why)
+                return cls(site.name, "decomposition", None, choice.why, choice.warning)
             case Rewrite():
                 return cls(site.name, "rewrite", None, choice.why)
 
@@ -90,6 +92,11 @@ class Lowered:
     def marks(self) -> int:
         """The number of marks."""
         return sum(self.decisions.values())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the decisions, each once."""
+        return tuple(dict.fromkeys(each.warning for each in self.decisions if each.warning))
 
     @property
     def targets(self) -> tuple[str, ...]:

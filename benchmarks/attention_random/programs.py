@@ -33,10 +33,14 @@ MASKS = (
     "additive",
     "table",
     "constant",
+    "positions",
 )
 """Of them `additive` is an argument of zeros and large negative numbers, `learned` a bias whose
-gradient is wanted, `table` one that is looked up by distance, `constant` an array of the program's.
+gradient is wanted, `table` one that is looked up by distance, `constant` an array of the program's,
+`positions` a window around positions that are an argument.
 """
+
+_OF_INTEGERS = ("rows", "positions")
 
 POLICIES = ("", "nothing_saveable", "dots_saveable", "everything_saveable")
 
@@ -103,6 +107,7 @@ class Program:
             "learned": "nts",
             "learned_padding": "nts",
             "additive": "bs",
+            "positions": "bs",
             "table": "rn",
         }.get(self.mask, "")
         return "".join(x for x in letters if x not in self.mapped or x not in "bn")
@@ -222,6 +227,11 @@ def _logits(program: Program, scores: str, s: jax.Array, extra: jax.Array | None
         assert extra is not None
         given = _placed(extra, letters, scores)
         seen = given if seen is None else seen & given
+    if mask == "positions":
+        assert extra is not None
+        seen = abs(queries - _placed(extra, letters, scores)) < 3
+        if not program.empty:
+            seen = seen | (keys == 0)
     if mask == "rows":
         assert extra is not None
         seen = _placed(extra, letters, scores) != 0
@@ -352,7 +362,7 @@ def shapes_of(program: Program) -> list[jax.ShapeDtypeStruct]:
     letters = _mask_argument(program)
     if letters:
         is_boolean = program.mask in ("padding", "causal_padding", "array")
-        dtype = bool if is_boolean else np.int32 if program.mask == "rows" else np.float32
+        dtype = bool if is_boolean else np.int32 if program.mask in _OF_INTEGERS else np.float32
         found.append(shape(*program.shape(letters), dtype=dtype))
     return found
 
@@ -366,6 +376,8 @@ def arguments_of(program: Program, seed: int = 0) -> list[Array]:
         if each.dtype == np.float32:
             width = 0.4 if program.layers and 2 <= number <= 5 else 1.0
             value = (draw.normal(size=each.shape) * width).astype(np.float32)
+        elif program.mask == "positions":
+            value = draw.integers(0, 2 * program.sizes["t"], each.shape).astype(each.dtype)
         else:
             value = (draw.random(each.shape) < 0.7).astype(each.dtype)
         is_mask = program.mask in ("padding", "causal_padding", "array", "rows", "additive")

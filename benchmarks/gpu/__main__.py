@@ -27,7 +27,13 @@ from benchmarks.gpu.results import DRY_RUN, Store
 from benchmarks.gpu.running import Children, Runner
 from benchmarks.gpu.tables import markdown
 
-PARTS = {1: "part1_tests", 2: "part2_steps", 3: "part3_bits", 4: "part4_ranks"}
+PARTS = {
+    1: "part1_tests",
+    2: "part2_steps",
+    3: "part3_bits",
+    4: "part4_ranks",
+    5: "part5_attention",
+}
 MINUTES = 9.0
 _LAUNCH = frozenset({1, 4})
 """Parts that launch kernels by the driver."""

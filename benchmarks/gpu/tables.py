@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.gpu.items import Known, result_of
 from benchmarks.gpu.parts.part2_steps import MATCHED, matched
+from benchmarks.gpu.parts.part5_attention import BY_HAND, KERNEL, TIMED, least_keys
 from benchmarks.gpu.results import DRY_RUN, file_name
 
 MEBI_BYTES = 2**20
@@ -62,7 +63,8 @@ def results_section(results: Path) -> Iterator[str]:
         yield "its ratio to hloom off in brackets. MiB are XLA's figure of the step. What was not"
         yield "measured is empty."
         yield ""
-        timed = [p for p in programs_of(items) if result_of(items, f"{_TIME}{p}") is not None]
+        every = [p for p in programs_of(items) if result_of(items, f"{_TIME}{p}") is not None]
+        timed = [p for p in every if p not in TIMED]
         columns = ["program", *(name for of in _SHOWN for name in (f"`{of}`, ms", "MiB"))]
         yield from table_lines(columns, [[program, *_shown(items, program)] for program in timed])
         yield ""
@@ -76,6 +78,7 @@ def results_section(results: Path) -> Iterator[str]:
         )
         yield ""
         yield from _points(items, timed)
+        yield from _attention(items, [p for p in every if p in TIMED])
 
 
 def _shown(items: Known, program: str) -> Iterator[str]:
@@ -83,6 +86,27 @@ def _shown(items: Known, program: str) -> Iterator[str]:
     for label in _SHOWN:
         yield _cell(items, program, label)
         yield _mebi((result_of(items, f"{STEP}{program}/{label}") or {}).get("step_bytes"))
+
+
+def _attention(items: Known, programs: Sequence[str]) -> Iterator[str]:
+    """The times of steps with attention by the kernels, and by JAX's own call of them."""
+    if not programs:
+        return
+    yield ""
+    yield "Four layers of a decoder of 8,192 tokens, as they are, with `attention`, and by hand:"
+    yield ""
+    labels = ("off", KERNEL, BY_HAND["label"])
+    yield from table_lines(
+        ["program", *(f"{label}, ms" for label in labels)],
+        [[program, *(_cell(items, program, label) for label in labels)] for program in programs],
+    )
+    keys = least_keys(items)
+    yield ""
+    yield (
+        f"`attention` takes less time from {keys} keys on."
+        if keys is not None
+        else "`attention` takes less time at no number of keys."
+    )
 
 
 def _points(items: Known, programs: Sequence[str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Models whose attention is written in the ways of their libraries, for `benchmarks.attention`.
 
-Each is the gradient of two layers of attention and perceptrons, or of attention alone where a
+Each is the gradient of four layers of attention and perceptrons, or of attention alone where a
 library's own module is used, of shapes alone. With `fused` the same model calls cuDNN by
 `jax.nn.dot_product_attention`, where it could be written so.
 """
@@ -31,6 +31,8 @@ class Model:
       shared: the heads of keys.
       more: the shapes of what is added, by name, and their types.
       scanned: the layers are a scan.
+      groups: the layers are a scan over so many groups, which are scans over their layers.
+      batch, heads, head: sequences, heads of queries, and their elements.
     """
 
     length: int
@@ -39,25 +41,39 @@ class Model:
     shared: int = HEADS
     more: Callable[[int], dict[str, tuple[tuple[int, ...], str]]] = lambda length: {}
     scanned: bool = False
+    groups: int = 1
+    batch: int = BATCH
+    heads: int = HEADS
+    head: int = HEAD
 
     def lower(self, sharding: Any, *, fused: bool = False) -> Any:
         """The gradient step lowered for the devices of a sharding."""
         attend = self.fused if fused else self.attend
-        wide = (HEADS + 2 * self.shared) * HEAD
-        shapes = {"qkv": (WIDTH, wide), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH)}
-        shapes["down"] = (4 * WIDTH, WIDTH)
+        width = self.heads * self.head
+        wide = (self.heads + 2 * self.shared) * self.head
+        shapes = {"qkv": (width, wide), "out": (width, width), "up": (width, 4 * width)}
+        shapes["down"] = (4 * width, width)
 
         def layer(stream: jax.Array, p: Arrays, more: Arrays) -> jax.Array:
             batch, length, _ = stream.shape
-            heads = (_normalized(stream) @ p["qkv"]).reshape(batch, length, -1, HEAD)
-            q, k, v = jnp.split(heads, [HEADS, HEADS + self.shared], axis=2)
-            stream = stream + attend(q, k, v, more).reshape(batch, length, WIDTH) @ p["out"]
+            heads = (_normalized(stream) @ p["qkv"]).reshape(batch, length, -1, self.head)
+            q, k, v = jnp.split(heads, [self.heads, self.heads + self.shared], axis=2)
+            stream = stream + attend(q, k, v, more).reshape(batch, length, width) @ p["out"]
             return stream + jax.nn.gelu(_normalized(stream) @ p["up"]) @ p["down"]
 
         def loss(parameters: Arrays, floats: Arrays, stream: jax.Array, rest: Arrays) -> jax.Array:
             more = floats | rest
-            if self.scanned:
-                stream, _ = jax.lax.scan(lambda c, p: (layer(c, p, more), None), stream, parameters)
+
+            def layers(stream: jax.Array, parameters: Arrays) -> tuple[jax.Array, None]:
+                return jax.lax.scan(lambda c, p: (layer(c, p, more), None), stream, parameters)
+
+            if self.groups > 1:
+                grouped = {
+                    n: p.reshape(self.groups, -1, *p.shape[1:]) for n, p in parameters.items()
+                }
+                stream, _ = jax.lax.scan(layers, stream, grouped)
+            elif self.scanned:
+                stream, _ = layers(stream, parameters)
             else:
                 for number in range(LAYERS):
                     p = {name: each[number] for name, each in parameters.items()}
@@ -71,8 +87,8 @@ class Model:
         more = {name: shaped(*each) for name, each in self.more(self.length).items()}
         floats = {name: each for name, each in more.items() if each.dtype == jnp.bfloat16}
         rest = {name: each for name, each in more.items() if name not in floats}
-        stream = shaped((BATCH, self.length, WIDTH))
-        step = jax.value_and_grad(loss, (0, 1))
+        stream = shaped((self.batch, self.length, width))
+        step = jax.value_and_grad(loss, (0, 1) if floats else 0)
         return jax.jit(step).lower(parameters, floats, stream, rest)
 
 
@@ -87,7 +103,7 @@ def _weights(scores: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    return jnp.einsum("btnh,bsnh->bnts", q, k) / HEAD**0.5
+    return jnp.einsum("btnh,bsnh->bnts", q, k) / q.shape[-1] ** 0.5
 
 
 def _mixed(weights: jax.Array, v: jax.Array) -> jax.Array:
@@ -123,7 +139,7 @@ def _encoder(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Arra
 def _bert(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Array:
     """As Hugging Face has it: the weights are multiplied by a mask of heads, all ones."""
     scores = jnp.where(more["is_token"][:, None, None, :], _scores(q, k), -1e9)
-    weights = jnp.einsum("...hqk,h->...hqk", _weights(scores, q), jnp.ones(HEADS, q.dtype))
+    weights = jnp.einsum("...hqk,h->...hqk", _weights(scores, q), jnp.ones(q.shape[2], q.dtype))
     return _mixed(weights, v)
 
 
@@ -136,7 +152,7 @@ def _fused_encoder(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> ja
 
 def _vision(q: jax.Array, k: jax.Array, v: jax.Array, more: Arrays) -> jax.Array:
     def one(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return _weights(q @ k.T / HEAD**0.5, q) @ v
+        return _weights(q @ k.T / q.shape[-1] ** 0.5, q) @ v
 
     heads: Callable[..., jax.Array] = jax.vmap(one, 1, 1)
     found: jax.Array = jax.vmap(heads)(q, k, v)
@@ -166,6 +182,7 @@ MODELS = {
     "decoder, 1024": Model(1024, _decoder, _fused_decoder),
     "decoder, 4096": Model(4096, _decoder, _fused_decoder),
     "decoder, scanned, 4096": Model(4096, _decoder, _fused_decoder, scanned=True),
+    "decoder, scan of scans, 4096": Model(4096, _decoder, _fused_decoder, groups=2),
     "4 of 12 heads of keys, 1024": Model(1024, _grouped, _fused_decoder, shared=4),
     "4 of 12 heads of keys, 8192": Model(8192, _grouped, _fused_decoder, shared=4),
     "encoder with padding, 1024": Model(

@@ -232,8 +232,11 @@ class Compilation:
             options = capture.compile_options(module, platform)
             options |= copies.compile_options(module, platform)
         code = bytecode_of(module) if rewritten and self._keeps else b""
-        if rewritten and _lower(module, request.placement).marks:
-            request.observer.lowered(len(runs), module)
+        if rewritten:
+            lowered = _lower(module, request.placement)
+            if lowered.marks:
+                request.observer.lowered(len(runs), module)
+            self._warn_of_lowering(lowered)
         bound = self.budget if attempts else None
         return ModuleCandidate(
             module=module if rewritten else request.module,
@@ -245,6 +248,14 @@ class Compilation:
             limit_bytes=None if bound is None else temp_limit(bound, attempts, request.target),
             code=code,
         )
+
+    def _warn_of_lowering(self, lowered: Lowered) -> None:
+        """Warns, once, of marks that lose something by their lowering."""
+        request = self.request
+        for warning in lowered.warnings:
+            text = f"hloom: '{request.name}': {warning}"
+            if request.falls_back and first_time(text):
+                warn(text)
 
     def _modelled(
         self, module: ir.Module, runs: Sequence[PassRun], last: int

@@ -20,9 +20,10 @@ from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
 from .gradient import GradientReader
 from .products import ForwardRead, Products, Scored
+from .reader import Forms, Logits, Reader
 from .scopes import BorderedScope
 from .site import Border, EmptyRows, ScoreAxes
-from .softmax import Forms, Logits, Reader, SoftmaxReader
+from .softmax import SoftmaxReader
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,23 @@ class _Reading:
     product: ir.Operation
     side: int
     sources: dict[int, ir.Value]
+
+
+def may_have_weights(module: ir.Module) -> bool:
+    """Whether an exponential of a module has as many elements as a product: those of weights have
+    as many as their scores."""
+    exponentials: list[ir.Operation] = []
+    products: list[ir.Operation] = []
+    for op in walk.operations(module.operation):
+        name = op.name
+        if name in EXPONENTIALS:
+            exponentials.append(op)
+        elif name == "stablehlo.dot_general":
+            products.append(op)
+    sizes, others = (
+        {math.prod(shape_of(op.results[0])) for op in ops} for ops in (exponentials, products)
+    )
+    return not sizes.isdisjoint(others)
 
 
 class Finder:

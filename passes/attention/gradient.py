@@ -26,8 +26,9 @@ from .products import (
     operand_labels,
     other_operand,
 )
+from .reader import Forms, Reader
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
-from .softmax import MASKED, Forms, Reader
+from .softmax import MASKED
 
 _SAMPLES = 64
 
@@ -163,7 +164,7 @@ class GradientReader:
         rows = reader.rows(self.key, given=forward.masked_rows)
         length = reader.sizes[self.key]
         empty: EmptyRows | None = None
-        for seed, magnitude, true, large, floats, low in self._assignments():
+        for seed, magnitude, true, large, floats, low in self._assignments(scored.value):
             leaves = {
                 reader.number: reader.scores(seed, magnitude),
                 dp_number: scaled(dp_number * 1000 + seed + 1, large),
@@ -192,9 +193,11 @@ class GradientReader:
                     raise NotPossibleError(_MAY_BE_A_MASK) from error
         return empty
 
-    def _assignments(self) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
-        """Yields the assignments, each with a leaf of floats that alone is a mask, if any: each of
-        them may be an argument of large negative numbers."""
+    def _assignments(
+        self, value: ir.Value
+    ) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
+        """Yields the assignments, each with leaves of its own: a leaf of floats that alone is a
+        mask, since each of them may be an argument of large negative numbers, or comparisons."""
         for each in _ASSIGNMENTS:
             yield *each, {}
         seed = len(_ASSIGNMENTS)
@@ -202,6 +205,20 @@ class GradientReader:
         for number, (true, share) in itertools.product(floats, _AS_MASKS):
             seed += 1
             yield seed, 1.0, true, 1.0, 1.0, {number: masking(seed, share)}
+        yield from self._decided(value)
+
+    def _decided(
+        self, value: ir.Value
+    ) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
+        """Yields assignments in which comparisons of data, in the weights and in a value, have any
+        result."""
+        for seed, magnitude, true, large, floats in _ASSIGNMENTS:
+            if not magnitude == large == floats == 1.0:
+                continue
+            found = self.reader.decisions(self.forward.weights.value, seed, true)
+            found |= self.reader.decisions(value, seed, true)
+            if found:
+                yield seed, magnitude, true, large, floats, found
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
         if not np.any(wanted):
@@ -293,8 +310,11 @@ class GradientReader:
         if not positions.tables(scored.value) <= positions.tables(weights_value):
             return False
         rows = reader.rows(self.key, given=self.forward.masked_rows)
-        for seed, magnitude, true, _, floats in _ASSIGNMENTS:
-            points = reader.points(seed, reader.scores(seed, magnitude), true, floats)
+        for seed, magnitude, true, _, floats, leaves in (
+            *((*each, {}) for each in _ASSIGNMENTS),
+            *self._decided(scored.value),
+        ):
+            points = reader.points(seed, reader.scores(seed, magnitude), true, floats, leaves)
             found = self._rows(points, scored.value, rows, length)
             weights = self._rows(points, weights_value, rows, length)
             finite = np.isfinite(weights).all(1)

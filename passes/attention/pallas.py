@@ -12,8 +12,8 @@ from ..analysis.points.operations import How, is_of_booleans, is_of_floats
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from .products import ForwardRead
+from .reader import Logits
 from .site import FusedKernel
-from .softmax import Logits
 
 _LARGEST_HEAD = 512
 """The largest head that was compiled for a TPU, a v5p; by then a block is as large as its share of

@@ -28,8 +28,9 @@ from ..ir.values import defining_op, element_of
 from . import limits, pallas
 from .bias import bias_of
 from .devices import devices_of
-from .find import Finder, Found
+from .find import Finder, Found, may_have_weights
 from .products import ForwardRead, Products
+from .reader import Forms
 from .scopes import BorderedScope, scopes_of
 from .site import (
     HEAD,
@@ -45,7 +46,7 @@ from .site import (
     ends_of,
     passed_through,
 )
-from .softmax import Forms, held_by
+from .softmax import held_by
 from .write import is_at_hand, is_there, write_attentions
 
 
@@ -118,7 +119,7 @@ def plan_attention(
     forms = Forms()
     decided: list[AttentionSite] = []
     left: list[Left] = []
-    for scope in scopes_of(module):
+    for scope in scopes_of(module) if may_have_weights(module) else ():
         finder = Finder(scope, forms, min_keys)
         for found in finder.find():
             try:
@@ -183,6 +184,10 @@ class _Planner:
             for each in found.forwards:
                 _check_output(each, element)
         calls = tuple(map(_call, found.forwards))
+        for call in calls:
+            for operand in (call.queries, call.keys, call.values):
+                if not is_at_hand(operand.value, call.product, borders):
+                    raise NotPossibleError("an operand of it is made after its product")
         gradients = tuple(
             self._gradient(each, calls, kernel, borders, derivation) for each in found.gradients
         )

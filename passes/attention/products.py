@@ -9,8 +9,8 @@ from jax.extend.mlir import ir
 from ..analysis.points.derivation import Groups
 from ..ir.products import OperandAxes, ProductAxes
 from ..ir.values import shape_of
+from .reader import Row
 from .site import HEAD, SCORES, VALUE, EmptyRows, Label, Labelled, Labels, Replaced, ScoreAxes
-from .softmax import Row
 
 
 @dataclass(frozen=True)

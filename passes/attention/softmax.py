@@ -8,15 +8,13 @@ depends on, and that a mask is causal at every position.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jax.extend.mlir import ir
 
 from ..analysis.points.dependence import Line, axes_of, depends_on_difference
-from ..analysis.points.derivation import Derivation, Groups, joined
-from ..analysis.points.evaluator import Coordinates, Points, are_close, grid, linear, unraveled
+from ..analysis.points.evaluator import Coordinates, Points, are_close, linear, unraveled
 from ..analysis.points.leaves import (
     Floats,
     Integers,
@@ -24,24 +22,19 @@ from ..analysis.points.leaves import (
     Numbers,
     masking,
     rounded,
-    scaled,
+    shifted,
     zero,
 )
 from ..analysis.points.operations import How, is_of_floats
-from ..analysis.points.positions import Positions
-from ..analysis.value_numbers import operation_key
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import shape_of
+from .reader import Logits, Reader, Row
 from .site import EmptyRows, Mask
 
 MASKED = -5e3
 """Logits below this are masked: their exponential is 0 in every type."""
 
-_MOST_OPERATIONS = 300
-"""The most values that weights are computed from; attention takes 30 to 100."""
-
-_ROWS = 12
 _ROUNDING = 0.05
 """How far weights sum to another number than 1 where 16 bits round them."""
 
@@ -75,152 +68,8 @@ NEAR, FAR = _MAGNITUDES[0], _MAGNITUDES[-1]
 that change each number that they are added to, so that a mask shows."""
 
 NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
+NOT_SCALED = "the scores are not only scaled, shifted and masked before the softmax"
 EMPTY_ROWS = "rows without a key are no average of the values"
-
-
-Row = tuple[tuple[int, int], ...]
-"""Some coordinates of a row of keys: axes of the scores, and where."""
-
-
-@dataclass(frozen=True)
-class Logits:
-    """The logits whose softmax some weights are.
-
-    Attributes:
-      place: the number of the logits among the values that the weights are computed from.
-      of_logarithm: the logits are the logarithm of that value.
-      scale: the factor of the scores in them.
-      query: the axis of the queries' positions.
-      mask: the mask, where the kernel can make it.
-      bias_axes: the axes that the rest of the logits depends on; empty without a rest.
-      bias_numbers: samples of the rest where it masks nothing.
-      empty_rows: the weights of rows without a key, by the forward program alone.
-      is_uneven: where scores are hidden in such rows, keys may weigh differently.
-      masked_rows: rows whose keys are all masked by constants and positions alone, by the axes that
-        these depend on.
-    """
-
-    place: int
-    of_logarithm: bool
-    scale: float
-    query: int | None
-    mask: Mask
-    bias_axes: tuple[int, ...]
-    bias_numbers: tuple[float, ...]
-    empty_rows: EmptyRows
-    is_uneven: bool = False
-    masked_rows: tuple[Row, ...] = ()
-
-
-@dataclass
-class Forms:
-    """The results for weights and their gradients by their form, for all scopes of a module, so
-    that the layers of a model are examined once. A reason stands for a refusal."""
-
-    logits: dict[Hashable, Logits | str] = field(default_factory=dict)
-    gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
-    weights: dict[Hashable, bool] = field(default_factory=dict)
-
-
-class Reader:
-    """Questions about values that are computed from one product's result.
-
-    Attributes:
-      number: the number of the scores.
-      sizes: the sizes of their axes.
-    """
-
-    def __init__(self, derivation: Derivation, number: int, origin: ir.Value) -> None:
-        self.derivation = derivation
-        self.scope = derivation.scope
-        self.number = number
-        self.sizes = derivation.sizes(number, origin)
-        self.positions = Positions(derivation, number)
-        self.rng = np.random.default_rng(7)
-
-    def groups(self, value: ir.Value) -> Groups:
-        """Returns the scores' axes of a value's. Raises NotPossibleError where it has others."""
-        found = self.derivation.groups(value, self.number)
-        if found is None:
-            raise NotPossibleError("the weights are read in another way as well")
-        return found
-
-    def at(self, points: Points, value: ir.Value, where: Coordinates) -> Numbers:
-        """Returns a value at coordinates of the scores."""
-        return points.at(value, joined(self.groups(value), self.sizes, where))
-
-    def points(
-        self,
-        seed: int,
-        scores: Leaf,
-        true: float = 0.7,
-        floats: float = 1.0,
-        leaves: Mapping[int, Leaf] | None = None,
-        *,
-        rounds: bool = False,
-    ) -> Points:
-        """Returns an assignment of the leaves, that of the scores and perhaps others given."""
-        given = {**(leaves or {}), self.number: scores}
-        return Points(self.scope, seed, given, true, floats, rounds=rounds)
-
-    def scores(self, seed: int, magnitude: float) -> Leaf:
-        """Returns random scores."""
-        return scaled(self.number * 1000 + seed, magnitude)
-
-    def rows(self, key: int, count: int = _ROWS, given: Sequence[Row] = ()) -> Coordinates:
-        """Returns whole rows of keys, the first, the last, and those that are given among them."""
-        rows = {
-            axis: self.rng.integers(0, size, count)
-            for axis, size in enumerate(self.sizes)
-            if axis != key
-        }
-        for axis, row in rows.items():
-            row[0], row[-1] = 0, self.sizes[axis] - 1
-        for place, coordinates in enumerate(given, 1):
-            for axis, at in coordinates:
-                rows[axis][place] = at
-        return grid(rows, key, self.sizes[key], len(self.sizes))
-
-    def scattered(self, count: int) -> Coordinates:
-        """Returns single points."""
-        return tuple(self.rng.integers(0, size, count) for size in self.sizes)
-
-    def floats(self, value: ir.Value) -> list[int]:
-        """Returns the leaves of floats that a value is computed from besides the scores."""
-        leaves = {
-            self.scope.number(each): None
-            for each in self.derivation.region(value, self.number)
-            if self.scope.made_by(each) is None and is_of_floats(each)
-        }
-        return [number for number in leaves if number != self.number]
-
-    def form(self, *values: ir.Value, marked: int | None = None) -> Hashable:
-        """Returns a key of what values compute from the scores, whatever their leaves are called;
-        the marked number differs from other leaves.
-
-        Equal for the layers of a model. Raises NotPossibleError where that is too much to look at.
-        """
-        region = dict.fromkeys(
-            each for value in values for each in self.derivation.region(value, self.number)
-        )
-        if len(region) > _MOST_OPERATIONS:
-            raise NotPossibleError("its weights are computed from too many values to look at")
-        place = {each: number for number, each in enumerate(region)}
-        leaves: dict[int, int] = {}
-        rows: list[Hashable] = [tuple(self.sizes)]
-        rows += [place[self.scope.resolve(value)] for value in values]
-        for each in region:
-            made = self.scope.made_by(each)
-            number = self.scope.number(each)
-            if number == self.number:
-                rows.append(("scores", str(each.type)))
-            elif made is None:
-                leaf = "marked" if number == marked else leaves.setdefault(number, len(leaves))
-                rows.append((str(each.type), leaf))
-            else:
-                read = tuple(place[self.scope.resolve(operand)] for operand in made[0].operands)
-                rows.append((made[0].name, operation_key(made[0]), read))
-        return tuple(rows)
 
 
 class SoftmaxReader:
@@ -364,7 +213,7 @@ class SoftmaxReader:
             finite = np.isfinite(weights).all(1)
             if not are_close(weights[finite], softmax(logits)[finite]):
                 raise NotPossibleError(NO_SOFTMAX if true else EMPTY_ROWS)
-            if not finite.any() and magnitude < 2 and true and floats > 0:
+            if not finite.any() and magnitude < 2 and true > 0.5 and floats > 0:
                 raise NotPossibleError(NO_SOFTMAX)
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
@@ -383,7 +232,9 @@ class SoftmaxReader:
     def _assignments(
         self, value: ir.Value
     ) -> Iterator[tuple[int, float, float, float, Mapping[int, Leaf]]]:
-        """Yields the assignments for logits: in the last several floats are masks."""
+        """Yields the assignments for logits: in the last ones several floats are masks, comparisons
+        of data have any result, and all scores are low or high: a clip of low ones shows where a
+        row has no others."""
         for each in _ASSIGNMENTS:
             yield *each, {}
         floats = self.reader.floats(value)
@@ -391,6 +242,15 @@ class SoftmaxReader:
             share = 1 - (2 * self.length) ** -0.5  # few keys are seen by two masks, some by one
             masks = {number: masking(number, share) for number in floats}
             yield len(_ASSIGNMENTS) + 1, 1.0, 0.7, 1.0, masks
+        for seed, magnitude, true, of_floats in _ASSIGNMENTS:
+            is_plain = magnitude == of_floats == 1.0
+            if is_plain and (decisions := self.reader.decisions(self.weights, seed, true)):
+                yield seed, magnitude, true, of_floats, decisions
+        _, magnitude, offset, _ = _MAGNITUDES
+        scores = self.reader.scores(len(_ASSIGNMENTS), magnitude)
+        for all_scores in (shifted(scores, -offset), shifted(scores, offset)):
+            moved = {self.reader.number: all_scores}
+            yield len(_ASSIGNMENTS), magnitude, 1.0, 1.0, moved
 
     def _kind_of_empty(self, weights: Numbers, logits: Numbers, alone: Numbers) -> EmptyRows:
         """Returns what is nearer to weights that the program rounds as it does: a sum with a large
@@ -412,13 +272,18 @@ class SoftmaxReader:
         where = reader.scattered(_SCATTERED)
         places = linear(where, reader.sizes)
         scale: float | None = None
-        for seed, true in ((1, 0.7), (2, 1.0)):
-            start = self.logits_at(reader.points(seed, zero, true), value, of_logarithm, where)
+        for seed, true, is_decided in ((1, 0.7, False), (2, 1.0, False), (3, 0.5, True)):
+            decisions = reader.decisions(value, seed, true) if is_decided else {}
+            if is_decided and not decisions:
+                continue
+            start = self.logits_at(
+                reader.points(seed, zero, true, leaves=decisions), value, of_logarithm, where
+            )
             for magnitude in _MAGNITUDES:
                 scores = reader.scores(seed, magnitude)
                 given = scores(places)
                 logits = self.logits_at(
-                    reader.points(seed, scores, true), value, of_logarithm, where
+                    reader.points(seed, scores, true, leaves=decisions), value, of_logarithm, where
                 )
                 with np.errstate(all="ignore"):
                     change = np.where(logits == start, 0.0, logits - start)
@@ -427,6 +292,8 @@ class SoftmaxReader:
                     ratio = change / given
                     finite = np.isfinite(logits) if of_logarithm else np.ones(len(logits), bool)
                     largest = np.max(np.abs(start[~masked & np.isfinite(start)]), initial=0)
+                if np.any(is_far & (start <= MASKED) & (logits > MASKED)):
+                    raise NotPossibleError(NOT_SCALED)  # a mask of the scores' own
                 live = ~masked & finite
                 if of_logarithm and magnitude > 1e2:
                     continue  # the exponential overflows
@@ -436,9 +303,7 @@ class SoftmaxReader:
                     scale = float(np.median(ratio[live]))
                 near = (1e-5 + 1e-9 * largest / magnitude) * max(abs(scale), 1e-3)
                 if not np.all(np.abs(ratio[live] - scale) <= near):
-                    raise NotPossibleError(
-                        "the scores are not only scaled, shifted and masked before the softmax"
-                    )
+                    raise NotPossibleError(NOT_SCALED)
         if scale is None:
             raise NotPossibleError(NO_SOFTMAX)
         return scale
@@ -521,7 +386,10 @@ class SoftmaxReader:
         where = self._placed({**dict(zip(seen, at, strict=True)), key: np.tile(keys, count)})
         found: dict[int, None] = {}
         for true in (0.0, 1.0):
-            rest = self.logits_at(reader.points(1, zero, true), value, of_logarithm, where)
+            decisions = reader.decisions(value, 1, true)
+            rest = self.logits_at(
+                reader.points(1, zero, true, leaves=decisions), value, of_logarithm, where
+            )
             masked = np.flatnonzero(~(rest.reshape(count, -1) > MASKED).any(1))
             if len(masked) < count:
                 found |= dict.fromkeys([*masked[:_MASKED_ROWS], *masked[-_MASKED_ROWS:]])
@@ -541,7 +409,10 @@ class SoftmaxReader:
         where = self._placed({query: np.maximum(apart, 0), key: np.maximum(-apart, 0)})
         found: dict[int, None] = {}
         for true in (0.0, 1.0):
-            rest = self.logits_at(reader.points(1, zero, true), value, of_logarithm, where)
+            decisions = reader.decisions(value, 1, true)
+            rest = self.logits_at(
+                reader.points(1, zero, true, leaves=decisions), value, of_logarithm, where
+            )
             before = np.concatenate([[0], np.cumsum(rest > MASKED)])
             # A row has the differences from its position less the last key's to its position.
             masked = np.flatnonzero(before[self.length :] == before[:queries])
@@ -566,9 +437,17 @@ class SoftmaxReader:
         )
 
     def _bias_numbers(self, value: ir.Value, of_logarithm: bool) -> tuple[float, ...]:
-        where = self.reader.scattered(_BIAS_SAMPLES)
-        rest = self.logits_at(self.reader.points(3, zero), value, of_logarithm, where)
-        return tuple(float(number) for number in np.unique(rest[rest > MASKED]))
+        reader = self.reader
+        where = reader.scattered(_BIAS_SAMPLES)
+        found: list[Floats] = []
+        for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3, _WHOLE_GRID)):
+            if leaves or not found:
+                points = reader.points(3, zero, leaves=leaves)
+                rest = self.logits_at(points, value, of_logarithm, where)
+                # Integers are masks or positions: a mask's number times others means nothing.
+                most = math.inf if not found else -MASKED
+                found.append(rest[(rest > MASKED) & (rest < most)])
+        return tuple(float(number) for number in np.unique(np.concatenate(found)))
 
 
 def softmax(logits: Numbers) -> Floats:

@@ -179,9 +179,15 @@ class _Writer:
             self._write_gradient(gradient)
 
     def _write_call(self, call: ForwardCall) -> None:
-        with ir.InsertionPoint(call.product), call.product.location:
-            queries, keys, values = self._operands(call.queries, call.keys, call.values)
-            added = self._bias(call.product)
+        place = call.product
+        with ir.InsertionPoint(place), place.location:
+            queries, keys, values = self._operands(
+                *(
+                    Labelled(self._read_at(each.value, place), each.labels)
+                    for each in (call.queries, call.keys, call.values)
+                )
+            )
+            added = self._bias(place)
             bias = None if added is None else added.bias
             made = self._attention(self._seeing(queries, added), keys, values, bias)
             result = call.product.results[0]
@@ -315,7 +321,7 @@ class _Writer:
             found[3] = _where(rows, found[3])
 
     def _read_at(self, value: ir.Value, place: ir.Operation) -> ir.Value:
-        """Returns an operand of a gradient at the insertion point, in front of an operation."""
+        """Returns an operand of a call at the insertion point, in front of an operation."""
         if self.crossing is not None:
             forward, _ = self.crossing.border.bodies
             if place.block != forward and _is_of(value, forward):

@@ -27,6 +27,7 @@ ENDED_WELL = {"ok", "skipped"}
 OF_PART = {
     1: ("tests", "checks of the kernels", "test/tests/", "sanitizer/"),
     2: ("build", "compile for H100", "step/perceptron/capture", "time/two_level_scan"),
+    5: ("compile attention for H200", "attention/way/", "attention/a bias", "bits/", "time/"),
     4: ("jax/exchange_is_right", "jax/two_runs", "jax/host_error", "jax/exchange_latency"),
 }
 
@@ -83,7 +84,7 @@ def test_the_steps_run_without_a_gpu(tmp_path: Path) -> None:
 
 # Part 3 runs in test_a_part_that_is_killed_goes_on.
 @pytest.mark.once
-@pytest.mark.parametrize("part", [1, 4])
+@pytest.mark.parametrize("part", [1, 4, 5])
 def test_other_parts_run_without_a_gpu(tmp_path: Path, part: int) -> None:
     checked(tmp_path, part)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +31,12 @@ class Trajectory:
 
 
 def compare(
-    note: Note, program: str, tiny: bool, steps: int, deterministic: bool
+    note: Note,
+    program: str,
+    tiny: bool,
+    steps: int,
+    deterministic: bool,
+    specs: Sequence[str] = SPECS,
 ) -> dict[str, Any]:
     """Runs the program twice with each spec, and compares all runs with the first.
 
@@ -39,7 +45,7 @@ def compare(
     options = {"xla_gpu_deterministic_ops": True} if deterministic else {}
     found: dict[str, Any] = {"steps": steps, "deterministic": deterministic, "runs": []}
     first: Trajectory | None = None
-    for spec in SPECS:
+    for spec in specs:
         configuration = {"label": spec, "spec": spec, "options": options}
         executable, lowered, record = compiled(program, configuration, tiny)
         captured = record.captured if record is not None else None

@@ -107,18 +107,19 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
             Item("compile for H100", "benchmarks.gpu.parts.steps:compile_for_h100", limit_s=240),
         ]
     for group in _DRY if settings.dry_run else GROUPS:
-        yield [_measure(name, each, settings) for name, first in group.items() for each in first]
+        yield [measured(name, each, settings) for name, first in group.items() for each in first]
         more = {name: list(_budgets(name, known)) for name in group}
-        yield [_measure(name, each, settings) for name in group for each in more[name]]
+        yield [measured(name, each, settings) for name in group for each in more[name]]
         for name, first in group.items():
-            yield _times(name, [*first, *more[name]], known, settings)
+            yield timed(name, [*first, *more[name]], known, settings)
 
 
 def name_of(program: str, configuration: Configuration) -> str:
     return f"step/{program}/{configuration['label']}"
 
 
-def _measure(program: str, configuration: Configuration, settings: Settings) -> Item:
+def measured(program: str, configuration: Configuration, settings: Settings) -> Item:
+    """The item that compiles a configuration and runs it once."""
     arguments = {"program": program, "tiny": settings.dry_run, "configuration": configuration}
     return Item(
         name_of(program, configuration),
@@ -148,7 +149,7 @@ def _budgets(program: str, known: Known) -> Iterator[Configuration]:
         }
 
 
-def _times(
+def timed(
     program: str, configurations: Sequence[Configuration], known: Known, settings: Settings
 ) -> list[Item]:
     """The item that times what ran."""

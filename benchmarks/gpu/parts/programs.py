@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.gpu.items import Skip
+from benchmarks.programs.attentions import HEADS, MODELS, Model
 from benchmarks.programs.gpt import Gpt
 
 _TINY_GPT: dict[str, Any] = {
@@ -52,6 +54,24 @@ _TINY: Mapping[str, Mapping[str, Any]] = {
 }
 """By module of benchmarks.programs, its constants."""
 
+_TOKENS = 8192
+
+_ATTENTION: Mapping[str, Mapping[str, int]] = {
+    **{
+        f"attention, {keys} keys": {"length": keys, "batch": _TOKENS // keys}
+        for keys in (64, 128, 256, 512, 1024, 4096)
+    },
+    **{
+        f"attention, heads of {head}": {"head": head, "heads": 768 // head, "shared": 768 // head}
+        for head in (64, 96, 128, 256)
+    },
+    **{
+        f"attention, {group} heads a head of keys": {"heads": 16, "shared": 16 // group}
+        for group in (1, 2, 8)
+    },
+}
+"""By program of part 5 how it differs from a decoder of 1,024 tokens."""
+
 _UNIT = 0.02
 """The size of made-up parameters; data and gains are of size 1."""
 
@@ -66,6 +86,8 @@ def lower(name: str, *, policy: str | None = None, tiny: bool = False, sharding:
     """
     if tiny and name.startswith("gpt"):
         return Gpt(scanned=name != "gpt_unrolled", policy=policy, **_TINY_GPT).lower(sharding)
+    if name in _ATTENTION:
+        return decoder(name, tiny=tiny).lower(sharding, fused=policy is not None)
     subjects = SUBJECTS | HARD_SUBJECTS
     if name in subjects and not tiny:
         return subjects[name].lower(policy, sharding)
@@ -82,6 +104,14 @@ def lower(name: str, *, policy: str | None = None, tiny: bool = False, sharding:
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
     )
     return jax.jit(function).lower(*placed)
+
+
+def decoder(name: str, *, tiny: bool = False) -> Model:
+    """The decoder of a program of part 5."""
+    small = {"length": 16, "batch": 2, "heads": 2, "shared": 2, "head": 8} if tiny else {}
+    model = MODELS["4 of 12 heads of keys, 1024"]
+    sizes: dict[str, Any] = {"length": 1024, "shared": HEADS, **_ATTENTION[name], **small}
+    return dataclasses.replace(model, **sizes)
 
 
 def made_up(lowered: Any) -> tuple[Any, ...]:

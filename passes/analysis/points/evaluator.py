@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ Coordinates = tuple[Integers, ...]
 
 _MOST_POINTS = 20_000_000
 """The most elements that a reduction is asked for at once."""
+
+
+_NUMBERS = re.compile(r"0x[0-9A-F]+|[-+.\deE]+")
 
 
 class TooManyPointsError(Exception):
@@ -104,18 +108,28 @@ def _elements(op: ir.Operation) -> Numbers:
         is_float = isinstance(splat, ir.FloatAttr)
         found = ir.FloatAttr(splat).value if is_float else ir.IntegerAttr(splat).value
     else:
-        found = np.array(_spelled(attribute)).reshape(shape_of(result))
+        found = _spelled(attribute).reshape(shape_of(result))
     if is_of_booleans(result):
         return np.asarray(found).astype(bool)
     return np.asarray(found).astype(np.float64 if is_of_floats(result) else np.int64)
 
 
-def _spelled(attribute: ir.DenseElementsAttr) -> Any:
-    try:
-        return np.asarray(attribute)
-    except (TypeError, ValueError, RuntimeError, BufferError):  # no buffer of bfloat16, of booleans
-        elements: Any = attribute
-        return [elements[number] for number in range(len(elements))]
+def _spelled(attribute: ir.DenseElementsAttr) -> Numbers:
+    """Returns the elements of a constant; those of bfloat16, of which NumPy has none, by its
+    text."""
+    found: Numbers = np.asarray(attribute)
+    if found.dtype != np.dtype(object):
+        return found
+    body = str(attribute).removeprefix("dense<").partition("> : ")[0]
+    if body.startswith('"'):
+        words = np.frombuffer(bytes.fromhex(body[3:-1]), "<u2")
+    else:
+        texts = _NUMBERS.findall(body)
+        words = np.array([int(text, 16) if "x" in text else 0 for text in texts], np.uint16)
+        plain = [number for number, text in enumerate(texts) if "x" not in text]
+        numbers = np.array([float(texts[number]) for number in plain], np.float32)
+        words[plain] = numbers.view(np.uint32) >> np.uint32(16)
+    return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 class Points:

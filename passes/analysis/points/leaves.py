@@ -71,6 +71,21 @@ def scaled(salt: int, magnitude: float) -> Leaf:
     return lambda positions: normal(positions, salt) * magnitude
 
 
+def shifted(leaf: Leaf, offset: float) -> Leaf:
+    """Returns a leaf plus a number."""
+    return lambda positions: leaf(positions) + offset
+
+
+def booleans(salt: int, share: float) -> Leaf:
+    """Returns a leaf of booleans of which a share are true."""
+    return lambda positions: uniform(positions, salt) < share
+
+
+def integers(salt: int, magnitude: float) -> Leaf:
+    """Returns a leaf of integers, normal ones times a magnitude."""
+    return lambda positions: np.trunc(normal(positions, salt) * magnitude).astype(np.int64)
+
+
 def masking(salt: int, share: float) -> Leaf:
     """Returns a leaf of which a share are large negative numbers, the others zeros."""
     return lambda positions: np.where(uniform(positions, salt) < share, -1e9, 0.0)

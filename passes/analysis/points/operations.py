@@ -106,6 +106,8 @@ EXPONENTIALS = frozenset(
     {"stablehlo.exponential", "stablehlo.exponential_minus_one", "stablehlo.power"}
 )
 
+COMPARE = "stablehlo.compare"
+
 _SPREADS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"})
 _PARTS = frozenset(
     {"stablehlo.concatenate", "stablehlo.pad", "stablehlo.reverse", "stablehlo.slice"}
@@ -135,7 +137,7 @@ def _how(op: ir.Operation, name: str) -> How | None:
         return How.CONSTANT if isinstance(op.attributes["value"], ir.DenseElementsAttr) else None
     if name == "stablehlo.iota":
         return How.IOTA
-    if name == "stablehlo.compare":
+    if name == COMPARE:
         kind = str(op.attributes["compare_type"]) if "compare_type" in op.attributes else ""
         return None if "TOTALORDER" in kind else How.ELEMENTWISE
     if name in _OTHERS:

@@ -18,6 +18,7 @@ PADDED = np.ones((BATCH, 1, 1, LENGTH), bool)
 PADDED[0, ..., :3] = False  # the first rows of a causal mask see no other keys
 PADDED[1] = False
 WINDOW = np.tri(LENGTH, dtype=bool) & ~np.tri(LENGTH, k=-4, dtype=bool)
+PLACES = np.arange(LENGTH, dtype=np.int32)
 NUMBERS = np.where(PADDED, 0, -1e9).astype(np.float32)
 
 
@@ -32,6 +33,10 @@ FOUND: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         (PADDED,),
     ),
     "a mask of numbers": (lambda a, mask: a + added(causal()) + mask, (NUMBERS,)),
+    "positions that are arguments": (
+        lambda a, q, k: a + added(abs(q[:, None] - k) < 5),
+        (PLACES + 12, PLACES),
+    ),
     "a bias and a mask": (
         lambda a, bias, seen: a + (bias + added(seen & causal(), np.finfo(np.float32).min)),
         (BIAS, PADDED),

@@ -57,6 +57,25 @@ def cap() -> Way:
 
 
 @refused(NOT_ONLY_SCALED)
+def clip_of_low_scores() -> Way:
+    """Which shows where a row has no others."""
+    return Way(plain(lambda a: jnp.maximum(a, -1e4)), by_position(), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
+def mask_of_the_scores() -> Way:
+    return Way(plain(lambda a: jnp.where(a > 0, a, -1e9)), by_position(), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
+def scale_by_a_rare_integer() -> Way:
+    def scaled(a: Any, kind: Any) -> jax.Array:
+        return jnp.where((kind == 7)[:, None, None], 2 * a, a)
+
+    return Way(plain(scaled), by_position(np.full((BATCH, LENGTH), 7, np.int32)), 0, 0)
+
+
+@refused(NOT_ONLY_SCALED)
 def clip() -> Way:
     return Way(plain(lambda a: jnp.clip(a, -1e4, 1e4)), by_position(), 0, 0)
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from support.attention.runs import Way
 
@@ -451,6 +452,25 @@ def _layers(*, scanned: bool, policy: str | None = None, padded: bool = False) -
     arguments = (x, weights, w, *([kept(BATCH, LENGTH)] if padded else []))
     count = 1 if scanned else 3
     return Way(function, arguments, count, count)
+
+
+@way
+def scanned_with_saved_scores() -> Way:
+    """The backward loop computes weights and output again from the forward loop's scores."""
+
+    def layer(x: Any, weights: Any) -> tuple[jax.Array, None]:
+        q, k, v = (x @ each for each in weights)
+        a = checkpoint_name(jnp.einsum("btd,bsd->bts", q, k) * ROOT, "scores")
+        return jnp.sin(x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(a), v)), None
+
+    saved = jax.checkpoint_policies.save_only_these_names("scores")
+
+    def function(x: Any, weights: Any, w: Any) -> jax.Array:
+        step = jax.checkpoint(layer, policy=saved, prevent_cse=False)
+        return loss(jax.lax.scan(step, x, weights)[0], w)
+
+    x = normal(BATCH, LENGTH, SIZE)
+    return Way(function, (x, tuple(normal(2, SIZE, SIZE, scale=s) for s in (0.3, 0.4, 0.5)), x))
 
 
 def _of_frozen(scanned: bool, policy: str | None, frozen: str) -> Way:

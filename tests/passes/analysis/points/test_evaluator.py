@@ -230,3 +230,17 @@ def test_rounded_numbers_are_numpys(element: str, dtype: Any) -> None:
     with np.errstate(over="ignore"):
         wanted = numbers.astype(np.float32).astype(dtype).astype(np.float64)
     np.testing.assert_array_equal(rounded(numbers, element), wanted)
+
+
+@pytest.mark.parametrize("count", [3, 300], ids=["text", "hexadecimal"])
+def test_constants_of_bfloat16(count: int) -> None:
+    numbers = jnp.asarray([-np.inf, 1e30, *np.linspace(-2, 3, count)], "bfloat16")
+    module = inlined(lambda x: x + numbers, jnp.ones(numbers.shape, "bfloat16"))
+    [constant] = (
+        op.results[0]
+        for op in body_of(module).operations
+        if op.operation.name == "stablehlo.constant"
+    )
+    points = Points(Scope(ValueNumbers(), [body_of(module)], {}))
+    found = points.at(constant, (np.arange(len(numbers)),))
+    np.testing.assert_array_equal(found, np.asarray(numbers, np.float64))

@@ -1,0 +1,199 @@
+"""Questions about values that are computed from scores, and their answers for all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jax.extend.mlir import ir
+
+from ..analysis.points.derivation import Derivation, Groups, joined
+from ..analysis.points.evaluator import Coordinates, Points, grid
+from ..analysis.points.leaves import Leaf, Numbers, booleans, integers, scaled
+from ..analysis.points.operations import COMPARE, is_of_booleans, is_of_floats
+from ..analysis.points.positions import Positions
+from ..analysis.value_numbers import operation_key
+from ..framework.errors import NotPossibleError
+from .site import EmptyRows, Mask
+
+_MOST_OPERATIONS = 300
+"""The most values that weights are computed from; attention takes 30 to 100."""
+
+_ROWS = 12
+
+Row = tuple[tuple[int, int], ...]
+"""Some coordinates of a row of keys: axes of the scores, and where."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The logits whose softmax some weights are.
+
+    Attributes:
+      place: the number of the logits among the values that the weights are computed from.
+      of_logarithm: the logits are the logarithm of that value.
+      scale: the factor of the scores in them.
+      query: the axis of the queries' positions.
+      mask: the mask, where the kernel can make it.
+      bias_axes: the axes that the rest of the logits depends on; empty without a rest.
+      bias_numbers: samples of the rest where it masks nothing.
+      empty_rows: the weights of rows without a key, by the forward program alone.
+      is_uneven: where scores are hidden in such rows, keys may weigh differently.
+      masked_rows: rows whose keys are all masked by constants and positions alone, by the axes that
+        these depend on.
+    """
+
+    place: int
+    of_logarithm: bool
+    scale: float
+    query: int | None
+    mask: Mask
+    bias_axes: tuple[int, ...]
+    bias_numbers: tuple[float, ...]
+    empty_rows: EmptyRows
+    is_uneven: bool = False
+    masked_rows: tuple[Row, ...] = ()
+
+
+@dataclass
+class Forms:
+    """The results for weights and their gradients by their form, for all scopes of a module, so
+    that the layers of a model are examined once. A reason stands for a refusal."""
+
+    logits: dict[Hashable, Logits | str] = field(default_factory=dict)
+    gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
+    weights: dict[Hashable, bool] = field(default_factory=dict)
+
+
+class Reader:
+    """Questions about values that are computed from one product's result.
+
+    Attributes:
+      number: the number of the scores.
+      sizes: the sizes of their axes.
+    """
+
+    def __init__(self, derivation: Derivation, number: int, origin: ir.Value) -> None:
+        self.derivation = derivation
+        self.scope = derivation.scope
+        self.number = number
+        self.sizes = derivation.sizes(number, origin)
+        self.positions = Positions(derivation, number)
+        self.rng = np.random.default_rng(7)
+
+    def groups(self, value: ir.Value) -> Groups:
+        """Returns the scores' axes of a value's. Raises NotPossibleError where it has others."""
+        found = self.derivation.groups(value, self.number)
+        if found is None:
+            raise NotPossibleError("the weights are read in another way as well")
+        return found
+
+    def at(self, points: Points, value: ir.Value, where: Coordinates) -> Numbers:
+        """Returns a value at coordinates of the scores."""
+        return points.at(value, joined(self.groups(value), self.sizes, where))
+
+    def points(
+        self,
+        seed: int,
+        scores: Leaf,
+        true: float = 0.7,
+        floats: float = 1.0,
+        leaves: Mapping[int, Leaf] | None = None,
+        *,
+        rounds: bool = False,
+    ) -> Points:
+        """Returns an assignment of the leaves, that of the scores and perhaps others given, which
+        may have the scores, too."""
+        given = {self.number: scores, **(leaves or {})}
+        return Points(self.scope, seed, given, true, floats, rounds=rounds)
+
+    def scores(self, seed: int, magnitude: float) -> Leaf:
+        """Returns random scores."""
+        return scaled(self.number * 1000 + seed, magnitude)
+
+    def rows(self, key: int, count: int = _ROWS, given: Sequence[Row] = ()) -> Coordinates:
+        """Returns whole rows of keys, the first, the last, and those that are given among them."""
+        rows = {
+            axis: self.rng.integers(0, size, count)
+            for axis, size in enumerate(self.sizes)
+            if axis != key
+        }
+        for axis, row in rows.items():
+            row[0], row[-1] = 0, self.sizes[axis] - 1
+        for place, coordinates in enumerate(given, 1):
+            for axis, at in coordinates:
+                rows[axis][place] = at
+        return grid(rows, key, self.sizes[key], len(self.sizes))
+
+    def scattered(self, count: int) -> Coordinates:
+        """Returns single points."""
+        return tuple(self.rng.integers(0, size, count) for size in self.sizes)
+
+    def floats(self, value: ir.Value) -> list[int]:
+        """Returns the leaves of floats that a value is computed from besides the scores."""
+        leaves = {
+            self.scope.number(each): None
+            for each in self.derivation.region(value, self.number)
+            if self.scope.made_by(each) is None and is_of_floats(each)
+        }
+        return [number for number in leaves if number != self.number]
+
+    def decisions(self, value: ir.Value, seed: int, true: float) -> dict[int, Leaf]:
+        """Returns leaves in place of the comparisons of data that a value is computed from, of
+        which a share are true: random integers would hardly ever be equal, or far apart."""
+        scope, found = self.scope, {}
+        for each in self.derivation.region(value, self.number):
+            made = scope.made_by(each)
+            if made is None or made[0].name != COMPARE or not self._is_of_data(each):
+                continue
+            number = scope.number(each)
+            found[number] = booleans(number * 1000 + seed, true)
+        return found
+
+    def _is_of_data(self, value: ir.Value) -> bool:
+        """Whether a value is computed from leaves, and not from the scores."""
+        region = self.derivation.region(value, self.number)
+        if any(self.scope.number(each) == self.number for each in region):
+            return False
+        return any(self.scope.made_by(each) is None for each in region)
+
+    def integers(self, value: ir.Value, seed: int, magnitude: float) -> dict[int, Leaf]:
+        """Returns leaves of large integers in place of those that a value is computed from, as
+        positions are."""
+        return {
+            number: integers(number * 1000 + seed, magnitude)
+            for each in self.derivation.region(value, self.number)
+            if self.scope.made_by(each) is None
+            and not is_of_floats(each)
+            and not is_of_booleans(each)
+            and (number := self.scope.number(each)) != self.number
+        }
+
+    def form(self, *values: ir.Value, marked: int | None = None) -> Hashable:
+        """Returns a key of what values compute from the scores, whatever their leaves are called;
+        the marked number differs from other leaves.
+
+        Equal for the layers of a model. Raises NotPossibleError where that is too much to look at.
+        """
+        region = dict.fromkeys(
+            each for value in values for each in self.derivation.region(value, self.number)
+        )
+        if len(region) > _MOST_OPERATIONS:
+            raise NotPossibleError("its weights are computed from too many values to look at")
+        place = {each: number for number, each in enumerate(region)}
+        leaves: dict[int, int] = {}
+        rows: list[Hashable] = [tuple(self.sizes)]
+        rows += [place[self.scope.resolve(value)] for value in values]
+        for each in region:
+            made = self.scope.made_by(each)
+            number = self.scope.number(each)
+            if number == self.number:
+                rows.append(("scores", str(each.type)))
+            elif made is None:
+                leaf = "marked" if number == marked else leaves.setdefault(number, len(leaves))
+                rows.append((str(each.type), leaf))
+            else:
+                read = tuple(place[self.scope.resolve(operand)] for operand in made[0].operands)
+                rows.append((made[0].name, operation_key(made[0]), read))
+        return tuple(rows)
