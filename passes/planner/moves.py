@@ -230,8 +230,9 @@ def _segmented(trials: Trials) -> Iterator[str]:
     left = round(min((left for left, _ in cuts), default=1.0), 3)
     schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
     for levels, residuals in dict.fromkeys(schedules):
-        step = dataclasses.replace(step, levels=levels, residuals=residuals)
-        if trials.runs(str(step)):
+        tried = dataclasses.replace(step, levels=levels, residuals=residuals)
+        if trials.runs(str(tried)):  # else one level more makes the same program
+            step = tried
             yield str(step)
         if trials.best_seconds() < math.inf:
             return

@@ -83,7 +83,7 @@ def test_more_bytes_never_repeat_more() -> None:
             before, bytes_ = found.repeated, bytes_ * 5 // 4 + 1
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
 def test_the_least_bytes_are_enough(levels: int) -> None:
     for trips, carry, residual in itertools.product((1000, 100_000), (1, 7), (1, 8)):
         least = choose(trips, carry, residual, levels=levels)
