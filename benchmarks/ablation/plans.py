@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.mlir import ir
 
+from benchmarks import long_loops
 from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.common.tables import RESULTS
 from benchmarks.plan_identity import hash_after
@@ -35,12 +36,14 @@ from hloom.passes.planner.variants import Variants
 
 TARGET = "h100_sxm"
 
-PLANNED = ("two_level_scan", "mixture_of_experts", "chain", "gpt_2_layers")
-"""Programs of scans in a scan, experts, few operations, and straight lines, the quickest to plan
-first."""
+PLANNED = ("wave", "Runge-Kutta", "two_level_scan", "mixture_of_experts", "chain", "gpt_2_layers")
+"""Programs of long loops, scans in a scan, experts, few operations, and straight lines, the
+quickest to plan first."""
 
 BUDGETS = ("70%", "40%", "15%", "min")
 MOVES = ("recompute+accumulate", "offload", "recompute+ragged")
+
+_LOOPS = {loop.name.split(",")[0]: loop for loop in long_loops.LOOPS}
 
 Case = Callable[[], Any]
 
@@ -53,8 +56,13 @@ def module_of(name: str) -> ir.Module:
         return Gpt(scanned=False, layers=2).lower(None).compiler_ir()
     if name in attentions.MODELS:
         return attentions.MODELS[name].lower(None).compiler_ir()
-    layers = [shaped(512, 512)] * 16
-    module = jax.jit(jax.grad(_chain)).lower(layers, shaped(4096, 512)).compiler_ir()
+    if name in _LOOPS:
+        scanned = _LOOPS[name]
+        arguments = scanned.arguments(lambda shape: shaped(*shape), scanned.trips)
+        module = jax.jit(scanned.gradient(jax.lax.scan)).lower(*arguments).compiler_ir()
+    else:
+        layers = [shaped(512, 512)] * 16
+        module = jax.jit(jax.grad(_chain)).lower(layers, shaped(4096, 512)).compiler_ir()
     assert isinstance(module, ir.Module)
     return module
 

@@ -59,9 +59,6 @@ next."""
 _ROOM = 0.02
 """A share that leaves no more of the budget free is not raised."""
 
-_WORTH_SEGMENTS = 0.95
-"""Segments are tried where they promise this share of the best plan's added time, or less."""
-
 _SMALLEST_SEGMENTED = 64
 """`recursive-checkpoint` considers loops where it saves one part in so many of the peak, or its own
 `min_bytes`."""
@@ -209,13 +206,12 @@ def _segmented(trials: Trials) -> Iterator[str]:
     cuts = [(max(1 - cut.freed_bytes / stacked, 0.0), cut) for cut in trials.cuts()]
     last = ""
     for _ in range(_SHARES):
-        worth_s = _WORTH_SEGMENTS * trials.best_seconds()
         promised = [
             (again_s * repeats + cut.seconds, again_flops * repeats + cut.flops, left)
             for left, cut in [(1.0, LoopCut(0, 0.0, 0.0)), *cuts]
             if (repeats := _repeats_within(loops, share, left)) < math.inf
         ]
-        promised = [each for each in promised if each[0] < worth_s]
+        promised = [each for each in promised if each[0] < trials.best_seconds()]
         if not promised:
             break
         most_s = AS_FAST * (trials.step_seconds + min(promised)[0]) - trials.step_seconds
@@ -234,8 +230,9 @@ def _segmented(trials: Trials) -> Iterator[str]:
     left = round(min((left for left, _ in cuts), default=1.0), 3)
     schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
     for levels, residuals in dict.fromkeys(schedules):
-        step = dataclasses.replace(step, levels=levels, residuals=residuals)
-        if trials.runs(str(step)):
+        tried = dataclasses.replace(step, levels=levels, residuals=residuals)
+        if trials.runs(str(tried)):  # else one level more makes the same program
+            step = tried
             yield str(step)
         if trials.best_seconds() < math.inf:
             return

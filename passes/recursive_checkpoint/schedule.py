@@ -68,6 +68,7 @@ class SegmentSchedule:
         return ", each ".join(map(str, self.levels))
 
 
+@functools.cache
 def choose(
     trips: int,
     carry_bytes: int,
@@ -160,7 +161,13 @@ def choose(
         return with_count(trips, bytes_, levels, segments - 1)
 
     if most_bytes is not None:
-        return within(most_bytes)
+        found = within(most_bytes)
+        if found is None:
+            # Not all counts are tried: a search with more bytes may have found fewer.
+            least = choose(trips, carry_bytes, residual_bytes, levels=levels, segments=segments)
+            if least is not None and least.kept_bytes(carry_bytes, residual_bytes) <= most_bytes:
+                found = least
+        return found
     low, high = 0, trips * (carry_bytes + residual_bytes)
     found = within(high)
     while found is not None and high - low > (1 if levels == 1 else max(high // _EXACT, 1)):

@@ -8,6 +8,8 @@ the later part are free.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,10 +58,20 @@ class SplitChoice:
         Memory other than stacks does not depend on the trip count. The peak is that of the last
         part, with the stacks of both parts, or that of the first part, with its own alone.
         """
-        first, last = self.at / self.trip_count, 1 - self.at / self.trip_count
-        alone = self.first.temp_bytes - self.first.stacked_bytes * (1 - first)
+        return max(self.first_bytes, self.last_bytes)
+
+    @property
+    def first_bytes(self) -> float:
+        """Returns the peak while the first part recomputes; it rises with ``at``."""
+        last = 1 - self.at / self.trip_count
+        return self.first.temp_bytes - self.first.stacked_bytes * last
+
+    @property
+    def last_bytes(self) -> float:
+        """Returns the peak while the last part recomputes; it falls as ``at`` rises."""
+        first = self.at / self.trip_count
         both = self.first.stacked_bytes * first + self.last.temp_bytes
-        return max(alone, both - self.last.stacked_bytes * (1 - last))
+        return both - self.last.stacked_bytes * first
 
     @property
     def seconds(self) -> float:
@@ -78,20 +90,26 @@ def choose_split(
     """
     known = sorted(set(plans), key=lambda plan: (plan.temp_bytes, plan.stacked_bytes, plan.seconds))
     whole = [plan.seconds for plan in known if plan.temp_bytes <= limit_bytes]
-    splits = [split for split in _splits(known, trip_count) if split.temp_bytes <= limit_bytes]
+    splits = [s for s in _splits(limit_bytes, known, trip_count) if s.temp_bytes <= limit_bytes]
     best = min(splits, key=lambda split: (split.seconds, split.temp_bytes), default=None)
     if best is None or (whole and min(whole) <= best.seconds):
         return None
     return best
 
 
-def _splits(plans: list[UniformPlan], trip_count: int) -> Iterator[SplitChoice]:
-    """Yields every split into two plans of which the first stacks less and takes more time."""
-    for first in plans:
-        for last in plans:
-            if first.stacked_bytes < last.stacked_bytes and first.seconds > last.seconds:
-                for at in range(LEAST_TRIPS, trip_count - LEAST_TRIPS + 1):
-                    yield SplitChoice(first, last, at, trip_count)
+def _splits(
+    limit_bytes: float, plans: list[UniformPlan], trip_count: int
+) -> Iterator[SplitChoice]:
+    """Yields the earliest split at which the last part holds the limit, for every two plans of
+    which the first stacks less and takes more time: later splits take more time."""
+    positions = range(LEAST_TRIPS, trip_count - LEAST_TRIPS + 1)
+    for first, last in itertools.product(plans, plans):
+        if first.stacked_bytes < last.stacked_bytes and first.seconds > last.seconds:
+            splits = functools.partial(SplitChoice, first, last, trip_count=trip_count)
+            found = bisect.bisect_left(
+                positions, True, key=lambda at: splits(at=at).last_bytes <= limit_bytes
+            )
+            yield from (splits(at=at) for at in positions[found : found + 1])
 
 
 MOST_PARTS = 3

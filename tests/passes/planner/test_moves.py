@@ -136,9 +136,14 @@ def test_segments_are_chosen_with_the_cut_inside(
 
 @dataclass
 class NothingHolds(OneLoop):
-    """The same, where no plan holds; after more segments than by default it takes so much."""
+    """The same, where no plan holds; after more segments than by default it takes so much. A level
+    more than ``most_levels`` makes the same program."""
 
     more_bytes: int = 0
+    most_levels: int = 4
+
+    def runs(self, moves: str) -> tuple[MoveRun, ...]:
+        return () if f"levels={self.most_levels + 1}" in moves else super().runs(moves)
 
     def best_seconds(self) -> float:
         return math.inf
@@ -147,13 +152,17 @@ class NothingHolds(OneLoop):
         return self.more_bytes if "segments" in moves else 1000
 
 
-@pytest.mark.parametrize(("more_bytes", "is_tried"), [(1000, True), (1001, False)])
+@pytest.mark.parametrize(
+    ("more_bytes", "most_levels", "is_tried"), [(1000, 4, True), (1000, 3, True), (1001, 4, False)]
+)
 def test_other_segments_that_take_as_much_are_tried_where_nothing_holds(
-    more_bytes: int, is_tried: bool
+    more_bytes: int, most_levels: int, is_tried: bool
 ) -> None:
     """To XLA they may take less: two schedules of equal bytes are 15 MiB apart in 64 layers."""
     trials = MOVES["recursive-checkpoint"].trials
     assert trials is not None
-    known = NothingHolds(LoopCut(0, 0.0, 0.0), math.inf, more_bytes=more_bytes)
+    cut = LoopCut(0, 0.0, 0.0)
+    known = NothingHolds(cut, math.inf, more_bytes=more_bytes, most_levels=most_levels)
     *_, last = trials(known)
-    assert (last == "recursive-checkpoint{segments=34 levels=3}") == is_tried
+    more = f"recursive-checkpoint{{segments=34 levels={most_levels}}}"
+    assert (last == more) == is_tried

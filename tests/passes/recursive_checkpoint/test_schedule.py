@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -80,6 +81,17 @@ def test_more_bytes_never_repeat_more() -> None:
             # Lengths are whole numbers, so that a step may repeat some iterations more.
             assert found.repeated <= 1.01 * before
             before, bytes_ = found.repeated, bytes_ * 5 // 4 + 1
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_the_least_bytes_are_enough(levels: int) -> None:
+    for trips, carry, residual in itertools.product((1000, 100_000), (1, 7), (1, 8)):
+        least = choose(trips, carry, residual, levels=levels)
+        assert least is not None
+        bytes_ = least.kept_bytes(carry, residual)
+        found = choose(trips, carry, residual, levels=levels, most_bytes=bytes_)
+        assert found is not None
+        assert found.kept_bytes(carry, residual) <= bytes_
 
 
 def test_iterations_that_fit_keep_their_residuals() -> None:

@@ -87,6 +87,12 @@ def test_the_best_of_all_pairs_is_taken() -> None:
         assert choice is None or choice.seconds == best
 
 
+def test_a_billion_iterations_are_not_tried_one_by_one() -> None:
+    choice = choose_split(750, [HIGH, LOW], 10**9)
+    assert choice is not None
+    assert choice.at == -(-(10**9) * 250 // 660)
+
+
 def test_parts_of_equal_length() -> None:
     assert even_positions(12, 2) == (6,)
     assert even_positions(11, 3) == (4, 7)
