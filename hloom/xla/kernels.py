@@ -46,6 +46,7 @@ _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _SCORES = re.compile(r'"intermediate_tensor_shape":\s*\{[^{}]*?"dimensions":\s*\[([^\]]*)\]')
 _WINDOW = re.compile(r'"sliding_window_length":\s*"?(\d{1,9})')
 _CAUSAL = re.compile(r'"mask_type":\s*"\w*CAUSAL')
+_TILE = re.compile(r'"output_tiles":\[\{"sizes":\[([\d",]*)\]')
 
 
 _LANES = (
@@ -81,6 +82,7 @@ class KernelKind(enum.StrEnum):
     ELEMENTWISE = "elementwise"
     REDUCTION = "reductions"
     COLUMN_REDUCTION = "reductions of columns"
+    SCATTERED_REDUCTION = "reductions of rows apart"
     TRANSPOSE = "transposes"
     SLICES = "slices"
     COPY = "copies"
@@ -316,6 +318,21 @@ def _reduces_rows(one: HloInstruction, operand: HloInstruction) -> bool:
     return not layout or layout[0] in axes
 
 
+def _is_scattered(one: HloInstruction) -> bool:
+    """Whether a block of a Triton kernel has rows that do not follow each other in memory."""
+    tile = _first_numbers(_TILE, one.attributes)
+    shape = one.arrays[0].shape if one.arrays else ()
+    order = _first_numbers(_LAYOUT, one.type)
+    if len(tile) != len(shape) or sorted(order) != list(range(len(tile))):
+        return False
+    is_cut = False
+    for axis in order:
+        if is_cut and tile[axis] > 1:
+            return True
+        is_cut |= tile[axis] < shape[axis]
+    return False
+
+
 def _first_numbers(pattern: re.Pattern[str], text: str) -> list[int]:
     found = pattern.search(text)
     return [int(each) for each in re.findall(r"\d+", found[1])] if found else []
@@ -398,6 +415,8 @@ class _Fusion:
         if "transpose" in opcodes or "transpose" in self._one.name:
             return KernelKind.TRANSPOSE
         reduces = [each for each in self._inner.values() if each.opcode == "reduce"]
+        if reduces and _is_scattered(self._one):
+            return KernelKind.SCATTERED_REDUCTION
         if reduces:
             are_rows = any(_reduces_rows(each, self._operand(each, 0)) for each in reduces)
             return KernelKind.REDUCTION if are_rows else KernelKind.COLUMN_REDUCTION

@@ -112,6 +112,33 @@ def test_loops_are_counted() -> None:
     assert loops_of(HloModule(unknown)) == Loops(iterations=1, unknown=1)
 
 
+@pytest.mark.parametrize(
+    ("tile", "kind"),
+    [
+        ('"1","1","16","1024"', KernelKind.REDUCTION),
+        ('"1","2","1024","1024"', KernelKind.REDUCTION),
+        ('"2","8","1","1024"', KernelKind.SCATTERED_REDUCTION),
+        ('"1","1","16","512"', KernelKind.SCATTERED_REDUCTION),
+        ('"8","1024"', KernelKind.REDUCTION),
+    ],
+)
+def test_rows_of_a_block_may_be_apart(tile: str, kind: KernelKind) -> None:
+    text = (
+        "HloModule softmax, is_scheduled=true\n\n"
+        "%sum (x: f32[8,8,1024,1024]) -> f32[8,8,1024,1024] {\n"
+        "  %x = f32[8,8,1024,1024]{3,2,1,0} parameter(0)\n"
+        "  %zero = f32[] constant(0)\n"
+        "  %summed = f32[8,8,1024]{2,1,0} reduce(%x, %zero), dimensions={3}, to_apply=%add\n"
+        "  ROOT %out = f32[8,8,1024,1024]{3,2,1,0} broadcast(%summed), dimensions={0,1,2}\n}\n\n"
+        "ENTRY %main (x: f32[8,8,1024,1024]) -> f32[8,8,1024,1024] {\n"
+        "  %x = f32[8,8,1024,1024]{3,2,1,0} parameter(0)\n"
+        "  ROOT %y = f32[8,8,1024,1024]{3,2,1,0} fusion(%x), kind=kCustom, calls=%sum, "
+        'backend_config={"fusion_backend_config":{"kind":"__triton","block_level_fusion_config":'
+        f'{{"num_warps":"8","output_tiles":[{{"sizes":[{tile}]}}]}}}}}}\n}}\n'
+    )
+    assert [each.kind for each in kernels_of(HloModule(text))] == [kind]
+
+
 @pytest.mark.parametrize("end", range(0, len(TEXT), 211))
 def test_a_damaged_text_raises_nothing(end: int) -> None:
     for text in (TEXT[:end], TEXT[end:], TEXT[:end] + TEXT[end + 40 :]):
