@@ -39,7 +39,7 @@ class MomentsState(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """Marks a leaf of a state."""
+    """Marks a leaf of an optimizer's state as a moment."""
 
     values: jax.Array
 
@@ -94,7 +94,7 @@ def with_moments(
 def to_float32(state: MomentsState) -> Tree:
     """Returns the wrapped optimizer's own state, as it would be without hloom, in float32.
 
-    Such a state is in the checkpoint of a training without `with_moments`.
+    A checkpoint of a training without `with_moments` has such a state.
     """
     scales = iter(state.scales)
 
@@ -153,7 +153,8 @@ def _chosen(marked: Tree) -> Tree:
 
 
 def _stored(marked: Tree, dtype: Any, step: jax.Array) -> MomentsState:
-    """Returns the state with marked leaves rounded, each with random bits of its own number."""
+    """Returns the state with its marked leaves rounded. Random bits depend on the moment's
+    number."""
     leaves, structure = jax.tree.flatten(marked, is_leaf=_is_marked)
     scales: list[jax.Array] = []
     moments = [number for number, leaf in enumerate(leaves) if _is_marked(leaf)]

@@ -1,9 +1,9 @@
 """Foresees the seconds of a step from XLA's scheduled text of its program, without the device.
 
-A kernel takes the longest of its traffic by the memory's bandwidth, its products and convolutions
-by the matrix units' rate and its elementwise work by the lanes' rate, and then its launch. The
-shares of a device's peak rates that kernels reach were fitted to steps that a device timed; other
-devices have none. `benchmarks/time_error` compares both.
+The seconds of a kernel are those of its launch and the longest of three: its traffic at the
+memory's bandwidth, its products and convolutions at the matrix units' rate, and its elementwise
+work at the lanes' rate. The shares of a device's peak rates that kernels reach were fitted to steps
+that a device timed; other devices have none. `benchmarks/time_error` compares both.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Reached:
       iteration_s: the seconds between two iterations of a loop.
       cache_bytes: what an iteration of a loop may move so that it stays in the device's cache: an
         H100's (NVIDIA's Hopper tuning guide).
-      cache_bytes_per_s: the rate of kernels in such loops. With the program left out of the fit
-        nine of ten steps are within 10 %, without the cache within 13 % (`VARIANTS` in
+      cache_bytes_per_s: the rate of kernels in such loops. The seconds of nine of ten steps are
+         within 10 % where the fit leaves out their program, and within 13 % where it leaves out the
+         cache (`VARIANTS` in
         benchmarks/time_error.py).
     """
 
@@ -76,8 +77,8 @@ REACHED = {
         iteration_s=2.1e-6,
     )
 }
-"""By compute capability. Fitted to benchmarks/results/gpu_nvidia_h200.json by
-`python -m benchmarks.time_error --fit`."""
+"""The shares that kernels reach, by compute capability, fitted to
+benchmarks/results/gpu_nvidia_h200.json by `python -m benchmarks.time_error --fit`."""
 
 
 _BESIDE_COPIES = 0.5

@@ -291,7 +291,7 @@ class _Writer:
                 apply_plan(plan_cheap(alone.module, self._target, MIN_BYTES))
         plan = Step(alone.module, self._target, alone.marks).cheapest()
         assert plan.boundary is not None
-        known = self._known(alone, plan, step.number)
+        known = self._known(alone, plan)
         later: list[StageProgram] = []
         for part in parts_of(plan, plan.boundary):
             results: dict[int, list[Result]] = {}
@@ -312,7 +312,7 @@ class _Writer:
                 later.append(program)
         self._later.append(later)
 
-    def _known(self, alone: _Module, plan: SplitPlan, stage: int) -> dict[int, Source]:
+    def _known(self, alone: _Module, plan: SplitPlan) -> dict[int, Source]:
         """Returns the sources of a stage's arguments, and of the values between its programs."""
         boundary = plan.boundary
         assert boundary is not None

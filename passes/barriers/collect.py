@@ -27,7 +27,7 @@ from ..ir.ops import facts_of
 
 
 class Role(enum.StrEnum):
-    """The kind of a need."""
+    """The kind of barrier that a kernel needs."""
 
     EXIT = "exit"
     ENTRY = "entry"

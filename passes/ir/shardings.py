@@ -91,7 +91,7 @@ class ValueSharding:
 def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
     """Returns the placement that a sharding on an operation, or around it, gives.
 
-    Axes that its mesh does not have count as of one device.
+    An axis that its mesh lacks counts as one device.
     """
     given = sdy.TensorShardingAttr(sharding)
     found = mesh.resolved(given.mesh_or_ref, op)
@@ -110,8 +110,8 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> ValueSharding:
 _Placements = dict[tuple[ir.Attribute, ir.Attribute | None], ValueSharding]
 
 _PLACEMENTS: list[tuple[ir.Context | None, _Placements]] = [(None, {})]
-"""The placements of shardings of the last context, which they keep alive, by mesh: a program has
-few, on many values."""
+"""The last context, which this keeps alive, and the placements of its shardings by sharding and
+mesh: a program has few of them, on many values."""
 
 
 def _placement(given: sdy.TensorShardingAttr, found: sdy.MeshAttr | None) -> ValueSharding:
@@ -207,8 +207,8 @@ def _given(attributes: ir.Attribute) -> ir.Attribute | None:
 
 
 def devices_of(sharding: ir.Attribute, op: ir.Operation) -> int:
-    """Returns the devices of a sharding's mesh, a number; 0 where it names one among others, or
-    there is no such mesh."""
+    """Returns the number of devices of a sharding's mesh; 0 where the sharding is on one device of
+    several, or the module lacks the mesh."""
     found = mesh.resolved(sdy.TensorShardingAttr(sharding).mesh_or_ref, op)
     if found is None or (len(found.device_ids) and not len(found.axes)):
         return 0

@@ -1,4 +1,4 @@
-"""Writes work on parts, and gathers of its results."""
+"""Rewrites work to run on each device's part of a value, and gathers its results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .plan import ReplacedGathers
 
 
 def gather_late(found: ReplacedGathers) -> None:
-    """Does the work of a decision on parts, and gathers the chosen results."""
+    """Writes the operations of a decision on parts, and gathers their chosen results."""
     axes, devices, like = dict(found.axes), found.groups.size, found.gathers[0]
     parts = {op.results[0]: op.operands[0] for op in found.gathers}
     wholes: dict[ir.Value, ir.Value] = {}
     for op in found.work:
         result = op.results[0]
         with op.location, ir.InsertionPoint(op):
-            made = _on_parts(op, parts, axes, devices)
+            made = _on_parts(op, parts, axes)
             if op in found.maxima:
                 wholes[result] = _extreme_of_all(op, made, like, devices)
                 continue
@@ -36,9 +36,10 @@ def gather_late(found: ReplacedGathers) -> None:
 
 
 def _on_parts(
-    op: ir.Operation, parts: dict[ir.Value, ir.Value], axes: dict[ir.Value, int], devices: int
+    op: ir.Operation, parts: dict[ir.Value, ir.Value], axes: dict[ir.Value, int]
 ) -> ir.Value:
-    """Repeats an operation on the parts of a device; a reduction may end with its own term."""
+    """Writes an operation on a device's parts of its operands. A reduction over the split axis
+    returns this device's term."""
     numbers = [number for number, value in enumerate(op.operands) if value in parts]
     cut = cut_operand(op, numbers[0], axes[op.operands[numbers[0]]])
     assert cut is not None

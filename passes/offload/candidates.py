@@ -70,8 +70,9 @@ class BodyWork:
 def exposed_s(copies: Iterable[tuple[float, float]]) -> float:
     """Returns the seconds by which copies over one link outlast the work that they can span.
 
-    Each copy has its own seconds and those of the work between its earliest start and its end. All
-    end at once: the copy with the least time left goes last.
+    A copy is given by the seconds that it takes, and by those of the work between its earliest
+    start and its end. All copies have to end at the same time, so the copy that can start last is
+    sent last.
     """
     exposed = taken = 0.0
     for copy_s, window_s in sorted(copies, key=lambda copy: copy[1]):

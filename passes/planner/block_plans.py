@@ -48,7 +48,8 @@ class BlockPlans:
 
     @functools.cached_property
     def evicted(self) -> EvictedPlans | None:
-        """Returns plans by evictions, if there is one block of which something may run again."""
+        """Returns the plans by evictions; None unless the module has exactly one block, of which
+        something may run again."""
         if len(self.forwards) != 1:
             return None
         plans = EvictedPlans(*self.forwards.values())

@@ -5,8 +5,9 @@ them: the memory inside the loops while they run, the bytes that one loop stacks
 the values that a loop reads and did not read before, e.g. the tables of positions that a forward
 loop reads, once its backward loop recomputes from them.
 
-To stack a byte takes time as well, so that loops are fastest where they recompute the values whose
-recomputation takes less. No price decides for more stacks than that; at lower prices memory counts.
+A stacked byte takes time as well: loops are fastest where they recompute each value that takes less
+time to recompute than to stack. No price leads to more stacks than that; lower prices lead to
+fewer, to save memory.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class LoopEffects:
 
     def first_below(self, seconds: float, near: int | None = None) -> int:
         """Returns the least index of the price grid at which the loops take less than some time;
-        the number of prices where none is. It is searched from ``near``: similar loops' index."""
+        the number of prices where none is. The search starts from ``near``, the index of similar
+        loops."""
         low, high = -1, PRICES
         tried = () if near is None else (near, near - 1, near + 1)
         while high - low > 1:
@@ -321,9 +323,9 @@ def put_stacks(
 ) -> None:
     """Replaces the stacks that one loop writes for others by new ones, or by none.
 
-    Each new one has the positions of its readers in the trace, and its bytes; ``writer`` is the
-    position of the loop that writes them, and ``readers`` are the positions of those others.
-    ``are_filled`` is whether the new ones start as zeros.
+    A new stack is given by the positions of its readers in the trace, and by its bytes. ``writer``
+    is the position of the loop that writes the stacks, and ``readers`` are those of the loops that
+    read them. ``are_filled`` says whether new stacks start as zeros.
     """
     for value in trace.makes[writer]:
         if any(value in trace.reads[reader] for reader in readers):

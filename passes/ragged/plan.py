@@ -123,8 +123,8 @@ def plan_products(
 ) -> RaggedPlan:
     """Plans some operations of a module.
 
-    ``rows`` of a tile are given or, with 0, chosen; ``always`` requests loops where they take
-    longer, too.
+    ``rows`` is the number of rows of a tile; with 0 it is chosen. ``always`` requests loops also
+    where they take longer.
     """
     loops: list[RaggedLoop] = []
     left = []
@@ -178,12 +178,14 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
 
 
 def tile_count(rows: int, groups: int, length: int) -> int:
-    """Returns most tiles that so many rows take in so many groups, none with rows of two groups."""
+    """Returns the most tiles that so many rows in so many groups take, if no tile has rows of
+    two."""
     return (rows + min(groups, rows) * (length - 1)) // length
 
 
 def _tiles_needed(product: RaggedProduct, length: int) -> int:
-    """Returns most tiles that any sizes take: no place along the prefix shares one with another."""
+    """Returns the most tiles that any group sizes take; no two places along the prefix share a
+    tile."""
     return math.prod(product.places) * tile_count(product.rows, product.groups, length)
 
 

@@ -19,7 +19,7 @@ from ..ir.while_rewriter import Replacements
 from .block.plan import BlockPlan, plan_block
 from .block.rewrite import apply_block
 from .decisions import BlockDecisions, ScanDecisions
-from .scan.plan import ScanPlan, plan_scans
+from .scan.plan import BlockScans, ScanPlan
 from .scan.rewrite import apply_scan, finish_scans
 from .scan.waits import wait_before
 from .tables import cloned_operations, recompute_tables
@@ -105,7 +105,9 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     code_blocks = list(walk.code_blocks(module.operation))
     rules = memory_rules(target)
     device = DeviceView.of(module, rules)
-    scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes, device=device)]
+    scans = [
+        plan for block in code_blocks for plan in BlockScans(block, min_bytes, device).plan(None)
+    ]
     if not target.keeps_barriers:
         return RematPlan((), tuple(scans), rules.makes_zeros_early)
     # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the

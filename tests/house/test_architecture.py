@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import graphlib
 import itertools
 import re
@@ -15,17 +14,24 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from benchmarks.common.imports import (
+    LAZY,
+    MODULES,
+    PACKAGES,
+    SATELLITES,
+    SOURCES,
+    core,
+    holding,
+    imported,
+    imports_of,
+    module_of,
+    nodes_of,
+    package_of,
+    passes_apart,
+    room_in_passes,
+)
 from hloom import api
 from hloom.passes.framework import registry
-
-PACKAGES = {
-    "hloom": ROOT / "hloom",
-    "hloom_steps": ROOT / "hloom_steps",
-    "hloom_tools": ROOT / "hloom_tools",
-    "hloom.passes": ROOT / "passes",
-    "hloom.lowering": ROOT / "lowering",
-    "hloom.runtime": ROOT / "runtime",
-}
 
 MAY_IMPORT = {
     "hloom": {"hloom", "hloom.passes", "hloom.lowering", "hloom.runtime"},
@@ -55,57 +61,20 @@ FORBIDDEN = {
 }
 """What a room of hloom may not import, TYPE_CHECKING included."""
 
-ABOVE = {"hloom_steps", "hloom_tools"}
-"""The packages that nothing of hloom imports, `LAZY` left out."""
-
-LAZY = {ROOT / "hloom" / "__init__.py", ROOT / "hloom" / "__main__.py"}
-"""Public names that are imported when they are used, and `python -m hloom`."""
-
 MOST_NAMES = 247
 """The names in `hloom.api`. The number may only fall."""
 
 LAYERS = (("ir",), ("framework",), ("analysis",), ("budgeted", "recompute", "phase_loops"))
 """Rooms of passes/, ground floor first: each imports only what stands before it."""
 
+APART = {
+    *("accumulate", "accumulate_in_place", "barriers", "capture", "late_gather", "overlap"),
+    *("pipeline", "undo_checkpoint", "unroll"),
+}
+"""Passes that neither a jit with `fit` nor another part of hloom imports."""
+
 PLANNED_WITH = {"planner": {"fit", "remat"}}
 """Who alone imports a room of passes/ at the top."""
-
-SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
-
-
-def module_of(file: Path) -> str:
-    """The name that the file is imported by."""
-    package, root = next((name, root) for name, root in PACKAGES.items() if root in file.parents)
-    return ".".join([package, *file.relative_to(root).with_suffix("").parts])
-
-
-@functools.cache
-def nodes_of(file: Path) -> tuple[ast.AST, ...]:
-    """Everything in the file's tree."""
-    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
-
-
-@functools.cache
-def imported(file: Path) -> frozenset[str]:
-    """Every module that the file imports, anywhere in it."""
-    return frozenset(imports_of(nodes_of(file), module_of(file)))
-
-
-def imports_of(nodes: Iterable[ast.AST], module: str) -> Iterator[str]:
-    """What the module's nodes import, each by its absolute name."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = module.split(".")[: -node.level] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{source}.{alias.name}" for alias in node.names)
-
-
-def package_of(module: str) -> str | None:
-    """The one of our packages that the module is in."""
-    inside = [name for name in PACKAGES if f"{module}.".startswith(f"{name}.")]
-    return max(inside, key=len, default=None)
 
 
 def room_of(module: str) -> str | None:
@@ -127,18 +96,10 @@ def rooms() -> dict[str, set[str]]:
         assert room is not None
         read = imported(file)
         if file in LAZY:
-            read = frozenset(module for module in read if package_of(module) not in ABOVE)
+            read = frozenset(module for module in read if package_of(module) not in SATELLITES)
         used = {other for other in map(room_of, read) if other is not None}
         found.setdefault(room, set()).update(used - {room})
     return found
-
-
-def room_in_passes(module: str) -> str | None:
-    """The folder or file in passes/ that the module or a name in it is in."""
-    first = module.removeprefix("hloom.passes").lstrip(".").partition(".")[0]
-    place = PACKAGES["hloom.passes"] / first
-    known = first and (place.is_dir() or place.with_suffix(".py").is_file())
-    return first if known and package_of(module) == "hloom.passes" else None
 
 
 def rooms_in_passes() -> dict[str, set[str]]:
@@ -150,16 +111,6 @@ def rooms_in_passes() -> dict[str, set[str]]:
             used = {other for other in map(room_in_passes, imported(file)) if other is not None}
             found.setdefault(room, set()).update(used - {room})
     return found
-
-
-MODULES = {module_of(file).removesuffix(".__init__"): file for _, file in SOURCES}
-
-
-def holding(name: str) -> str:
-    """The module that the name is, or is in; empty where it is none of ours."""
-    while name and name not in MODULES:
-        name = name.rpartition(".")[0]
-    return name
 
 
 def unused_modules() -> set[str]:
@@ -214,19 +165,22 @@ def test_the_sources_are_found() -> None:
 def test_imports_run_one_way() -> None:
     for package, file in SOURCES:
         used = {package_of(module) for module in imported(file)} - {None}
-        assert used <= MAY_IMPORT[package] | (ABOVE if file in LAZY else set()), file
+        assert used <= MAY_IMPORT[package] | (SATELLITES if file in LAZY else set()), file
 
 
 def taken(file: Path) -> Iterator[str]:
     """The names of hloom that a file of a package above it imports."""
     for node in nodes_of(file):
-        if isinstance(node, ast.ImportFrom) and package_of(node.module or "") not in {None, *ABOVE}:
+        if isinstance(node, ast.ImportFrom) and package_of(node.module or "") not in {
+            None,
+            *SATELLITES,
+        }:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_the_packages_above_take_what_the_list_has() -> None:
     listed = [f"{module}.{name}" for module, names in api.NAMES.items() for name in names.split()]
-    above = [file for package, file in SOURCES if package in ABOVE]
+    above = [file for package, file in SOURCES if package in SATELLITES]
     assert sorted(listed) == sorted({name for file in above for name in taken(file)})
     assert len(listed) == MOST_NAMES
 
@@ -294,6 +248,13 @@ def test_layers_of_the_passes_import_one_way() -> None:
         below.update(layer)
     for room, importers in PLANNED_WITH.items():
         assert {other for other in graph if room in graph[other]} == importers, room
+
+
+def test_the_core_imports_no_pass_that_stands_apart() -> None:
+    assert set(passes_apart()) == APART
+    assert {"hloom.compiling.compile", "hloom.passes.planner.loop"} <= core()
+    graph = rooms_in_passes()
+    assert {room for room in graph if graph[room] & APART} <= APART
 
 
 def test_inside_of_a_package_imports_are_relative() -> None:

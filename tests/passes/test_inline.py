@@ -69,15 +69,6 @@ def test_whole_programs_become_one_function(name: str) -> None:
     assert not [op for op in walk.operations(module.operation) if op.name == "func.call"]
 
 
-def test_twice_is_once() -> None:
-    module, first = inlined(jax.jit(nested_calls).lower(normal(3, 4)))
-    assert not first.runs[0].empty
-    text = module.operation.get_asm(enable_debug_info=True)
-    second = Pipeline.parse("inline").run(module, target=Target())
-    assert second.runs[0].empty
-    assert module.operation.get_asm(enable_debug_info=True) == text
-
-
 A_DEAD_FUNCTION_AND_ITS_LEAF = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %x : tensor<4xf32>

@@ -31,10 +31,6 @@ FINISHES_WITHIN_S = 240
 """A hundred times what the few runs of the tests about standing still take, and for many runs a
 limit all the same: nothing in these tests may wait for ever."""
 
-MOST_GROWN_BYTES = 8 * 2**20
-"""Less than a hundred bytes for each device at each of ten thousand barriers. Allocators keep a
-little of what they were given back."""
-
 STANDS_STILL_FOR_S = 10
 """As long as hundreds of runs take, after the compile."""
 
@@ -116,13 +112,3 @@ def test_a_device_that_does_not_arrive_is_named_and_the_next_run_works(library: 
     assert "hloom.barrier at entry of @test.stress_step in @main" in happened["error"]
     assert "rank 5 did not come within 0.5 s" in happened["error"]
     assert (happened["finished"], happened["wrong"]) == (5, 0)
-
-
-def test_ten_thousand_barriers_leave_nothing_behind(library: Path) -> None:
-    barriers_of_a_site = 2
-    runs = 50 + 10_000 // (SITES * barriers_of_a_site) + 1
-    options = ["--elements", "256", "--most-us", "0", "--warm-up", "50", "--runs", str(runs)]
-    happened = run(library, 8, *options)
-    assert_all_is_well(happened, 8, runs)
-    assert happened["grown_descriptors"] == 0
-    assert happened["grown_bytes"] < MOST_GROWN_BYTES

@@ -15,7 +15,7 @@ import pytest
 from jax.extend.mlir import ir
 from support.programs.made_up import made_up
 
-from benchmarks.programs import llama, mixture_of_experts, resnet
+from benchmarks.programs import llama, lstm, mixture_of_experts, resnet, two_level_scan
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.gpt import Gpt
 from hloom import targets
@@ -32,6 +32,8 @@ SIZES: dict[Any, dict[str, Any]] = {
         "LAYERS": 3, "WIDTH": 32, "EXPERTS": 4, "HIDDEN": 64, "BATCH": 2, "SEQUENCE": 32
     },
     resnet: {"BATCH": 2, "STAGES": ((8, 16, 2, 1), (16, 2048, 1, 2))},
+    lstm: {"BATCH": 4, "STEPS": 16, "WIDTH": 32},
+    two_level_scan: {"GROUPS": 3, "LAYERS": 3, "WIDTH": 32, "BATCH": 16},
 }  # fmt: skip
 PROGRAMS = ("gpt_unrolled", "gpt_scanned", *(module.__name__.split(".")[-1] for module in SIZES))
 SPECS = (

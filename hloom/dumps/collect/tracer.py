@@ -79,7 +79,7 @@ _NOTHING_RAN = Missing(
 
 
 _open = threading.local()
-"""`step`: the chosen step that is open in a thread."""
+"""Its attribute `step` is the chosen step that is open in the thread."""
 
 
 class StepWatch:

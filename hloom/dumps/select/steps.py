@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _SLICE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})(?::([0-9]{0,18}))?")
 _WORDS = ("none", "next", "*")
 _ENDLESS = sys.maxsize
-"""The end of a range without one: above every number that the grammar allows."""
+"""The end of a range that names none: it is above every number that the grammar allows."""
 
 _WANTED = "a step such as 3, a slice such as 100:200:10, '*' for every step, or 'none'"
 

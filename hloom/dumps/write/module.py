@@ -1,4 +1,4 @@
-"""Writes one module folder: the module's states, plans, XLA's side, arrays, and the manifest.
+"""Writes one module folder: the module's states, plans, XLA's files, arrays, and the manifest.
 
 The manifest is written last: a folder without one is incomplete.
 """
@@ -68,7 +68,7 @@ def write_module(live: LiveModule, executable: Any | None, root: Path | None) ->
 
 
 def write_execution(execution: Execution, folder: Path, *, step: int) -> str | None:
-    """Creates `folder` and writes a module to it that ran in a step. Raises OSError.
+    """Creates `folder`, and writes to it a module that ran in a step. Raises OSError.
 
     The manifest's "missing" lists what it lacks. Returns why its arrays cannot be written; None
     where they were written.

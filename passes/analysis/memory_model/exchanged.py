@@ -11,8 +11,8 @@ again once a plan has written clones into it: a reader of a parameter behind a b
 recomputation, gathers it again, and its former readers no longer hold it.
 
 Source: all_gather_combiner.cc and reduce_scatter_combiner.cc in xla/hlo/transforms/collectives, and
-the thresholds in xla/service/gpu/gpu_compiler.cc. Seen in XLA's buffer assignment for 8 H100s, jax
-0.10.2 and 0.12.0.1, 2026-11-24.
+the thresholds in xla/service/gpu/gpu_compiler.cc. The rules agree with XLA's buffer assignment for
+8 H100s, jax 0.10.2 and 0.12.0.1, 2026-11-24.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _WORK_PER_BYTE = 200
 16 bits. XLA's figures for other GPUs were not examined."""
 
 _BYTES_PER_SENT, _BYTES_PER_EXCHANGE = 7, 2**24
-"""Bytes that memory moves in the time of a byte along the links, and in the 5 us that an exchange
-takes at the least."""
+"""Bytes that memory moves while the links send one byte, and in the 5 us that an exchange takes at
+the least."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class _Held:
 def hold_exchanged(graph: Program, trace: OpTrace) -> None:
     """Records a block's exchanges, and adds their memory to the bytes inside of its operations.
 
-    XLA orders the kernels of a block that has any beside them (`latency_hiding`). In a loop's body
-    the order stays: with the other one most rows of `partitioned_h100` with loops are less near to
-    XLA's figures.
+    Where a block has exchanges, XLA orders its kernels so that exchanges run beside them
+    (`latency_hiding`). In a loop's body the model keeps the first order: with the other one its
+    figures are further from XLA's in most rows of `partitioned_h100` with loops.
     """
     exchanged = graph.device.exchanged
     if not exchanged.exchanges:
@@ -194,7 +194,7 @@ class _Reader:
     def gathered(self) -> Iterator[_Held]:
         """Yields the gathered values, held from the first to the last kernel that reads them.
 
-        Where a constraint requires the gather, the reader reads the constraint's result: a value.
+        Where a constraint requires the gather, the gathered value is the constraint's result.
         """
         read: dict[tuple[int, int], tuple[Exchange, list[int]]] = {}
         for position, each in self._exchanging():
@@ -251,7 +251,7 @@ class _Reader:
     def _marked(
         self, order: Iterable[int], start: list[list[int]], stop: list[list[int]]
     ) -> set[int]:
-        """Returns the values that follow from a product's in one direction, or hold other code."""
+        """Returns the values that follow from work, in the direction from ``start`` to ``stop``."""
         trace, marked = self._trace, set[int]()
         for position in order:
             made = trace.makes[position]

@@ -3,8 +3,8 @@
 Where activations have no constraint of their own, propagation may split them as some weight is
 split, and every layer then sums or moves activations, which are larger than the weights. XLA may
 even gather a value on every device and cut it anew ("involuntary full rematerialization"); then a
-stop between both shardings may avoid that (`fallbacks`). The saving of a constraint is tried: it is
-added to a clone, which Shardy partitions again.
+stop between both shardings may avoid that (`fallbacks`). The saving of a constraint is measured:
+the constraint is added to a clone of the module, which Shardy partitions again.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class _Search:
     def _best(
         self, module: ir.Module, exchanges: Sequence[PlacedExchange], most_bytes: float
     ) -> _Trial | None:
-        """Returns the trial that sends least, at most so much, and has no more on a device."""
+        """Returns the trial that sends least, of those within both limits."""
         numbers = {value: number for number, value in enumerate(values_of(module))}
         allowed = _OnDevice.of(module)
         trials = [

@@ -2,8 +2,8 @@
 
 Values that are not saved are recomputed by groups of clones. A group is placed before the first
 operation of its window that reads one. It begins with an optimization barrier over the saved values
-that it starts from and one value that was made shortly before, the gate, in a gradient step a
-gradient: XLA can then neither merge the clones with the first computation nor schedule them before
+that it starts from and over the *gate*: a value that was made shortly before, in a gradient step a
+gradient. XLA can then neither merge the clones with the first computation nor schedule them before
 the gate. Constants are cloned next to the group and do not pass the barrier.
 
 Operations after the border may be *sunk*: cloned with the values that they read, so that these need
@@ -348,7 +348,7 @@ class _CloneWriter:
         )
         exchanged = trace.held or [0] * len(trace.inner)
         self._inner = [inner - held for inner, held in zip(trace.inner, exchanged, strict=True)]
-        """By operation, the bytes inside without those of exchanges, which are added again."""
+        """By operation, the bytes inside it, without those of exchanges: `hold_anew` adds these."""
         self.clones: dict[int, dict[int, int]] = {}
         """By window, the clones that it reads; it has an entry once it is written."""
         self.reads = {

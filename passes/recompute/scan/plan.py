@@ -32,8 +32,8 @@ from .groups import scan_groups
 from .sites import BodySite, CloneSites
 
 _FEW = 4
-"""Up to how many shared values are tried one by one, more all together as well; up to how many
-inner loops all sets that may be rerun are compared for a cheaper one."""
+"""The number of shared values that are each tried alone. Also the most inner loops of which every
+set to rerun is checked before a start of the search is skipped."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class BlockScans:
     ) -> None:
         """Without a device's view sizes are those of all devices together.
 
-        ``solved`` has the known cuts, to which new ones are added.
+        Stacks below ``min_bytes`` stay. ``solved`` has the known cuts, to which new ones are added.
         """
         self.block = block
         self.solved: Solved = {} if solved is None else solved
@@ -153,7 +153,11 @@ class BlockScans:
         """The cheapest cuts for one device, whose pricings differ by their rates."""
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
-        """Returns a plan for each group that saves memory."""
+        """Returns a plan for each group that saves memory; each loop is in one plan.
+
+        With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work
+        only, at no price. The plan of a pair includes the pairs inside its bodies.
+        """
         plans = (self.plan_of(group, self._best(group, pricing).sites) for group in self.groups)
         return [plan for plan in plans if plan is not None]
 
@@ -312,21 +316,6 @@ class _ScanCut:
             for clones in sites.of[body]
             for position in clones.cloned
         )
-
-
-def plan_scans(
-    block: ir.Block,
-    min_bytes: int,
-    pricing: Pricing | None = None,
-    device: DeviceView | None = None,
-) -> list[ScanPlan]:
-    """Plans the groups of loops directly in a block; each loop is in one plan.
-
-    With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work only,
-    at no price. Stacks below ``min_bytes`` stay. The plan of a pair includes the
-    pairs inside its bodies.
-    """
-    return BlockScans(block, min_bytes, device).plan(pricing)
 
 
 def plan_scans_budgeted(

@@ -35,7 +35,7 @@ from hloom.passes.analysis.pricing import Pricing, Rates
 from hloom.passes.framework.target import CPU_SPEED
 from hloom.passes.ir import walk
 from hloom.passes.recompute.decisions import ScanDecisions
-from hloom.passes.recompute.scan.plan import plan_scans
+from hloom.passes.recompute.scan.plan import BlockScans
 from hloom.passes.recompute.tables import recompute_tables
 
 NO_GAIN = {"forces_of_no_layer", "checkpoint_of_layers"}
@@ -74,7 +74,9 @@ def test_twice_is_once(name: str, rate: float) -> None:
     context = once.context
     with context:
         again = [
-            plan for block in walk.code_blocks(once.operation) for plan in plan_scans(block, 0)
+            plan
+            for block in walk.code_blocks(once.operation)
+            for plan in BlockScans(block, 0).plan(None)
         ]
     assert again == []
 
@@ -106,7 +108,7 @@ def test_a_value_is_kept_where_recomputing_it_twice_costs_more() -> None:
         found = []
         for exponent in range(60):
             pricing = Pricing(CPU_SPEED, Rates(1.3**exponent * 1e4, 0.0))
-            ops = [op.name for plan in plan_scans(block, 0, pricing) for op, _ in plan.runs]
+            ops = [op.name for plan in BlockScans(block, 0).plan(pricing) for op, _ in plan.runs]
             found.append(ops.count("stablehlo.dot_general"))
         return found
 
@@ -141,7 +143,7 @@ def test_what_a_later_loop_reads_is_saved_before_its_loop_is_recomputed_for_each
     found = {}
     for exponent in range(60):
         pricing = Pricing(CPU_SPEED, Rates(1.3**exponent * 1e4, 0.0))
-        plans = plan_scans(block, 0, pricing)
+        plans = BlockScans(block, 0).plan(pricing)
         ops = [op.name for plan in plans for op, _ in plan.runs]
         saved = sum(plan.freed_bytes - plan.added_bytes for plan in plans)
         found.setdefault(ops.count("stablehlo.dot_general"), saved)
@@ -159,7 +161,7 @@ def test_all_decisions_are_the_plan(name: str) -> None:
     module, _ = rewritten(off.lowered, PREPARED)
     pricing = Pricing(CPU_SPEED, Rates(FREE, FREE))
     for block in walk.code_blocks(module.operation):
-        for plan in plan_scans(block, 0, pricing):
+        for plan in BlockScans(block, 0).plan(pricing):
             split = ScanDecisions(plan, 0)
             whole = split.restricted_to([decision.id for decision in split.decisions])
             assert whole is not None
@@ -193,7 +195,7 @@ def test_names_and_lines_do_not_matter(name: str) -> None:
 def shape_of(module: ir.Module, rate: float) -> list[Any]:
     """What is planned for the loops of a module, without names and lines."""
     pricing = None if rate == CHEAP else Pricing(CPU_SPEED, Rates(rate, rate))
-    plans = [p for b in walk.code_blocks(module.operation) for p in plan_scans(b, 0, pricing)]
+    plans = [p for b in walk.code_blocks(module.operation) for p in BlockScans(b, 0).plan(pricing)]
     return [
         (
             plan.freed_bytes,

@@ -33,7 +33,7 @@ from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.recompute.scan.cut import CutProblem
-from hloom.passes.recompute.scan.plan import BlockScans, plan_scans, plan_scans_budgeted
+from hloom.passes.recompute.scan.plan import BlockScans, plan_scans_budgeted
 
 _pass_is_there = registering(RematLoops)
 
@@ -281,7 +281,7 @@ def test_the_plan_says_what_runs_again_and_how_often() -> None:
     function, arguments = SCANS["two_levels"]()
     module, _ = rewritten(jax.jit(function).lower(*arguments), "inline,cse,free-constants")
     block = walk.functions(module)["main"].regions[0].blocks[0]
-    (plan,) = plan_scans(block, 0, Pricing(CPU_SPEED, Rates(FREE, FREE)))
+    (plan,) = BlockScans(block, 0).plan(Pricing(CPU_SPEED, Rates(FREE, FREE)))
     runs = [(op.name, times) for op, times in plan.runs]
     assert ("stablehlo.while", 4) in runs
     assert ("stablehlo.dot_general", 24) in runs
@@ -334,5 +334,5 @@ def test_stacks_below_min_bytes_stay(steps: int, inner: int) -> None:
     Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
     for min_bytes, is_planned in ((32 * 1024, True), (32 * 1024 + 1, False)):
         blocks = walk.code_blocks(module.operation)
-        plans = [plan for block in blocks for plan in plan_scans(block, min_bytes)]
+        plans = [plan for block in blocks for plan in BlockScans(block, min_bytes).plan(None)]
         assert bool(plans) is is_planned

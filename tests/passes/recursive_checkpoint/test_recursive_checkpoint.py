@@ -213,13 +213,6 @@ def test_what_is_told() -> None:
     assert (row["computed again"], row["loops"]) == (32, 2)
 
 
-def test_plans_are_the_same_in_each_clone() -> None:
-    function, arguments = simulation()
-    lowered = jax.jit(function).lower(*arguments)
-    one, other = (transformed(lowered, f"{SMALL[:-1]} levels=2}}")[0] for _ in range(2))
-    assert str(one) == str(other)
-
-
 def test_each_scan_can_be_left_out() -> None:
     def loss(x: Any, ws: Any) -> Any:
         x, _ = lax.scan(lambda c, w: (layer(c, w), None), x, ws)

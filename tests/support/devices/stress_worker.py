@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -44,7 +43,6 @@ class Arguments(argparse.Namespace):
     library: str
     counters: str
     runs: int
-    warm_up: int
     late_run: int
     late_device: int
     late_ms: int
@@ -68,7 +66,6 @@ def parse() -> Arguments:
     value("library", help="of runtime/csrc/tests/stress.cc")
     value("counters", help="the file in which it counts")
     value("--runs", type=int, required=True)
-    value("--warm-up", type=int, default=0, help="runs before memory is measured")
     value("--late-run", type=int, default=-1, help="in this run one device is seconds late")
     value("--late-device", type=int, default=5, help="which")
     value("--late-ms", type=int, default=2000, help="how late")
@@ -201,21 +198,12 @@ def run_once(compiled: jax.stages.Compiled, xs: list[jax.Array]) -> int:
     )
 
 
-def held() -> tuple[int, int]:
-    """Bytes of memory and the number of file descriptors that this process has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
-
-
 def run_all(
     compiled: jax.stages.Compiled, xs: list[jax.Array], arguments: Arguments, library: ctypes.CDLL
 ) -> dict[str, int | str]:
     """Runs the program as often as was asked for, and tells what happened."""
     happened: dict[str, int | str] = {"finished": 0, "wrong": 0}
-    resident_bytes, descriptors = held()
     for run in range(arguments.runs):
-        if run == arguments.warm_up:
-            resident_bytes, descriptors = held()
         if run == arguments.late_run:
             delay = arguments.late_device, arguments.late_ms
             library.stress_delay(*map(ctypes.c_int64, delay))
@@ -232,8 +220,6 @@ def run_all(
             happened["error"] = str(error)
             if arguments.processes > 1:
                 break
-    happened["grown_bytes"] = held()[0] - resident_bytes
-    happened["grown_descriptors"] = held()[1] - descriptors
     happened["calls"] = library.stress_calls()
     happened["violations"] = library.stress_violations()
     return happened

@@ -24,7 +24,6 @@ from hloom.passes.recompute.scan.plan import (
     BlockScans,
     PairPlan,
     ScanPlan,
-    plan_scans,
     plan_scans_budgeted,
 )
 from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
@@ -67,7 +66,7 @@ class RematLoops(Pass):
         plans: list[ScanPlan] = []
         for block in walk.code_blocks(module.operation):
             if pricing is None or self.cap < 0:
-                plans += plan_scans(block, 0, pricing)
+                plans += BlockScans(block, 0).plan(pricing)
             else:
                 within = plan_scans_budgeted(BlockScans(block, 0), pricing, self.cap)
                 assert within is not None, "the cap is too low"

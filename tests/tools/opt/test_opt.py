@@ -13,7 +13,7 @@ import pytest
 from jax.extend import mlir
 from support import ROOT, RunPython
 from support import toy_passes as toy
-from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, fresh, write
+from support.opt_runs import ADD, OPT_MARKS, Run, bytecode, fresh, write
 
 from hloom import __version__
 from hloom.passes.framework import registry
@@ -24,24 +24,6 @@ DUMPS = sorted((Path(__file__).parent / "dumped").glob("*/*.mlir"))
 pytestmark = OPT_MARKS
 
 # What it reads and writes
-
-
-def test_text_comes_back_without_locations(run: Run) -> None:
-    located = ADD.replace("return %0 : tensor<2xf32>", 'return %0 : tensor<2xf32> loc("a.py":1:2)')
-    assert run(write(located)) == (0, ADD.encode(), "")
-
-
-def test_debug_info_keeps_locations(run: Run) -> None:
-    located = ADD.replace("return %0 : tensor<2xf32>", 'return %0 : tensor<2xf32> loc("a.py":1:2)')
-    _, out, _ = run(write(located), "--debug-info")
-    assert b'loc("a.py":1:2)' in out
-    assert run(write(out, "b.mlir"), "--debug-info") == (0, out, "")
-
-
-def test_bytecode_comes_back_as_the_text_it_was_made_from(run: Run) -> None:
-    data = bytecode(ADD)
-    assert data.startswith(b"ML\xefR")
-    assert run(write(data, "a.bc")) == (0, ADD.encode(), "")
 
 
 def test_bytecode_comes_back_as_bytecode(run: Run) -> None:
@@ -280,31 +262,6 @@ def test_plans_are_lines_of_json(run: Run) -> None:
             "plan": {"operations": 0},
         },
     ]
-
-
-def test_ir_is_printed_around_the_named_passes(run: Run) -> None:
-    status, out, err = run(write(EMPTY), "-p", "tell-target,complain", "--print-ir-before=complain")
-    module = 'module attributes {test.target = "cpu cpu None"} {\n  func.func @main() {\n'
-    module += "    return\n  }\n}\n"
-    assert (status, out.decode()) == (0, module)
-    assert err == f"// -----// IR Dump Before complain //----- //\n{module}"
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("all_", ["", "-all"])
-def test_ir_is_printed_around_every_pass(run: Run, when: str, all_: str) -> None:
-    _, _, err = run(write(EMPTY), "-p", "tell-target,complain", f"--print-ir-{when}{all_}")
-    heads = [line for line in err.splitlines() if line.startswith("// -----//")]
-    assert heads == [
-        f"// -----// IR Dump {when.title()} {name} //----- //"
-        for name in ("tell-target", "complain")
-    ]
-
-
-def test_timing_names_each_step(run: Run) -> None:
-    _, _, err = run(write(EMPTY), "-p", "tell-target,complain", "--timing")
-    names = [line.split()[0] for line in err.splitlines()]
-    assert names == ["//", "pass", "(parse)", "tell-target", "complain", "(print)", "total"]
 
 
 def test_list_passes(run: Run) -> None:
