@@ -43,9 +43,8 @@ class Reached:
       cache_bytes: what an iteration of a loop may move so that it stays in the device's cache: an
         H100's (NVIDIA's Hopper tuning guide).
       cache_bytes_per_s: the rate of kernels in such loops. The seconds of nine of ten steps are
-         within 10 % where the fit leaves out their program, and within 13 % where it leaves out the
-         cache (`VARIANTS` in
-        benchmarks/time_error.py).
+        within 10 % where the fit leaves out their program, and within 13 % where it leaves out the
+        cache (`VARIANTS` in benchmarks/time_error.py).
     """
 
     bandwidth: Mapping[KernelKind, float]
