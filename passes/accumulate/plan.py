@@ -15,6 +15,7 @@ from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import MemoryPrediction, predict
 from ..analysis.program import Program
 from ..analysis.shardings.exchanges import exchanges_of
+from ..analysis.shardings.propagation import Remembered
 from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..framework import base
@@ -165,6 +166,10 @@ class AccumulateSettings:
     """The least and the most work that may be done once."""
 
 
+_Places = tuple[tuple[int, AxisLayout], ...]
+"""Arguments by number, and an axis in each."""
+
+
 @dataclass(frozen=True)
 class _Batch:
     """The divided dimension, by the numbers of arguments: it holds for any clone of the module.
@@ -175,7 +180,7 @@ class _Batch:
       flow: the flow of the batch in the module itself.
     """
 
-    places: tuple[tuple[int, AxisLayout], ...]
+    places: _Places
     text: str
     flow: DimensionFlow
 
@@ -184,13 +189,18 @@ class _Batch:
         return self.flow.size
 
     def flow_in(self, module: ir.Module) -> DimensionFlow:
-        if module is self.flow.program.module:
-            return self.flow
-        program = Program.of(module)
-        values = [program.values[number] for number in program.root.arguments]
-        return dimension_flow(
-            program, [Seed(values[number], layout) for number, layout in self.places]
-        )
+        return self.flow if module is self.flow.program.module else _flow_of(self.places, module)
+
+
+def _flow_of(places: _Places, module: ir.Module) -> DimensionFlow:
+    program = Program.of(module)
+    values = [program.values[number] for number in program.root.arguments]
+    return dimension_flow(program, [Seed(values[number], layout) for number, layout in places])
+
+
+_FOUND: Remembered[tuple[_Places, str] | AccumulatePlan] = Remembered()
+"""The batches of the last modules, or why they have none: a missed budget's complaint asks for each
+number of microbatches."""
 
 
 class MicrobatchPlanner:
@@ -416,6 +426,16 @@ class MicrobatchPlanner:
 
     @functools.cached_property
     def _batch(self) -> _Batch | AccumulatePlan:
+        flows: list[DimensionFlow] = []
+        asked = self._settings.axes, self._settings.phases
+        found = _FOUND.of(self._origin, lambda: self._searched(flows), asked=asked)
+        if isinstance(found, AccumulatePlan):
+            return found
+        places, text = found
+        return _Batch(places, text, flows[0] if flows else _flow_of(places, self._origin))
+
+    def _searched(self, flows: list[DimensionFlow]) -> tuple[_Places, str] | AccumulatePlan:
+        """Returns the batch, whose flow is added to ``flows``, or why there is none."""
         try:
             program = Program.of(self._origin)
             trial = choose(program, self._settings.axes, self._settings.phases)
@@ -423,10 +443,11 @@ class MicrobatchPlanner:
             return AccumulatePlan(reason=str(error))
         except NotPossibleError as error:
             return _refused(str(error))
+        flows.append(trial.flow)
         places = [(seed.value, seed.layout) for seed in trial.flow.seeds]
         text = names_of(ArgumentNames(program), [(value, each.axis) for value, each in places])
         numbers = [(ir.BlockArgument(value).arg_number, layout) for value, layout in places]
-        return _Batch(tuple(numbers), text, trial.flow)
+        return tuple(numbers), text
 
     def _predicted(self, batch: _Batch, number: int) -> MemoryPrediction:
         if number not in self._modelled:

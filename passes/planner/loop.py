@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -567,13 +569,14 @@ def affordable(
         for one in estimates
         for size_bytes in [corrected_bytes(one, tried)]
     ]
+    in_order = sorted((size_bytes, other.seconds) for size_bytes, other in sizes)
+    bytes_until = [size_bytes for size_bytes, _ in in_order]
+    least_s = [math.inf, *itertools.accumulate((seconds for _, seconds in in_order), min)]
+    """By number of the smallest estimates, the least added time among them."""
     return [
         one
         for least_bytes, one in sizes
-        if not any(
-            size_bytes <= least_bytes * little and other.seconds <= one.seconds - step_seconds
-            for size_bytes, other in sizes
-        )
+        if least_s[bisect_right(bytes_until, least_bytes * little)] > one.seconds - step_seconds
     ]
 
 

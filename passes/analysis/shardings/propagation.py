@@ -75,12 +75,13 @@ class Remembered(Generic[_T]):
 
     def of(self, module: ir.Module, find: Callable[[], _T], *, asked: Hashable = None) -> _T:
         """Returns the result of `find`, or the cached one of equal bytes and equal ``asked``."""
-        key = _digest(module), asked
-        if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = find()
-        return self._known[key]
+        key, known = (_digest(module), asked), self._known
+        if key not in known:
+            found = find()
+            if len(known) >= _MOST_KNOWN:
+                known = self._known = {}  # another thread may read the old one
+            known[key] = found
+        return known[key]
 
 
 def _digest(module: ir.Module) -> bytes:

@@ -28,10 +28,13 @@ from support.flows.steps import (
 from support.programs.libraries import LIBRARY_PROGRAMS
 from support.programs.scans import gradients_inside_a_scan
 
+from hloom.passes.accumulate import Accumulate, plan
 from hloom.passes.accumulate.batch import ArgumentNames, NoStepError, choose, names_of
 from hloom.passes.analysis.program import Program
 from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.framework.options import Axes
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
 
 pytestmark = pytest.mark.once
 
@@ -396,3 +399,28 @@ def test_what_is_read_often_in_a_loop_is_followed_once() -> None:
 def _called(program: Callable[[], Any]) -> tuple[Any, ...]:
     function, arguments = program()
     return function, *arguments
+
+
+def test_a_batch_is_searched_once_for_all_numbers_of_microbatches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clones of a module have the same, or none either."""
+    searched: list[Program] = []
+
+    def counted(program: Program, axes: Axes | None, phases: int) -> Any:
+        searched.append(program)
+        return choose(program, axes, phases)
+
+    monkeypatch.setattr(plan, "choose", counted)
+
+    def step(weights: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (mlp(w, x) ** 2).mean())(weights)
+
+    for function, batch in ((step, "axis 0 of x"), (forward_only, "")):
+        module = lowered(function, mlp_weights(7, 5, 3), normal(BATCH, 7))
+        for number in (4, 2):
+            found = Accumulate(microbatches=number).plan(clone_module(module), Target())
+            assert isinstance(found, plan.AccumulatePlan)
+            assert found.batch == batch
+            assert found.empty is (not batch)
+    assert len(searched) == 2
