@@ -234,9 +234,11 @@ def _segmented(trials: Trials) -> Iterator[str]:
     left = round(min((left for left, _ in cuts), default=1.0), 3)
     schedules = [(1, 1.0), *((levels, left) for levels in range(1, MOST_LEVELS + 1))]
     for levels, residuals in dict.fromkeys(schedules):
-        step = dataclasses.replace(step, levels=levels, residuals=residuals)
+        before, step = step, dataclasses.replace(step, levels=levels, residuals=residuals)
         if trials.runs(str(step)):
             yield str(step)
+        elif before.levels is None:
+            yield str(before)  # what was asked about the loops: it makes the same program
         if trials.best_seconds() < math.inf:
             return
     counts = {each.segments for each in _segmented_loops(trials, step)}
