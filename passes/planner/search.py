@@ -122,14 +122,15 @@ class Search:
 
     def as_written(self, estimate: Estimate) -> Estimate:
         """Returns an estimate with the memory of the program as its plan writes it, where loops are
-        rewritten; those with the same moves and figures get it, too.
+        rewritten on one device; those with the same moves and figures get it, too.
 
         There the text has other loops in another order, by which the schedulers break ties: XLA
         took 137 MiB where 98 were expected of the plan, and 136 of the text.
         """
         candidate = estimate.candidate
         variant = self._variants.made_by(candidate)
-        if candidate is None or not candidate.recomputes or not variant.model.pairs:
+        loops, shardings = variant.model.pairs, variant.model.device.shardings
+        if candidate is None or not candidate.recomputes or not loops or not shardings.trivial:
             return estimate
         module = variant.written(candidate)
         temp_bytes = predict(module, rules=memory_rules(variant.target)).temp_bytes
