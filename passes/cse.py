@@ -111,7 +111,7 @@ def _written(read: DirectRead, value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found in the blocks until now; ``canonical`` has the replacements of results."""
+    """The findings in all blocks so far; ``canonical`` has the replacements of results."""
 
     merged: list[tuple[ir.Operation, ir.Operation]] = field(default_factory=list)
     direct: list[tuple[ir.Operation, DirectRead]] = field(default_factory=list)

@@ -144,20 +144,27 @@ def is_better(one: Estimate, other: Estimate) -> bool:
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
     """Returns the estimate of least memory; among indistinct ones one of moves that no compiled
-    plan has, which XLA's figures of others say less of, then the one that saves least.
+    plan has, which XLA's figures of others say less of, then one that recomputes nothing where all
+    of those do, or the reverse, then the one that saves least.
 
     Of estimates at one price, those that take longer than another and no less memory are left out.
     """
-    done = {each.moves for one in tried if (each := one.estimate.candidate) and each.moves}
+    compiled = [each for one in tried if (each := one.estimate.candidate) and each.moves]
+    done, again = {each.moves for each in compiled}, {each.recomputes for each in compiled}
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
     most_bytes = least_bytes * budgeted.INDISTINCT
     near = [one for one in estimates if corrected_bytes(one, tried) <= most_bytes]
     return min(
         (one for one in near if not any(is_better(other, one) for other in near)),
         key=lambda one: (
-            (False, 0, 0)
+            (False, False, 0, 0)
             if (each := one.candidate) is None
-            else (each.moves in done, each.price, each.window_length)
+            else (
+                each.moves in done,
+                each.recomputes in again,
+                each.price,
+                each.window_length,
+            )
         ),
     )
 

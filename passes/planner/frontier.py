@@ -20,11 +20,8 @@ from ..framework.feedback import Attempt, temp_limit
 from ..framework.options import Budget
 from ..framework.spellings import rounded_up
 from ..framework.target import Target
-from ..ir.clone import clone_module
-from ..recompute.plan import RematPlan
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
 from .comparison import corrected_bytes, least
-from .leave_stacks import write_plan
 from .loop import CAUTION, affordable, best_of, decide
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
@@ -269,12 +266,7 @@ class FrontierAnalysis:
 
     def rewritten(self, estimate: Estimate) -> ir.Module:
         """Returns the program after the plan of an estimate, its moves included."""
-        variant = self.variants.made_by(estimate.candidate)
-        module = clone_module(variant.of.module)
-        plans = variant.model.on(module, variant.model.plan(estimate.candidate))
-        waits = memory_rules(self.target).makes_zeros_early
-        write_plan(module, RematPlan(*plans, zeros_wait=waits))
-        return module
+        return self.variants.made_by(estimate.candidate).written(estimate.candidate)
 
     def _has_time(self) -> bool:
         return self.variants.simulated_operations < _MOST_WORK

@@ -239,7 +239,22 @@ class AttemptState:
             return faster, False
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = uncompiled(lowest, tried) or reached
-        return least(promising or reached or lowest, tried), not promising
+        chosen = self._least_as_written(promising)
+        return (chosen, False) if chosen else (least(reached or lowest, tried), True)
+
+    def _least_as_written(self, promising: Sequence[Estimate]) -> Estimate | None:
+        """Returns the estimate of least memory that is confirmed by the program as its plan writes
+        it; None where none of them promises less than was reached any more."""
+        for _ in range(self.settings.compiles if promising else 0):
+            chosen = least(promising, self.tried)
+            found = self.search.as_written(chosen)
+            if found.temp_bytes <= chosen.temp_bytes * INDISTINCT:
+                return found
+            known = [self.search.estimate(each.candidate) for each in promising]
+            promising = _promising(known, self.tried)
+            if not promising:
+                break
+        return None
 
     @property
     def _faster_than_reached(self) -> Estimate | None:

@@ -234,6 +234,8 @@ def _segmented(trials: Trials) -> Iterator[str]:
         if trials.runs(str(tried)):  # else one level more makes the same program
             step = tried
             yield str(step)
+        elif (levels, residuals) == schedules[0]:
+            yield str(step)  # what was asked about the loops: it makes the same program
         if trials.best_seconds() < math.inf:
             return
     counts = {each.segments for each in _segmented_loops(trials, step)}

@@ -10,11 +10,14 @@ from jax.extend.mlir import ir
 from ..analysis.cost import all_flops
 from ..analysis.flops import executed_sizes
 from ..analysis.loops.counted import runs_of
+from ..analysis.memory_model.targets import memory_rules
 from ..framework.errors import echo
 from ..framework.target import Target
-from ..ir.clone import digest_of
+from ..ir.clone import clone_module, digest_of
 from ..ir.ops import facts_of
+from ..recompute.plan import RematPlan
 from .candidates import Candidate, PlannerSettings
+from .leave_stacks import write_plan
 from .model import Model
 from .moves import FASTER, Moved, moved
 from .record import Estimate
@@ -65,6 +68,14 @@ class Variant:
             return None
         found = moved(self.of.module, self.settings.behind, self.target)
         return Variant("", found, self.target, self.settings) if found.count else None
+
+    def written(self, candidate: Candidate | None) -> ir.Module:
+        """Returns a copy of the program with the plan of a candidate written into it."""
+        module = clone_module(self.of.module)
+        plans = self.model.on(module, self.model.plan(candidate))
+        waits = memory_rules(self.target).makes_zeros_early
+        write_plan(module, RematPlan(*plans, zeros_wait=waits))
+        return module
 
     @property
     def whole(self) -> Estimate:

@@ -57,15 +57,18 @@ class MemoryRules:
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
     regardless of memory (`latency_hiding`). XLA:TPU orders within memory."""
 
-    multiplies_all_groups = True
-    """Whether a ragged product is the dense product of all groups, on copies of its rows."""
-
     makes_zeros_early = False
     """Whether XLA may have zeros that a loop starts from in memory long before the loop, while it
     compares orders. Its list scheduler runs kernels without operands first, and of several orders
     XLA takes the one with the least memory: 296 MiB of zeros for MaxText's gradients were in memory
     beside the logits, so that XLA took another order, with 161 MiB more in the end (the log of
     libtpu 0.0.52's heap simulator, 2026-11-26)."""
+
+    @property
+    def multiplies_all_groups(self) -> bool:
+        """Whether a ragged product is the dense product of all groups, on copies of its rows
+        (`ragged_copies`)."""
+        return True
 
     def bytes_of(self, type_: ir.Type) -> int | None:
         """Returns the bytes of a value on one device; None where it has no static size."""

@@ -76,8 +76,12 @@ class TpuRules(MemoryRules):
     transposes_products = False
     longest_row = 0
     hides_latency = False
-    multiplies_all_groups = False
     makes_zeros_early = True
+
+    @property
+    def multiplies_all_groups(self) -> bool:
+        """XLA:TPU has a kernel for ragged products."""
+        return False
 
     def bytes_of(self, type_: ir.Type) -> int | None:
         return self.part_bytes(type_, {})

@@ -46,6 +46,9 @@ class Search:
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]
 
+    def as_written(self, estimate: Estimate) -> Estimate:
+        return estimate
+
     def try_lowest_behind(self, candidate: Candidate | None) -> None:
         """What has least memory is among the estimates then."""
 
