@@ -19,6 +19,8 @@ from flax import linen, nnx
 from benchmarks.programs.attentions import BATCH, HEAD, HEADS, LAYERS, WIDTH
 
 LENGTH = 1024
+IMAGES, PIXELS, PATCH, CLASSES = 256, 224, 16, 1000
+"""Of the vision transformer, ViT-B/16 but for its number of layers; Dosovitskiy et al., 2020."""
 
 Program = tuple[Callable[..., jax.Array], Any, tuple[Any, ...]]
 """A loss, the shapes of its parameters, and those of its other arguments."""
@@ -104,6 +106,56 @@ def _equinox() -> Program:
     return _layers(attend, parameters)
 
 
+class _Block(nnx.Module):  # type: ignore[misc] # nnx has no types
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norms = nnx.List([nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2)])
+        self.attend = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+        self.up = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
+        self.down = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
+
+    def __call__(self, stream: jax.Array) -> jax.Array:
+        first, second = self.norms
+        stream = stream + self.attend(first(stream))
+        found: jax.Array = stream + self.down(nnx.gelu(self.up(second(stream))))
+        return found
+
+
+class VisionTransformer(nnx.Module):  # type: ignore[misc] # nnx has no types
+    """Classes of images, [image, row, column, color], by attention between their patches."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        patch = (PATCH, PATCH)
+        self.patches = nnx.Conv(3, WIDTH, patch, patch, padding="VALID", rngs=rngs)
+        tokens = 1 + (PIXELS // PATCH) ** 2
+        self.whole = nnx.Param(jnp.zeros((1, 1, WIDTH)))
+        self.places = nnx.Param(jnp.zeros((1, tokens, WIDTH)))
+        self.blocks = nnx.List([_Block(rngs) for _ in range(LAYERS)])
+        self.norm = nnx.LayerNorm(WIDTH, rngs=rngs)
+        self.classes = nnx.Linear(WIDTH, CLASSES, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Returns a logit for each class of each image."""
+        stream = self.patches(images).reshape(len(images), -1, WIDTH)
+        whole = jnp.broadcast_to(self.whole[...], (len(images), 1, WIDTH))
+        stream = jnp.concatenate([whole, stream], 1) + self.places[...]
+        for block in self.blocks:
+            stream = block(stream)
+        found: jax.Array = self.classes(self.norm(stream[:, 0]))
+        return found
+
+
+def _vision() -> Program:
+    made = nnx.eval_shape(lambda: VisionTransformer(nnx.Rngs(0)))
+    graph, parameters, rest = nnx.split(made, nnx.Param, ...)
+
+    def loss(parameters: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+        logits = nnx.merge(graph, parameters, rest)(images).astype("float32")
+        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(IMAGES), labels])
+
+    images = jax.ShapeDtypeStruct((IMAGES, PIXELS, PIXELS, 3), "bfloat16")
+    return loss, parameters, (images, jax.ShapeDtypeStruct((IMAGES,), "int32"))
+
+
 def _hugging_face(kind: str, name: str, config: dict[str, Any], inputs: dict[str, Any]) -> Program:
     import transformers
 
@@ -159,6 +211,7 @@ LIBRARIES: dict[str, Callable[[], Program]] = {
     "Flax nnx, MultiHeadAttention": _nnx,
     "Haiku, MultiHeadAttention": _haiku,
     "Equinox, MultiheadAttention": _equinox,
+    "Flax nnx, vision transformer of 197 tokens": _vision,
     "Hugging Face, BERT": _bert,
     "Hugging Face, GPT-2": _gpt2,
     "Hugging Face, T5": _t5,

@@ -27,6 +27,7 @@ class Gpt:
       policy: a name of `jax.checkpoint_policies`, put on each block; None for no checkpoint.
       softmax_dtype: what the attention's softmax is computed in.
       gains: the norms have learned gains.
+      fused: the attention is JAX's call of cuDNN's.
       held: a sharding that activations of [batch, sequence, width] are held to; None for none.
     """
 
@@ -34,6 +35,7 @@ class Gpt:
     policy: str | None = None
     softmax_dtype: str = "float32"
     gains: bool = False
+    fused: bool = False
     held: Any = None
     layers: int = 12
     width: int = 768
@@ -112,15 +114,25 @@ class Gpt:
         normed = _normalize(stream, layer.get("attention_gain"))
         projected = self._hold(normed @ layer["query_key_value"])
         heads = projected.reshape(self.batch, self.sequence, 3, self.heads, -1)
-        query, key, value = heads.transpose(2, 0, 3, 1, 4)
+        if self.fused:
+            query, key, value = heads.transpose(2, 0, 1, 3, 4)
+            mixed = jax.nn.dot_product_attention(
+                query, key, value, is_causal=True, implementation="cudnn"
+            )
+        else:
+            mixed = self._mixed(*heads.transpose(2, 0, 3, 1, 4)).transpose(0, 2, 1, 3)
+        stream = self._hold(
+            stream + self._hold(mixed.reshape(stream.shape)) @ layer["attention_out"]
+        )
+        normed = _normalize(stream, layer.get("perceptron_gain"))
+        return self._hold(stream + jax.nn.gelu(self._hold(normed @ layer["up"])) @ layer["down"])
+
+    def _mixed(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        """Attention of [batch, heads, sequence, elements], written out."""
         scores = jnp.einsum("bhqd,bhkd->bhqk", query, key) / query.shape[-1] ** 0.5
         causal = jnp.tril(jnp.ones((self.sequence, self.sequence), bool))
         masked = jnp.where(causal, scores, -1e9).astype(self.softmax_dtype)
-        weights = jax.nn.softmax(masked).astype(stream.dtype)
-        mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(stream.shape)
-        stream = self._hold(stream + self._hold(mixed) @ layer["attention_out"])
-        normed = _normalize(stream, layer.get("perceptron_gain"))
-        return self._hold(stream + jax.nn.gelu(self._hold(normed @ layer["up"])) @ layer["down"])
+        return jax.nn.softmax(masked).astype(value.dtype) @ value
 
     def _hold(self, activations: jax.Array) -> jax.Array:
         if self.held is None:

@@ -211,14 +211,18 @@ class GradientReader:
         self, value: ir.Value
     ) -> Iterator[tuple[int, float, float, float, float, dict[int, Leaf]]]:
         """Yields assignments in which comparisons of data, in the weights and in a value, have any
-        result."""
+        result, integers are large, or what is added to the scores is low."""
         for seed, magnitude, true, large, floats in _ASSIGNMENTS:
-            if not magnitude == large == floats == 1.0:
+            if not magnitude == floats == 1.0:
                 continue
             found = self.reader.decisions(self.forward.weights.value, seed, true)
             found |= self.reader.decisions(value, seed, true)
             if found:
                 yield seed, magnitude, true, large, floats, found
+        if integers := self.reader.integers(value, 1):
+            yield *_ASSIGNMENTS[0], integers
+        for low in self.reader.terms(self.forward.logits, differ=0.0):
+            yield *_ASSIGNMENTS[0], low
 
     def _kind_of_empty(self, found: Numbers, wanted: Numbers) -> EmptyRows | None:
         if not np.any(wanted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +10,9 @@ from jax.extend.mlir import ir
 
 from ..analysis.points.derivation import Derivation, Groups, joined
 from ..analysis.points.evaluator import Coordinates, Points, grid
-from ..analysis.points.leaves import Leaf, Numbers, booleans, integers, scaled
-from ..analysis.points.operations import COMPARE, is_of_booleans, is_of_floats
-from ..analysis.points.positions import Positions
+from ..analysis.points.leaves import Leaf, Numbers, booleans, integers, scaled, shifted
+from ..analysis.points.operations import is_of_booleans, is_of_floats
+from ..analysis.points.positions import Positions, source_of_elements
 from ..analysis.value_numbers import operation_key
 from ..framework.errors import NotPossibleError
 from .site import EmptyRows, Mask
@@ -21,6 +21,11 @@ _MOST_OPERATIONS = 300
 """The most values that weights are computed from; attention takes 30 to 100."""
 
 _ROWS = 12
+
+_ADDS = frozenset({"stablehlo.add", "stablehlo.select", "stablehlo.subtract"})
+
+WHOLE_GRID = 2048
+"""The most positions of a mask that is no function of their difference: all are looked at."""
 
 Row = tuple[tuple[int, int], ...]
 """Some coordinates of a row of keys: axes of the scores, and where."""
@@ -140,29 +145,69 @@ class Reader:
         return [number for number in leaves if number != self.number]
 
     def decisions(self, value: ir.Value, seed: int, true: float) -> dict[int, Leaf]:
-        """Returns leaves in place of the comparisons of data that a value is computed from, of
-        which a share are true: random integers would hardly ever be equal, or far apart."""
+        """Returns leaves in place of the comparisons and other decisions about data that a value
+        is computed from, of which a share are true: random integers would hardly ever be equal,
+        or far apart."""
         scope, found = self.scope, {}
         for each in self.derivation.region(value, self.number):
             made = scope.made_by(each)
-            if made is None or made[0].name != COMPARE or not self._is_of_data(each):
+            if made is None or not is_of_booleans(each):
                 continue
-            number = scope.number(each)
-            found[number] = booleans(number * 1000 + seed, true)
+            is_decided = any(not is_of_booleans(operand) for operand in made[0].operands)
+            if is_decided and self._is_of_data(each):
+                number = scope.number(each)
+                found[number] = booleans(number * 1000 + seed, true)
         return found
 
     def _is_of_data(self, value: ir.Value) -> bool:
         """Whether a value is computed from leaves, and not from the scores."""
         region = self.derivation.region(value, self.number)
-        if any(self.scope.number(each) == self.number for each in region):
-            return False
-        return any(self.scope.made_by(each) is None for each in region)
+        is_leaf = (self.scope.made_by(each) is None for each in region)
+        return not self._reads_scores(value) and any(is_leaf)
 
-    def integers(self, value: ir.Value, seed: int, magnitude: float) -> dict[int, Leaf]:
+    def _reads_scores(self, value: ir.Value) -> bool:
+        region = self.derivation.region(value, self.number)
+        return any(self.scope.number(each) == self.number for each in region)
+
+    def terms(self, value: ir.Value, differ: float) -> Iterator[dict[int, Leaf]]:
+        """Yields leaves of large negative numbers, which differ by a share, each in place of what
+        is added to the scores and computed from numbers that are data: it may be a mask where these
+        are none that a sample has. What is added as it is has samples of its own."""
+        for each in self.derivation.region(value, self.number):
+            made = self.scope.made_by(each)
+            if made is None or made[0].name not in _ADDS or not is_of_floats(each):
+                continue
+            *_, left, right = made[0].operands
+            if self._reads_scores(left) == self._reads_scores(right):
+                continue
+            term = right if self._reads_scores(left) else left
+            is_subtracted = made[0].name == "stablehlo.subtract" and term == right
+            is_leaf = self.scope.made_by(source_of_elements(self.scope, term)) is None
+            if (is_subtracted or not is_leaf) and self._is_of_numbers(term):
+                lowest = 1e9 if is_subtracted else -1e9
+                number = self.scope.number(term)
+                yield {number: shifted(scaled(number, lowest * differ), lowest)}
+
+    def _is_of_numbers(self, value: ir.Value) -> bool:
+        """Whether a value is computed from leaves of numbers other than by deciding something about
+        them."""
+        waiting, seen = [value], set()
+        while waiting:
+            each = self.scope.resolve(waiting.pop())
+            if each in seen or is_of_booleans(each):
+                continue
+            seen.add(each)
+            made = self.scope.made_by(each)
+            if made is None:
+                return True
+            waiting += made[0].operands
+        return False
+
+    def integers(self, value: ir.Value, seed: int) -> dict[int, Leaf]:
         """Returns leaves of large integers in place of those that a value is computed from, as
         positions are."""
         return {
-            number: integers(number * 1000 + seed, magnitude)
+            number: integers(number * 1000 + seed, WHOLE_GRID)
             for each in self.derivation.region(value, self.number)
             if self.scope.made_by(each) is None
             and not is_of_floats(each)

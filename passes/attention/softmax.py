@@ -29,7 +29,7 @@ from ..analysis.points.operations import How, is_of_floats
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import shape_of
-from .reader import Logits, Reader, Row
+from .reader import WHOLE_GRID, Logits, Reader, Row
 from .site import EmptyRows, Mask
 
 MASKED = -5e3
@@ -42,9 +42,6 @@ _SCATTERED = 20_000
 _BIAS_SAMPLES = 4_000
 
 _MASKED_ROWS = 2
-
-_WHOLE_GRID = 2048
-"""The most positions of a mask that is no function of their difference: all are looked at."""
 
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0),
@@ -233,8 +230,8 @@ class SoftmaxReader:
         self, value: ir.Value
     ) -> Iterator[tuple[int, float, float, float, Mapping[int, Leaf]]]:
         """Yields the assignments for logits: in the last ones several floats are masks, comparisons
-        of data have any result, and all scores are low or high: a clip of low ones shows where a
-        row has no others."""
+        of data have any result, integers are large, what is added is low, and all scores are low or
+        high: a clip of low ones shows where a row has no others."""
         for each in _ASSIGNMENTS:
             yield *each, {}
         floats = self.reader.floats(value)
@@ -246,6 +243,10 @@ class SoftmaxReader:
             is_plain = magnitude == of_floats == 1.0
             if is_plain and (decisions := self.reader.decisions(self.weights, seed, true)):
                 yield seed, magnitude, true, of_floats, decisions
+        if large := self.reader.integers(self.weights, 1):
+            yield *_ASSIGNMENTS[0], large
+        for low in self.reader.terms(value, differ=0.1):
+            yield *_ASSIGNMENTS[0], low
         _, magnitude, offset, _ = _MAGNITUDES
         scores = self.reader.scores(len(_ASSIGNMENTS), magnitude)
         for all_scores in (shifted(scores, -offset), shifted(scores, offset)):
@@ -346,7 +347,7 @@ class SoftmaxReader:
         if self._is_of_difference(value, query):
             apart = np.arange(1 - length, length)
             queries, keys = np.maximum(apart, 0), np.maximum(-apart, 0)
-        elif length <= _WHOLE_GRID:
+        elif length <= WHOLE_GRID:
             queries = np.repeat(np.arange(length), length)
             keys = np.tile(np.arange(length), length)
         else:
@@ -378,10 +379,8 @@ class SoftmaxReader:
             return self._masked_by_difference(value, of_logarithm, query)
         sizes = [reader.sizes[axis] for axis in seen]
         count = math.prod(sizes)
-        if count * len(keys) > _WHOLE_GRID**2:
-            raise NotPossibleError(
-                f"its mask has more than {_WHOLE_GRID} x {_WHOLE_GRID} constants"
-            )
+        if count * len(keys) > WHOLE_GRID**2:
+            raise NotPossibleError(f"its mask has more than {WHOLE_GRID} x {WHOLE_GRID} constants")
         at = unraveled(np.repeat(np.arange(count), len(keys)), sizes)
         where = self._placed({**dict(zip(seen, at, strict=True)), key: np.tile(keys, count)})
         found: dict[int, None] = {}
@@ -440,7 +439,7 @@ class SoftmaxReader:
         reader = self.reader
         where = reader.scattered(_BIAS_SAMPLES)
         found: list[Floats] = []
-        for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3, _WHOLE_GRID)):
+        for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3)):
             if leaves or not found:
                 points = reader.points(3, zero, leaves=leaves)
                 rest = self.logits_at(points, value, of_logarithm, where)

@@ -279,6 +279,23 @@ def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None
     assert lines[-2].endswith("`fit` takes less time at 1 of 2")
 
 
+def test_attention_is_timed_by_keys(tmp_path: Path) -> None:
+    found = report()
+    items = found["0.11.2"]["items"]
+    for keys, ratio in ((64, 0.9), (128, 1.1), (256, 0.9), (512, 0.5)):
+        program = f"attention, {keys} keys"
+        timed = {
+            "off": {"step_s": [0.01] * 3, "ratio": [1.0] * 3},
+            "attention": {"step_s": [0.01 * ratio] * 3, "ratio": [ratio] * 3},
+        }
+        items[f"step/{program}/off"] = {"status": "ok", "result": STEP}
+        items[f"time/{program}"] = {"status": "ok", "result": {"configurations": timed}}
+    (tmp_path / "gpu_nvidia_h200.json").write_text(json.dumps(found))
+    lines = list(results_section(tmp_path))
+    assert "| attention, 512 keys | 10 | 5 (0.500) |  |" in lines
+    assert lines[-1] == "`attention` takes less time from 256 keys on."
+
+
 def test_what_was_foreseen_stands_beside_what_a_step_took() -> None:
     found = report()
     off = found["0.11.2"]["items"]["step/gpt/off"]

@@ -106,8 +106,6 @@ EXPONENTIALS = frozenset(
     {"stablehlo.exponential", "stablehlo.exponential_minus_one", "stablehlo.power"}
 )
 
-COMPARE = "stablehlo.compare"
-
 _SPREADS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"})
 _PARTS = frozenset(
     {"stablehlo.concatenate", "stablehlo.pad", "stablehlo.reverse", "stablehlo.slice"}
@@ -137,7 +135,7 @@ def _how(op: ir.Operation, name: str) -> How | None:
         return How.CONSTANT if isinstance(op.attributes["value"], ir.DenseElementsAttr) else None
     if name == "stablehlo.iota":
         return How.IOTA
-    if name == COMPARE:
+    if name == "stablehlo.compare":
         kind = str(op.attributes["compare_type"]) if "compare_type" in op.attributes else ""
         return None if "TOTALORDER" in kind else How.ELEMENTWISE
     if name in _OTHERS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ PADDED[0, ..., :3] = False  # the first rows of a causal mask see no other keys
 PADDED[1] = False
 WINDOW = np.tri(LENGTH, dtype=bool) & ~np.tri(LENGTH, k=-4, dtype=bool)
 PLACES = np.arange(LENGTH, dtype=np.int32)
+KINDS = np.where(PADDED, 0, 7).astype(np.int32)
 NUMBERS = np.where(PADDED, 0, -1e9).astype(np.float32)
 
 
@@ -37,6 +39,12 @@ FOUND: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         lambda a, q, k: a + added(abs(q[:, None] - k) < 5),
         (PLACES + 12, PLACES),
     ),
+    "a mask by arithmetic": (
+        lambda a, number: a - 1e9 * jnp.maximum(jax.lax.stop_gradient(number) - 50, 0),
+        (np.where(PADDED, 0, 99).astype(np.float32),),
+    ),
+    "a subtracted mask": (lambda a, number: a - jax.lax.stop_gradient(number), (-NUMBERS,)),
+    "where a mask hides": (lambda a, kind: a + jnp.where(kind == 7, -1e9, 0.0), (KINDS,)),
     "a bias and a mask": (
         lambda a, bias, seen: a + (bias + added(seen & causal(), np.finfo(np.float32).min)),
         (BIAS, PADDED),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.attention.refused import REFUSED
 from support.attention.runs import Way, reasons, rewritten
-from support.attention.ways import WAYS, by_position, plain
+from support.attention.ways import LENGTH, WAYS, by_position, plain
 
 from benchmarks.attention_random.outcomes import SPEC
 from hloom import targets
@@ -49,6 +49,15 @@ CUDNN = "attention{min_keys=1}"
 def test_few_keys_stay() -> None:
     run = planned(narrow(WAYS["where"]()), "attention", targets.load("h100_sxm"))
     assert run.summary == "1 attention left: 12 keys, fewer than min_keys=256"
+
+
+def test_a_bias_by_positions_is_held_at_large_ones() -> None:
+    def masked(a: Any, places: Any) -> jax.Array:
+        return a - 0.5 * abs(places[:, None] - places).astype(a.dtype)
+
+    way = narrow(Way(plain(masked), by_position(np.zeros(LENGTH, np.int32))))
+    run = planned(way, CUDNN, targets.load("h100_sxm"))
+    assert reasons(run) == ["its bias has numbers that bf16 does not hold"]
 
 
 def test_float32_stays_unless_it_may_be_cast() -> None:
