@@ -97,9 +97,7 @@ def choose_split(
     return best
 
 
-def _splits(
-    limit_bytes: float, plans: list[UniformPlan], trip_count: int
-) -> Iterator[SplitChoice]:
+def _splits(limit_bytes: float, plans: list[UniformPlan], trip_count: int) -> Iterator[SplitChoice]:
     """Yields the earliest split at which the last part holds the limit, for every two plans of
     which the first stacks less and takes more time: later splits take more time."""
     positions = range(LEAST_TRIPS, trip_count - LEAST_TRIPS + 1)
