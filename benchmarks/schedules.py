@@ -32,7 +32,7 @@ RESIDUALS = (1, 8)
 SHARES = (0.5, 0.25, 0.1, 0.05, 0.02)
 """Shares of the bytes that all residuals take."""
 
-LEVELS = (1, 2, 3, 4, 5)
+LEVELS = (1, 2, 3, 4)
 
 
 def binomial(trips: int, states: int) -> int:
@@ -128,7 +128,7 @@ BENCHMARK = Benchmark(
     "Schedules of recursive-checkpoint beside the optimum",
     "How often an iteration is computed again, on average, in so many bytes; a carry counts as one "
     "byte, residuals are those of an iteration. The last rows of each kind are the least bytes of "
-    "one to five levels. Binomial is Griewank and Walther's schedule, which keeps states alone and "
+    "one to four levels. Binomial is Griewank and Walther's schedule, which keeps states alone and "
     "one iteration's residuals; the optimum keeps residuals, too, and frees both on the way back.",
     _tables,
 )

@@ -164,15 +164,23 @@ def _measured(part: Part, key: str, names: Sequence[str]) -> Iterator[dict[str, 
 
 @contextlib.contextmanager
 def _made(number: Number, value: Any) -> Iterator[None]:
-    """Changes a number wherever it was imported, and changes it back."""
+    """Changes a number wherever it was imported, and changes it back; what the functions of its
+    module remember is of the other number."""
     holders = list(_holders(number))
+    remembering = [
+        each for each in vars(_module_of(number)).values() if hasattr(each, "cache_clear")
+    ]
     for holder, name, _ in holders:
         setattr(holder, name, value)
+    for each in remembering:
+        each.cache_clear()
     try:
         yield
     finally:
         for holder, name, before in holders:
             setattr(holder, name, before)
+        for each in remembering:
+            each.cache_clear()
 
 
 @functools.cache

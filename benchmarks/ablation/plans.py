@@ -227,9 +227,9 @@ SPECS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "recursive_checkpoint": {
         name: tuple(
             f"recursive-checkpoint{each}"
-            for each in ("", "{levels=2}", "{share=0.1}", "{share=0.02 residuals=0.5}")
+            for each in ("", "{levels=2}", "{levels=3}", "{share=0.05}")
         )
-        for name in ("two_level_scan", "lstm")
+        for name in ("wave", "lstm")
     },
     "uninitialized_stacks": dict.fromkeys(("two_level_scan", "lstm"), ("uninitialized-stacks",)),
 }

@@ -20,7 +20,7 @@ from .again import Again, computed_again, writers
 from .rewrite import SCOPE
 from .schedule import SegmentSchedule, choose
 
-MOST_LEVELS = 4
+MOST_LEVELS = 3
 """The most levels of segments: each repeats an iteration once more."""
 
 

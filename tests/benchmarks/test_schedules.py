@@ -34,10 +34,11 @@ def test_the_optimum_of_three_iterations() -> None:
     assert optimum(3, 3, 1)[2:].tolist() == [2, 0]
 
 
-def test_one_level_is_as_good_as_any_schedule_and_a_fifth_only_takes_less_memory() -> None:
+def test_one_level_is_as_good_as_any_schedule_and_a_fourth_only_takes_less_memory() -> None:
     [entry] = json.loads((RESULTS / "schedules.json").read_text("utf-8")).values()
     for row in entry["rows"]:
-        one, *_, four, five = row["levels"]
+        one, *_, three, four = row["levels"]
         if one is not None and row["optimum"] is not None:
             assert one - row["optimum"] <= 0.05
-        assert four is None or five >= four
+        # At the least bytes of three levels a fourth may repeat some iterations less.
+        assert three is None or four >= 0.99 * three

@@ -11,7 +11,7 @@ from benchmarks.common.tables import RESULTS
 
 pytestmark = pytest.mark.once
 LISTED = ROOT / "benchmarks/ablation/without_row.txt"
-MOST_LISTED, MOST_TUNED = 107, 250
+MOST_LISTED, MOST_TUNED = 100, 249
 """Neither may rise."""
 
 

@@ -140,7 +140,7 @@ class NothingHolds(OneLoop):
     more than ``most_levels`` makes the same program."""
 
     more_bytes: int = 0
-    most_levels: int = 4
+    most_levels: int = 3
 
     def runs(self, moves: str) -> tuple[MoveRun, ...]:
         return () if f"levels={self.most_levels + 1}" in moves else super().runs(moves)
@@ -153,7 +153,7 @@ class NothingHolds(OneLoop):
 
 
 @pytest.mark.parametrize(
-    ("more_bytes", "most_levels", "is_tried"), [(1000, 4, True), (1000, 3, True), (1001, 4, False)]
+    ("more_bytes", "most_levels", "is_tried"), [(1000, 3, True), (1000, 2, True), (1001, 3, False)]
 )
 def test_other_segments_that_take_as_much_are_tried_where_nothing_holds(
     more_bytes: int, most_levels: int, is_tried: bool

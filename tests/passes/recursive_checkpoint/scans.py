@@ -84,7 +84,7 @@ def scan_of(seed: int) -> tuple[Any, tuple[Any, ...], str]:
     options = (
         "",
         " levels=2",
-        " levels=4",
+        " levels=3",
         " share=0.6",
         " segments=3",
         " residuals=0.3 share=0.5",
