@@ -106,7 +106,8 @@ BENCHMARK = Benchmark(
     "Seconds of a step, foreseen from XLA's text of programs that were compiled for a device "
     "without it: nothing here was timed. `time_error.md` compares such seconds with those that an "
     "H200 took. An A100's are with the shares that an H200's kernels reach of its rates: how far "
-    "they are off is not known, and `fit` does not use them.",
+    "they are off is not known, and `fit` does not use them. Programs that are not here were not "
+    "compiled since those shares were fitted anew.",
     _tables,
 )
 
