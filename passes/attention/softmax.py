@@ -1,4 +1,5 @@
-"""Reads a matrix of weights: of which scores it is the softmax, their scale, mask and bias.
+"""Reads a matrix of weights: finds the scores that it is the softmax of, and their scale, mask and
+bias.
 
 Everything is asked of the program at points (`analysis/points`), so that spellings do not matter.
 What an answer from samples would not prove is proved by the form of the code: which axes a bias
@@ -114,8 +115,8 @@ class Logits:
 
 @dataclass
 class Forms:
-    """The results for weights and their gradients by their form, for all scopes of a module, so
-    that the layers of a model are examined once. A reason stands for a refusal."""
+    """Known results for weights and for gradients, by the form of their code, shared by all scopes
+    of a module: equal layers are examined once. A refusal is kept as its reason."""
 
     logits: dict[Hashable, Logits | str] = field(default_factory=dict)
     gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)
@@ -452,8 +453,8 @@ class SoftmaxReader:
     def _mask(
         self, value: ir.Value, of_logarithm: bool, query: int | None, depends: frozenset[int]
     ) -> Mask | None:
-        """Returns the mask that the rest of the logits is at every position; None for another
-        rest."""
+        """Returns the mask that the logits without the scores are, at every position; None if they
+        are no mask."""
         reader, key = self.reader, self.key
         if query is None or depends != {query, key} or reader.sizes[query] != self.length:
             return None
