@@ -12,12 +12,21 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
+from typing import Any
 
 from benchmarks.ablation.numbers import ROOT, tuned
-from benchmarks.common.imports import MODULES, SATELLITES, core, package_of, passes_apart
-from benchmarks.common.measure import Columns, section, text
+from benchmarks.common.imports import (
+    MODULES,
+    SATELLITES,
+    core,
+    holding,
+    imported,
+    package_of,
+    passes_apart,
+)
+from benchmarks.common.measure import Columns, code, section, text
 from benchmarks.common.tables import RESULTS, as_json, heading
 
 Counts = dict[str, int]
@@ -42,7 +51,7 @@ def counted() -> Counts:
         "C++ and CUDA in `runtime/`": sum(
             _lines((ROOT / "runtime").rglob(f"*.{end}")) for end in ("cc", "h", "cu", "cuh")
         ),
-        "names in `hloom/api.py`": _names_that_cross(),
+        "names in `hloom/api.py`": len(_names_that_cross()),
         "tuned numbers": sum(each.count for each in tuned()),
     }
 
@@ -58,11 +67,12 @@ def _lines(files: Iterable[Path]) -> int:
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
-def _names_that_cross() -> int:
+def _names_that_cross() -> list[str]:
     tree = ast.parse((ROOT / "hloom" / "api.py").read_text(encoding="utf-8"))
     [table] = [node.value for node in tree.body if isinstance(node, ast.AnnAssign)]
     assert table is not None
-    return sum(len(names.split()) for names in ast.literal_eval(table).values())
+    listed: dict[str, str] = ast.literal_eval(table)
+    return [f"{module}.{name}" for module, names in listed.items() for name in names.split()]
 
 
 def main() -> None:
@@ -74,39 +84,56 @@ def main() -> None:
     now = counted()
     if parser.parse_args().before:
         report["before"] = report.get("now", now)
-    report["now"] = now
+    report |= {"now": now, "apart": passes()}
     file.write_text(as_json(report), encoding="utf-8")
-    page = "\n".join([*_page(report), ""])
+    page = "\n".join([*markdown(report), ""])
     file.with_suffix(".md").write_text(page, encoding="utf-8")
     print(page)
 
 
-def _page(report: dict[str, Counts]) -> Iterator[str]:
+def markdown(report: dict[str, Any]) -> Iterator[str]:
+    """The tables of the file."""
     yield from heading(
         "The size of hloom",
         "house",
         "Lines of Python unless the row says otherwise, with docstrings and blank lines. The core "
         "is what `hloom`, `hloom.plugin`, `fit` and `remat` import, directly or through others: "
-        "nothing in it imports a pass of the rows below it.",
+        "nothing in it imports a pass of the second table, whose last column is what "
+        "`hloom/api.py` would grow by if the pass moved out of the plugin.",
     )
-    apart = {f"`{room}`": _lines_of(modules) for room, modules in passes_apart().items()}
     before = report.get("before", {})
-    columns: Columns = {
-        "part": text("part"),
-        "before": text("before"),
-        "now": text("now"),
-    }
+    columns: Columns = {"part": text("part"), "before": text("before"), "now": text("now")}
     rows = [
         {"part": part, "before": before.get(part, ""), "now": count}
         for part, count in report["now"].items()
     ]
     yield from section("## Parts", columns, rows)
-    alone: Columns = {"pass": text("pass"), "lines": text("lines")}
-    yield from section(
-        "## Passes apart from the core",
-        alone,
-        [{"pass": room, "lines": count} for room, count in apart.items()],
-    )
+    alone: Columns = {
+        "pass": code("room"),
+        "lines": text("lines"),
+        "names of the plugin that it imports": text("taken"),
+        "of these not in `hloom/api.py`": text("new"),
+    }
+    yield from section("## Passes apart from the core", alone, report["apart"])
+
+
+def passes() -> list[dict[str, str | int]]:
+    """Returns a row for each pass that stands apart from the core."""
+    known = set(_names_that_cross())
+    return [
+        {
+            "room": room,
+            "lines": _lines_of(modules),
+            "taken": len(taken := _names_taken(modules)),
+            "new": len(taken - known),
+        }
+        for room, modules in passes_apart().items()
+    ]
+
+
+def _names_taken(modules: Set[str]) -> set[str]:
+    found = set().union(*(imported(MODULES[module]) for module in modules))
+    return {name for name in found if package_of(name) and holding(name) not in modules}
 
 
 if __name__ == "__main__":

@@ -87,14 +87,8 @@ def _cpu_barrier(site: Site, placement: Placement) -> Choice:
     where = rendezvous_of(site, placement)
     if placement.spans_processes:
         return between_processes.choose_barrier(site, where)
-    return KernelCall(
-        "hloom.barrier.v1",
-        "a rendezvous of the devices of this process",
-        attributes=kernel_attributes(where, placement),
-        # Results take over their operands' buffers; other operands are kept alive only.
-        aliases={result: result for result in range(len(site.mark.results))},
-        has_side_effect=site.is_manual,
-    )
+    how = "a rendezvous of the devices of this process"
+    return _barrier(site, how, kernel_attributes(where, placement))
 
 
 def _cuda_barrier(site: Site, placement: Placement) -> Choice:
@@ -102,10 +96,15 @@ def _cuda_barrier(site: Site, placement: Placement) -> Choice:
     made = _image_or_why_not(_BARRIER, where, placement)
     if isinstance(made, str):
         return Decomposition(f"an all-reduce of the token: {made}")
+    attributes = kernel_attributes(where, placement) | _kernel(_BARRIER, made)
+    return _barrier(site, "signals in memory that the devices share", attributes)
+
+
+def _barrier(site: Site, how: str, attributes: dict[str, ir.Attribute]) -> KernelCall:
     return KernelCall(
         "hloom.barrier.v1",
-        "signals in memory that the devices share",
-        attributes=kernel_attributes(where, placement) | _kernel(_BARRIER, made),
+        how,
+        attributes=attributes,
         # Results take over their operands' buffers; other operands are kept alive only.
         aliases={result: result for result in range(len(site.mark.results))},
         has_side_effect=site.is_manual,

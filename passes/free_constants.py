@@ -41,7 +41,6 @@ from .analysis.constants import (
     equal_value,
     made_value,
 )
-from .analysis.loops.counted import has_attributes_by_carry
 from .cse import Cse
 from .drop_constraints import DropConstraints
 from .framework.base import Pass, PlanBase
@@ -53,6 +52,7 @@ from .ir import walk
 from .ir.clone import rebuilt
 from .ir.erase import erase
 from .ir.ops import BARRIER, facts_of
+from .ir.shardings import has_shardings
 from .ir.types import tensor_bytes
 from .ir.values import is_read
 from .ir.while_rewriter import Replacements, WhileRewriter
@@ -132,7 +132,7 @@ class FreeConstants(Pass):
         constants = ConstantValues()
         loops, barriers = [], []
         for op in walk.operations(module.operation):
-            if op.name == "stablehlo.while" and not has_attributes_by_carry(op):
+            if op.name == "stablehlo.while" and not has_shardings(op):
                 freed = self._freed_carries(op, constants)
                 loops += [(op, freed)] if freed else []
             elif op.name == BARRIER:

@@ -45,7 +45,7 @@ class XlaLiveValue:
       type: in XLA, e.g. "f32[8,8]".
       bytes: on one device.
       start, end: the first and the last instruction while it lives.
-      kind: what it lies in: an argument, an output, a constant, or a temporary.
+      kind: the memory that it is in: an argument, an output, a constant, or a temporary.
       library: the line in an installed package that `line` calls; empty where not known.
       function: what `line` stands in; empty where not known.
       stacked: how many a loop stacks in it; 1 where none does.
@@ -86,7 +86,7 @@ class XlaLiveValue:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether it lies in temporary memory."""
+        """Whether it is in temporary memory."""
         return self.kind == TEMP
 
     @property

@@ -64,12 +64,11 @@ def does_each_row_alone(op: ir.Operation) -> bool:
 
 def with_operand(op: ir.Operation, operand: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Applies an operation to another operand, with a result of another shape."""
-    attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
     made = ir.Operation.create(
         op.name,
         results=[typed(op.results[0], shape)],
         operands=[operand],
-        attributes=attributes,
+        attributes=walk.attributes(op),
         loc=op.location,
     )
     return made.results[0]

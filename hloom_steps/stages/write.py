@@ -403,7 +403,7 @@ def _write_main(code: ir.Module, joint: Joint, programs: Sequence[StageProgram])
     type_ = ir.FunctionType(ir.TypeAttr(old.attributes["function_type"]).value)
     main = ir.Operation.create(
         "func.func",
-        attributes={name: old.attributes[name] for name in walk.attribute_names(old)},
+        attributes=walk.attributes(old),
         regions=1,
         ip=ir.InsertionPoint.at_block_begin(code.body),
     )

@@ -1,4 +1,4 @@
-"""Puts values in the order of axes that the kernel takes, and its results in the program's."""
+"""Transposes values to the order of axes that the kernel takes, and its results back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .site import SCORES, FusedKernel, Label, Labelled, Labels
 
 
 def element_type(name: str) -> ir.Type:
-    """Returns the type of elements of MLIR's name."""
+    """Returns the element type that MLIR calls so."""
     return ir.Type.parse(name)
 
 
@@ -43,7 +43,7 @@ def _scores(*groups: Sequence[int]) -> Labels:
 
 
 def arranged(given: Labelled, order: Labels, kernel: FusedKernel) -> ir.Value:
-    """Returns a value in the kernel's order of axes, and of its elements."""
+    """Returns a value in the kernel's order of axes, with its type of elements."""
     value = given.value
     narrow = source_of(value)
     if str(element_of(narrow)) == kernel.element:

@@ -22,7 +22,7 @@ def bias_of(
     """Returns the bias of an attention.
 
     In one block it is computed from values that the logits are computed from. In loops it is
-    computed once in front of all, so that all that it needs has to be there.
+    computed once, before all of them: what it is computed from has to be available there.
 
     Raises NotPossibleError.
     """
@@ -61,8 +61,8 @@ class _Collector:
         self._made: dict[ir.Value, bool] = {}
 
     def collect(self, value: ir.Value) -> bool:
-        """Adds the operations that compute a value; returns whether there are any, so that the
-        value is not used as it is."""
+        """Adds the operations that compute a value. Returns whether there are any; otherwise the
+        value is used as it is."""
         if value not in self._made:
             self._made[value] = self._collect(value)
         return self._made[value]
@@ -97,7 +97,8 @@ class _Collector:
         return True
 
     def _check_before_loop(self, op: ir.Operation | None) -> None:
-        """Raises NotPossibleError where a value outside of the loops is made behind the first."""
+        """Raises NotPossibleError where a value outside of the loops is computed after the first
+        loop."""
         if op is None or self._loop is None or op.block != self._loop.block:
             return
         if walk.key(op) == walk.key(self._loop) or not op.is_before_in_block(self._loop):

@@ -1,5 +1,5 @@
-"""Values that attentions take from forward to backward code besides, through loops and manual
-computations."""
+"""Passes values of forward code to backward code, through the loops and manual computations around
+both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .site import Border, ends_of
 
 @dataclass
 class BorderCrossing:
-    """The values that attentions take through a border. Zeros stand for them until `rebuild`.
+    """The values that pass a border for attentions. Zeros are their placeholders until `rebuild`.
 
     Attributes:
       border: the pair of loops or of manual computations.
@@ -33,9 +33,9 @@ class BorderCrossing:
     border: Border
     outer: BorderCrossing | None
     _passed: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
-    """Values of the forward body, and what stands for them in the backward body."""
+    """Values of the forward body, and their placeholders in the backward body."""
     _brought: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
-    """Values in front of a loop, and what stands for them inside."""
+    """Values before a loop, and their placeholders inside it."""
     _between: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
     """Zeros in the bodies of outer loops, by the value in front of these and the side."""
     _forward: ir.Operation | None = None
@@ -63,9 +63,8 @@ class BorderCrossing:
         return stand_in
 
     def rebuild(self) -> None:
-        """Rebuilds both operations: with what crosses, the second without what nothing reads.
-
-        The crossings inside are rebuilt before.
+        """Rebuilds both operations with the values that cross; the second one loses what nothing
+        reads. Crossings inside have to be rebuilt before.
         """
         if isinstance(self.border, ManualPair):
             self._rebuild_computations(self.border)
@@ -119,7 +118,7 @@ class BorderCrossing:
         erase(backward.op)
 
     def _carry(self, edit: WhileRewriter) -> None:
-        """Lets a loop carry values from outside, where something in its body stands for them."""
+        """Lets a loop carry values from outside, whose placeholders are in its body."""
         numbers: dict[ir.Value, int] = {}
         for value, stand_in in self._brought:
             maker = defining_op(stand_in)

@@ -200,7 +200,7 @@ class Finder:
                 raise NotPossibleError("nothing reads its output", each.product)
 
     def _empty_rows(self, logits: Logits, gradients: list[Products]) -> EmptyRows:
-        """Returns what rows without a key weigh, by the program and by its gradients."""
+        """Returns the weights of rows without a key, as the program and its gradients have them."""
         kinds = {each.empty_rows for each in gradients if each.empty_rows is not None}
         if len(kinds) > 1:
             raise NotPossibleError("rows without a key have gradients of two kinds")
@@ -290,8 +290,8 @@ class Finder:
         return forward, logits
 
     def _check_readers(self, number: int, found: Found) -> None:
-        """Raises NotPossibleError where something else than the replaced products needs the scores,
-        the weights or what is computed from them."""
+        """Raises NotPossibleError where an operation other than the replaced products needs the
+        scores, the weights or values computed from them."""
         replaced = {(walk.key(f.weights.product), f.weights.side) for f in found.forwards}
         ends = set()
         for gradient in found.gradients:

@@ -1,4 +1,5 @@
-"""Reads the gradients of an attention: which products they are, and that they are a softmax's."""
+"""Reads the gradients of an attention: it finds their products, and checks that they are those of a
+softmax."""
 
 from __future__ import annotations
 
@@ -298,7 +299,7 @@ class GradientReader:
             raise NotPossibleError("its scores are those of another attention, too")
 
     def _is_weights(self, scored: Scored) -> bool:
-        """Whether an operand is the weights themselves, and not only computed from the scores."""
+        """Whether an operand is the weights themselves, and not another function of the scores."""
         reader, forward = self.reader, self.forward
         if reader.scope.number(scored.value) == reader.scope.number(forward.weights.value):
             return True
@@ -339,7 +340,7 @@ class GradientReader:
                 raise NotPossibleError(f"the gradient reads other {what} than the attention does")
 
     def _are_same(self, left: Labelled, right: Labelled, kind: str) -> bool:
-        """Whether two values are one function of what their axes are."""
+        """Whether two values are the same function of the scores' axes."""
         letters = left.sizes(kind)
         if letters != right.sizes(kind):
             return False

@@ -1,8 +1,8 @@
 """The limits of the kernels: element types, sizes of heads, compute capabilities.
 
-Compiling for a GPU without one checks none of cuDNN's, so they are held here. Source:
-`jax/_src/cudnn/fused_attention_stablehlo.py` of jax 0.10.2 and 0.12, `check_is_flash_attention`;
-for TPUs `jax/experimental/pallas/ops/tpu/splash_attention` of the same.
+A compile for a GPU on a machine without one does not check cuDNN's limits, so this module does.
+Source: `jax/_src/cudnn/fused_attention_stablehlo.py` of jax 0.10.2 and 0.12,
+`check_is_flash_attention`; for TPUs `jax/experimental/pallas/ops/tpu/splash_attention` of the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FEWEST_HEADS_OF_BLACKWELL = 8
 
 
 def kernel_of(asked: str, target: Target) -> str | None:
-    """Returns the kernel that serves a target, by what is asked for; None where there is none."""
+    """Returns the kernel for a target and a requested choice; None where the target has none."""
     if asked == EMULATED:
         return EMULATED
     if target.platform == "tpu":
@@ -46,7 +46,7 @@ def kernel_of(asked: str, target: Target) -> str | None:
 
 
 def unserved(asked: str, target: Target) -> str:
-    """Returns why no kernel serves a target, in half a sentence."""
+    """Returns the reason, in half a sentence, why no kernel serves a target."""
     if (asked, target.platform) in ((CUDNN, "tpu"), (PALLAS, "cuda")):
         return f"{asked}'s kernels are not for it"
     if target.platform != "cuda":

@@ -274,8 +274,8 @@ class _Planner:
 
 
 def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) -> str:
-    """Returns what the partitioner would add if attentions were written: placements of values
-    around the kernels may follow others than they do; empty where it adds nothing."""
+    """Returns the collectives that the partitioner would add if the attentions were rewritten,
+    since values around the kernels may then be placed otherwise; empty where it adds none."""
     clone, places = clone_module(module), ResultPlaces.of(module)
     number = {walk.key(op): place for place, op in enumerate(walk.operations(module.operation))}
     write_attentions(clone, IRMapping(number, clone).of(tuple(attentions)), emulated=True)

@@ -88,7 +88,7 @@ def operand_labels(product: ir.Operation, side: int, result: Groups, kind: str) 
 
 @dataclass(frozen=True)
 class ForwardRead:
-    """An attention as it was read: its weights, and what they are.
+    """An attention as it was read: its weights, and what they are computed from.
 
     Attributes:
       weights: the operand of the product with the values.

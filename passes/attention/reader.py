@@ -63,8 +63,8 @@ class Logits:
 
 @dataclass
 class Forms:
-    """The results for weights and their gradients by their form, for all scopes of a module, so
-    that the layers of a model are examined once. A reason stands for a refusal."""
+    """Known results for weights and for gradients, by the form of their code, shared by all scopes
+    of a module: equal layers are examined once. A refusal is kept as its reason."""
 
     logits: dict[Hashable, Logits | str] = field(default_factory=dict)
     gradients: dict[Hashable, EmptyRows | str | None] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Reads a matrix of weights: of which scores it is the softmax, their scale, mask and bias.
+"""Reads a matrix of weights: finds the scores that it is the softmax of, and their scale, mask and
+bias.
 
 Everything is asked of the program at points (`analysis/points`), so that spellings do not matter.
 What an answer from samples would not prove is proved by the form of the code: which axes a bias
@@ -318,8 +319,8 @@ class SoftmaxReader:
     def _mask(
         self, value: ir.Value, of_logarithm: bool, query: int | None, depends: frozenset[int]
     ) -> Mask | None:
-        """Returns the mask that the rest of the logits is at every position; None for another
-        rest."""
+        """Returns the mask that the logits without the scores are, at every position; None if they
+        are no mask."""
         reader, key = self.reader, self.key
         if query is None or depends != {query, key} or reader.sizes[query] != self.length:
             return None

@@ -62,8 +62,8 @@ _MOVEMENTS = frozenset(
 
 
 def is_there(value: ir.Value, place: ir.Operation) -> bool:
-    """Whether a value can be read in front of an operation: it is made before, or moved from what
-    is."""
+    """Whether a value can be read before an operation: it is computed before, or is a movement of a
+    value that is."""
     while True:
         op = defining_op(value)
         if op is None or op.block != place.block or op.is_before_in_block(place):
@@ -85,7 +85,7 @@ def is_at_hand(value: ir.Value, place: ir.Operation, borders: Sequence[Border]) 
 
 
 def _is_of(value: ir.Value, block: ir.Block) -> bool:
-    """Whether a value is made in a block, or is an argument of it."""
+    """Whether a value is computed in a block, or is an argument of it."""
     op = defining_op(value)
     made_in: object = value.owner if op is None else op.block
     return made_in == block
@@ -300,7 +300,8 @@ class _Writer:
         found: list[ir.Value],
         hidden: ir.Value,
     ) -> None:
-        """Changes gradients that the kernel gives for queries of zero in rows without a key."""
+        """Corrects gradients that the kernel computed with queries of zero in rows without a
+        key."""
         kind = self.kernel.empty_rows
         keys, output = operands[1], operands[-3]
         if kind is EmptyRows.FLAT or kind is EmptyRows.UNEVEN:
@@ -359,8 +360,9 @@ class _Writer:
     def _of_uneven_rows(
         self, queries: ir.Value, operands: Sequence[ir.Value], hidden: ir.Value
     ) -> ir.Value:
-        """Returns the same from rows whose weights are those of the bias alone: by one more call,
-        with keys of zero and without the other rows, whose queries are zeros."""
+        """Returns the gradient of the keys from rows whose weights follow from the bias alone, by
+        one more call. Its keys are zeros, and so are the queries of the other rows, which it leaves
+        out."""
         _, keys, values, bias, output, statistics, d_output = operands
         given = _where(self._of_queries(hidden, d_output), d_output)
         rows = broadcast(hidden, shape_of(bias), [0, 1, 2])
@@ -529,7 +531,8 @@ class _Writer:
         return broadcast(reshaped(rows, [shape[axis] for axis in kept]), shape, kept)
 
     def _stacked(self, gradient: GradientCall) -> _Made:
-        """Returns output and statistics of a call in the forward body, in the backward body."""
+        """Returns, in the backward body, the output and the statistics of a call in the forward
+        body."""
         assert self.crossing is not None
         made = self.made[gradient.call]
         statistics = self.crossing.pass_on(made.statistics)

@@ -70,7 +70,7 @@ def rebuilt(
     regions of the old one. ``attributes`` replace those of the old one.
     """
     if attributes is None:
-        attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
+        attributes = walk.attributes(op)
     new = ir.Operation.create(
         op.name,
         results=results,

@@ -67,7 +67,7 @@ class ManualRewriter:
         erase(terminator)
         for number in sorted(self._dropped_operands, reverse=True):
             erase_argument(self.body, number)
-        attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
+        attributes = walk.attributes(op)
         attributes["in_shardings"] = sdy.TensorShardingPerValueAttr.get([x for _, x in inputs])
         attributes["out_shardings"] = sdy.TensorShardingPerValueAttr.get([x for *_, x in outputs])
         new = rebuilt(op, [x for x, _ in inputs], [type_ for _, type_, _ in outputs], attributes)

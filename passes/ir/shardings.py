@@ -17,6 +17,9 @@ CONSTRAINT = "sdy.sharding_constraint"
 _ARGUMENT = "sdy.sharding"
 """The sharding attribute of a function's argument or result."""
 
+_OF_RESULTS = frozenset({_ARGUMENT, "mhlo.sharding"})
+"""Attributes of an operation with a sharding for each of its results."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
@@ -131,6 +134,11 @@ def _placement(given: sdy.TensorShardingAttr, found: sdy.MeshAttr | None) -> Val
         tuple(each.is_closed for each in dimensions),
         bool(len(given.unreduced_axes)),
     )
+
+
+def has_shardings(op: ir.Operation) -> bool:
+    """Whether an operation has an attribute with a sharding for each result, a loop's carries."""
+    return not _OF_RESULTS.isdisjoint(walk.attribute_names(op))
 
 
 def sharding_of(placement: ValueSharding, context: ir.Context) -> sdy.TensorShardingAttr:

@@ -172,6 +172,11 @@ def attribute_names(op: ir.Operation) -> list[str]:
     return sorted(item if isinstance(item, str) else item.name for item in op.attributes)
 
 
+def attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """Returns the operation's attributes by name, sorted; TypeError if one cannot be read."""
+    return {name: op.attributes[name] for name in attribute_names(op)}
+
+
 def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     """Returns the operation's attributes by name, sorted; None for those the bindings cannot read.
 

@@ -17,13 +17,19 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 
 from ..analysis.program import Node
 from ..analysis.signatures.signature import AxisLayout, Combine
-from ..ir import mesh, walk
+from ..ir import mesh
 from ..ir.build import Box, converted, integer_like, typed
 from ..ir.build_collectives import ManualPart, across, manual_computation
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, ValueSharding, argument_placement, constraint_placement
+from ..ir.shardings import (
+    CONSTRAINT,
+    ValueSharding,
+    argument_placement,
+    constraint_placement,
+    has_shardings,
+)
 from ..ir.values import element_of, shape_of
 from .contents import Form, LoopCopies, PartApart
 from .exits import COMBINES, Leaves, LoopExit
@@ -187,10 +193,7 @@ def _stays_local(program: LoopProgram, node: Node) -> bool:
         return False
     if node.name == CUSTOM_CALL or node.op.name.startswith("sdy."):
         return False
-    return _SHARDINGS.isdisjoint(walk.attribute_names(node.op))
-
-
-_SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
+    return not has_shardings(node.op)
 
 
 def _is_everywhere(
@@ -219,7 +222,7 @@ def _is_everywhere(
             continue
         if program.phase_of(node) and not program.of(value).given and value not in parts:
             continue  # made by an earlier loop, and reduced there
-        if node.op.name == CONSTRAINT or not _SHARDINGS.isdisjoint(walk.attribute_names(node.op)):
+        if node.op.name == CONSTRAINT or has_shardings(node.op):
             return False
         reads = parts[value].reads if value in parts else node.reads()
         new = [read for read in reads if read not in seen]

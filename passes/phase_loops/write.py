@@ -437,7 +437,7 @@ class ChunkWriter:
         """Writes an operation with code in it, and that code."""
         node, op = copy.node, copy.node.op
         results = [self._type(value) for value in copy.results]
-        attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
+        attributes = walk.attributes(op)
         outer = self._own_chunk
         is_told = outer is not None and node.category is Category.MANUAL and self._cuts_in(node)
         if is_told:

@@ -20,7 +20,7 @@ from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, ValueSharding, constraint_placement
+from ..ir.shardings import CONSTRAINT, ValueSharding, constraint_placement, has_shardings
 from ..ir.types import tensor_bytes
 from ..ir.values import constant_int, element_of
 from ..phase_loops.contents import Form, Read
@@ -327,9 +327,6 @@ def _bytes(type_: ir.Type) -> int:
     return tensor_bytes(type_) or 0
 
 
-_SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
-
-
 def check_body(node: Node) -> None:
     """Raises NotPossibleError for operations that cannot run in idle ticks, or on some devices."""
     for each in _inside(node):
@@ -346,7 +343,7 @@ def check_body(node: Node) -> None:
             raise NotPossibleError("it has side effects, which microbatches would repeat", op)
         if op.name == CONSTRAINT and not constraint_placement(op).unreduced:
             continue
-        if op.name.startswith("sdy.") or not _SHARDINGS.isdisjoint(walk.attribute_names(op)):
+        if op.name.startswith("sdy.") or has_shardings(op):
             raise NotPossibleError("it has a sharding that is no constraint, in a layer", op)
         if each.category is Category.LOOP and not _ends(op):
             raise NotPossibleError(

@@ -43,7 +43,7 @@ def writers(group: LoopGroup) -> dict[int, list[SplitStack]]:
 
 
 def computed_again(loop: CountedLoop, stacks: list[SplitStack]) -> Again | str:
-    """Returns what gives these stacks of a loop again, or why that cannot be done."""
+    """Returns the part of a loop that computes its stacks again, or the reason why none does."""
     body, returned = loop.body, loop.returned
     carries: set[int] = set()
     found: dict[Hashable, ir.Operation] = {}
@@ -74,8 +74,9 @@ def computed_again(loop: CountedLoop, stacks: list[SplitStack]) -> Again | str:
 
 
 def _may_run_twice(op: ir.Operation) -> bool:
-    """Whether an operation gives the same again. An exchange does: a loop of a constant trip count
-    that is computed again stands in the block of the first, so that the same devices run it."""
+    """Whether an operation returns the same results when it runs again. An exchange does: a loop of
+    a constant trip count that is computed again stands in the block of the first, so that the same
+    devices run it."""
     facts = facts_of(op.name)
     if has_no_effect(op) or facts.category is Category.COLLECTIVE:
         return True

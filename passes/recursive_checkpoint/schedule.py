@@ -1,4 +1,4 @@
-"""Schedules: into which segments a loop's iterations are cut, from the bytes of carry and residual.
+"""Schedules cut a loop's iterations into segments, by the bytes of the carry and of the residuals.
 
 A schedule has a level for each nesting. On a level, ``count`` segments of ``length`` iterations
 keep the carry at their border, and are computed again; the iterations after them, the rest, keep

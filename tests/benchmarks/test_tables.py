@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import house
 from benchmarks.common.measure import Benchmark
 from benchmarks.common.tables import RESULTS
 from benchmarks.frontier import store
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(store.__file__).parents[1]
 OTHERS = {
+    "house": house.markdown,
     "log_figures": log_figures,
     "loss_heads_cpu": step_times,
     **{each.name: each.markdown for each in (MESHES, TRAINING)},

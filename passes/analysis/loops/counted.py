@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ...ir.shardings import has_shardings
 from ...ir.values import constant_int, defining_op, is_read, shape_of
-from ...ir.walk import ancestors, attribute_names, terminator
+from ...ir.walk import ancestors, terminator
 
 
 @dataclass(frozen=True)
@@ -148,14 +149,6 @@ def _is_slice(op: ir.Operation) -> bool:
     return all(constant_int(start) == 0 for start in list(op.operands)[2:])
 
 
-_PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
-
-
-def has_attributes_by_carry(loop: ir.Operation) -> bool:
-    """Whether the loop has attributes with an entry for each carry, so that none may be removed."""
-    return not _PER_CARRY.isdisjoint(attribute_names(loop))
-
-
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
     """Returns the counter, trip count and carries of a loop; None where it is not counted.
 
@@ -182,7 +175,7 @@ def trip_count_of(op: ir.Operation) -> int | None:
 
 
 def _counter_and_trips(op: ir.Operation) -> tuple[int, int] | None:
-    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
+    if op.name != "stablehlo.while" or has_shardings(op):
         return None
     found = upward_count(op)
     trip_count = None if found is None else constant_int(found[1])

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from ...ir.shardings import has_shardings
 from ...ir.values import constant_int, defining_op
 from ..constants import made_value
 from .counted import (
     DEEPEST_INDEX,
     CountedLoop,
     counts_up,
-    has_attributes_by_carry,
     invariant_carries,
     stack_length,
     stacks_of,
@@ -32,7 +32,7 @@ def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
 
 
 def _dynamic_loop(op: ir.Operation) -> CountedLoop | None:
-    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
+    if op.name != "stablehlo.while" or has_shardings(op):
         return None
     counted = upward_count(op)
     if counted is not None:

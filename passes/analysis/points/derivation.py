@@ -110,8 +110,8 @@ class Derivation:
         return points
 
     def region(self, value: ir.Value, number: int) -> list[ir.Value]:
-        """Returns all that a value is computed from, up to leaves and to the numbered value, each
-        once, the value first."""
+        """Returns the values that a value is computed from, up to leaves and the numbered value,
+        each once, the value itself first."""
         found: dict[ir.Value, None] = {}
         waiting = [self.scope.resolve(value)]
         while waiting:

@@ -1,4 +1,5 @@
-"""Where a value's computation depends on positions: an evaluation at samples may miss one of these.
+"""Finds the tables of positions that a value is computed from: an evaluation at samples may miss
+one.
 
 A table is a value that follows from iotas and constants alone, and varies. Between two values that
 are compared at samples neither may have a table that the other lacks.
