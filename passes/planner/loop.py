@@ -585,13 +585,11 @@ def affordable(
         for size_bytes in [corrected_bytes(one, tried)]
     ]
     in_order = sorted((size_bytes, other.seconds) for size_bytes, other in sizes)
-    bytes_until = [size_bytes for size_bytes, _ in in_order]
-    least_s = [math.inf, *itertools.accumulate((seconds for _, seconds in in_order), min)]
-    """By number of the smallest estimates, the least added time among them."""
+    fastest_s = [math.inf, *itertools.accumulate((seconds for _, seconds in in_order), min)]
     return [
         one
-        for least_bytes, one in sizes
-        if least_s[bisect_right(bytes_until, least_bytes * little)] > one.seconds - step_seconds
+        for size, one in sizes
+        if fastest_s[bisect_right(in_order, (size * little, math.inf))] > one.seconds - step_seconds
     ]
 
 
