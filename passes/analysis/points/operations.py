@@ -126,13 +126,23 @@ def how(op: ir.Operation) -> How | None:
     return _how(op, name)
 
 
+def _is_readable(attribute: ir.Attribute) -> bool:
+    """Whether the evaluator reads a constant's elements; several integers of 2 or 4 bits it does
+    not."""
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        return False
+    dense = ir.DenseElementsAttr(attribute)
+    element = ir.ShapedType(dense.type).element_type
+    return dense.is_splat or not isinstance(element, ir.IntegerType) or element.width not in (2, 4)
+
+
 def _how(op: ir.Operation, name: str) -> How | None:
     if name in _SPREADS:
         return How.SPREAD
     if name in _PARTS:
         return How.PART
     if name == "stablehlo.constant":
-        return How.CONSTANT if isinstance(op.attributes["value"], ir.DenseElementsAttr) else None
+        return How.CONSTANT if _is_readable(op.attributes["value"]) else None
     if name == "stablehlo.iota":
         return How.IOTA
     if name == "stablehlo.compare":

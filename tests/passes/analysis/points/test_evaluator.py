@@ -244,3 +244,15 @@ def test_constants_of_bfloat16(count: int) -> None:
     points = Points(Scope(ValueNumbers(), [body_of(module)], {}))
     found = points.at(constant, (np.arange(len(numbers)),))
     np.testing.assert_array_equal(found, np.asarray(numbers, np.float64))
+
+
+@pytest.mark.parametrize("element", ["float8_e4m3fn", "int4"])
+def test_constants_of_other_types_are_leaves(element: str) -> None:
+    numbers = jnp.asarray([1, 2, 3], element)
+    module = inlined(lambda x: x * numbers, jnp.ones(3, element))
+    [constant] = (
+        op.operation
+        for op in body_of(module).operations
+        if op.operation.name == "stablehlo.constant"
+    )
+    assert how(constant) is None
