@@ -68,7 +68,7 @@ class SegmentSchedule:
         return ", each ".join(map(str, self.levels))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def choose(
     trips: int,
     carry_bytes: int,
