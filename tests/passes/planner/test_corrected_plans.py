@@ -2,6 +2,8 @@
 
 XLA is simulated: it gives a plan a factor of what the model gives it, by the plan's moves. Nothing
 is compiled.
+
+`fit` on programs with a checkpoint: it is undone where there is memory for that.
 """
 
 from __future__ import annotations
@@ -10,28 +12,39 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import lax
 from jax.extend.mlir import ir
 from support.examples import drawn
+from support.programs import normal
+from support.remat_runs import assert_same
 
+import hloom
+from hloom.passes.analysis.flops import operation_flops
+from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.fit import Fit
 from hloom.passes.framework import feedback
-from hloom.passes.framework.feedback import Attempt, Planner
-from hloom.passes.framework.options import Budget, Words
+from hloom.passes.framework.feedback import Attempt, Planner, record_in
+from hloom.passes.framework.options import Budget, Bytes, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.types import TensorSizes
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.comparison import corrected_bytes
-from hloom.passes.planner.loop import decide
+from hloom.passes.planner.frontier import FrontierAnalysis
+from hloom.passes.planner.loop import decide, is_worthwhile
+from hloom.passes.planner.plan import MemoryPlan, MemoryPlanner
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
-from hloom.passes.planner.variants import moves_of
+from hloom.passes.planner.variants import Variants, moves_of
 
 TARGET = Target(platform="cuda")
 NEXT_TO_NOTHING_S = 1e-6
@@ -184,3 +197,191 @@ def test_moves_alone_are_measured_less_by_what_is_recomputed_behind_them() -> No
     assert corrected_bytes(Estimate(Candidate(0, 64, moves="chunk"), 1000, 2.0), tried) == 1600
     measured = [Measurement(Estimate(alone, 1000, 1.0), 1600)]
     assert corrected_bytes(Estimate(recomputed, 1000, 3.0), measured) == pytest.approx(1600)
+
+
+LAYERS, ROWS, WIDTH = 5, 64, 128
+
+
+def loss(ws: Any, x: Any, *, wrap: Any, scanned: bool) -> Any:
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(jnp.sin(jnp.tanh(x @ w) @ w) @ w.T)
+
+    layer = wrap(layer)
+    if scanned:
+        x, _ = lax.scan(lambda x, w: (layer(x, w), None), x, ws)
+    else:
+        for number in range(LAYERS):
+            x = layer(x, ws[number])
+    return (x**2).mean()
+
+
+def arguments() -> tuple[Any, Any]:
+    return normal(LAYERS, WIDTH, WIDTH, seed=1) / 20, normal(ROWS, WIDTH)
+
+
+@functools.cache
+def prepared(scanned: bool, wrapped: bool = True) -> ir.Module:
+    wrap = jax.checkpoint if wrapped else (lambda function: function)
+    function = jax.value_and_grad(functools.partial(loss, wrap=wrap, scanned=scanned), (0, 1))
+    module = clone_module(jax.jit(function).lower(*arguments()).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    return module
+
+
+def plan_for(
+    scanned: bool, size_bytes: int, attempts: tuple[Any, ...] = (), **options: Any
+) -> MemoryPlan:
+    module = prepared(scanned)
+    step = Fit(budget=Budget(size_bytes=Bytes(size_bytes)), min_bytes=Bytes(0), **options)
+    with module.context, ir.Location.unknown():
+        return step.plan_after(module, TARGET, attempts)
+
+
+def products(module: ir.Module) -> float:
+    sizes = TensorSizes()
+    return sum(
+        operation_flops(op, sizes) * runs_of(op.block)
+        for op in walk.operations(module.operation)
+        if op.name == "stablehlo.dot_general"
+    )
+
+
+def rewritten(plan: MemoryPlan, module: ir.Module) -> ir.Module:
+    changed = clone_module(module)
+    with changed.context, ir.Location.unknown():
+        Fit().apply(dataclasses.replace(plan, module=changed))
+    return changed
+
+
+def taken(scanned: bool, moves: str = "") -> int:
+    """Bytes of a step by the model."""
+    module = prepared(scanned)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, TARGET, PlannerSettings())
+        variant = variants.of(moves)
+        assert variant is not None
+        around = variants.base.model.unmodified().around_bytes
+        return variant.model.estimate(None).temp_bytes + around
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_with_much_memory_products_run_once(scanned: bool) -> None:
+    plan = plan_for(scanned, 2 * taken(scanned, "undo-checkpoint"))
+    assert [effect.spec for effect in plan.effects if not effect.prepares] == ["undo-checkpoint"]
+    assert plan.record.cost < 0
+    prediction = plan.record.prediction
+    assert prediction is not None
+    assert prediction.added_flops < 0
+    assert "saved" in plan.summary()
+    changed = rewritten(plan, prepared(scanned))
+    assert products(changed) == products(prepared(scanned, wrapped=False))
+    assert record_in(plan.to_json(), RematRecord) == plan.record
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_time_falls_with_the_memory_that_there_is(scanned: bool) -> None:
+    low, high = taken(scanned), taken(scanned, "undo-checkpoint")
+    seconds = []
+    for share in (0.02, 0.5, 1.1):
+        budget = int(low + share * (high - low))
+        plan = plan_for(scanned, budget)
+        assert plan.record.prediction is not None
+        assert plan.record.prediction.step_bytes <= budget
+        seconds.append(plan.record.cost)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[0] <= 0
+    assert seconds[-1] < seconds[0]
+
+
+def test_a_checkpoint_stays_where_the_move_is_not_named() -> None:
+    moves = Words(("recompute", "chunk", "split-loop"))
+    plan = plan_for(True, 2 * taken(True, "undo-checkpoint"), moves=moves)
+    assert plan.empty
+
+
+def with_a_head(ws: Any, x: Any, head: Any, labels: Any) -> Any:
+    """Checkpointed layers, and logits that are larger than all that these keep."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(jnp.sin(jnp.tanh(x @ w) @ w) @ w.T)
+
+    x, _ = lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, ws)
+    logits = x @ head
+    picked = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
+def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> None:
+    """A head in chunks needs no checkpoint to be undone, however much time that would gain."""
+    given = (*arguments(), normal(WIDTH, 1024), jnp.zeros(ROWS, jnp.int32))
+    module = clone_module(jax.jit(jax.value_and_grad(with_a_head)).lower(*given).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    with module.context, ir.Location.unknown():
+        taken = Variants(module, TARGET, PlannerSettings()).base.model.estimate(None).temp_bytes
+        undoing, keeping = (
+            MemoryPlanner(module, TARGET, PlannerSettings(Budget(percent=100 * share), 4, moves))
+            for moves in (Fit().moves, ("recompute", "chunk"))
+        )
+        first = Attempt(undoing(module, ()).record, taken, taken)
+        plan, fewer = (planner(module, (first,)).record for planner in (undoing, keeping))
+    assert plan.estimate is not None
+    assert fewer.estimate is not None
+    if fewer.estimate.temp_bytes <= share * taken:
+        assert plan.estimate.temp_bytes <= share * taken
+        assert plan.cost <= fewer.cost
+
+
+def test_the_floor_is_no_higher() -> None:
+    module = prepared(True)
+    with module.context, ir.Location.unknown():
+        undoing, without = (
+            FrontierAnalysis(module, TARGET, 0, moves=moves)
+            for moves in (Fit().moves, ("recompute", "chunk", "split-loop"))
+        )
+        assert undoing.floor.temp_bytes <= without.floor.temp_bytes
+        points = undoing.along(8)
+        assert points[0] == undoing.unmodified
+        assert all(point.temp_bytes <= points[0].temp_bytes for point in points)
+
+
+def test_no_more_is_compiled_where_nothing_is_computed_again() -> None:
+    limit = 4 * taken(True, "undo-checkpoint")
+    record = plan_for(True, limit).record
+    attempt = Attempt(record, limit // 4, limit // 8)
+    assert not is_worthwhile([attempt], limit, compiles=4)
+
+
+def test_a_checkpoint_stays_after_two_plans_that_take_too_much() -> None:
+    """XLA may take more than the model says; the program as it is is known to fit."""
+    budget = (taken(False) + 3 * taken(False, "undo-checkpoint")) // 4
+    attempts: tuple[Any, ...] = ()
+    for _ in range(2):
+        plan = plan_for(False, budget, attempts)
+        assert "undo-checkpoint" in [effect.spec for effect in plan.effects]
+        prediction = plan.record.prediction
+        assert prediction is not None
+        more = budget + 64
+        around = prediction.step_bytes - prediction.temp_bytes
+        attempts += (Attempt(plan.record, more, more - around),)
+    assert "undo-checkpoint" not in [e.spec for e in plan_for(False, budget, attempts).effects]
+
+
+def test_programs_without_a_checkpoint_are_planned_as_before() -> None:
+    module = prepared(True, wrapped=False)
+    with module.context, ir.Location.unknown():
+        assert Variants(module, TARGET, PlannerSettings()).of("undo-checkpoint") is None
+
+
+@pytest.mark.parametrize("budget", ["8GiB", "100%"])
+def test_results_are_the_same(budget: str) -> None:
+    function = jax.value_and_grad(functools.partial(loss, wrap=jax.checkpoint, scanned=True))
+    spec = f"fit{{budget={budget}}}"
+    got = jax.jit(function, compiler_options={"hloom": spec})(*arguments())
+    record = hloom.records()[-1]
+    assert record.fell_back is None
+    assert_same(got, jax.jit(function)(*arguments()))
+    if budget == "8GiB":
+        assert record.changed
+        assert record.compiles == 1
+    np.testing.assert_array_equal(got[0], jax.jit(function)(*arguments())[0])

@@ -1,4 +1,7 @@
-"""The search for a setting finds what trying all would, and one model serves all attempts."""
+"""The search for a setting finds what trying all would, and one model serves all attempts.
+
+Plans of least memory for loops that stand one behind the other: tried, and checked.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeGuard, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
 from hloom import targets
+from hloom.passes.analysis.memory_model.targets import memory_rules
+from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Cuts
 from hloom.passes.framework.pipeline import Pipeline
@@ -29,11 +35,11 @@ from hloom.passes.planner.candidates import (
     Candidate,
     PlannerSettings,
 )
-from hloom.passes.planner.comparison import cheapest, leanest
+from hloom.passes.planner.comparison import cheapest, leanest, least
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.moves import DEFAULT_MOVES, RECOMPUTE, SPLIT_LOOP
 from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below
-from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 from hloom.passes.planner.search import Search
 from hloom.passes.planner.variants import Variant, Variants, moves_of
 from hloom.passes.remat import Remat
@@ -416,3 +422,56 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
     assert wide is not None
     assert wide.temp_bytes < best.temp_bytes
     assert wide.seconds > best.seconds
+
+
+TARGET = targets.load("h100_sxm")
+
+
+def blocks(rate: jax.Array, x: jax.Array) -> jax.Array:
+    def advance(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        first = jnp.sin(rate * x)
+        return x + first + jnp.cos(rate * first), None
+
+    for _ in range(3):
+        x = jax.lax.scan(advance, x, None, 64)[0]
+    return x.sum()
+
+
+@functools.cache
+def search_of_blocks() -> tuple[ir.Module, Variants, Search, dict[str, Estimate]]:
+    """The program, and by moves the plan that takes least."""
+    lowered = jax.jit(jax.grad(blocks)).lower(jnp.zeros(()), jnp.zeros((300, 100)))
+    module = clone_module(lowered.compiler_ir())
+    Pipeline.parse("inline,drop-constraints,cse,free-constants").run(module, target=TARGET)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, TARGET, PlannerSettings(moves=DEFAULT_MOVES))
+        search = Search(variants, DEFAULT_MOVES)
+        found = sorted(search.lowest(), key=lambda each: -each.temp_bytes)
+    return module, variants, search, {moves_of(each): each for each in found}
+
+
+def test_segments_of_one_level_with_all_residuals_are_tried() -> None:
+    """The module that is asked about the loops may be the same: it is a trial then."""
+    *_, found = search_of_blocks()
+    assert {"recursive-checkpoint", "recursive-checkpoint{levels=1}"} & found.keys()
+
+
+def test_an_estimate_as_written_has_the_memory_of_the_text() -> None:
+    module, variants, search, found = search_of_blocks()
+    moves = "recursive-checkpoint{levels=1 residuals=0.25}"
+    with module.context, ir.Location.unknown():
+        before = found[moves]
+        after = search.as_written(before)
+        text = variants.made_by(before.candidate).written(before.candidate)
+        assert after.temp_bytes == predict(text, rules=memory_rules(TARGET)).temp_bytes
+        assert after.temp_bytes > 1.1 * before.temp_bytes
+        assert search.estimate(before.candidate) == after
+        assert search.as_written(found[""]).temp_bytes == found[""].temp_bytes
+
+
+def test_of_like_memory_the_plan_that_unlike_the_compiled_one_recomputes_nothing() -> None:
+    """XLA's figure of a plan that recomputes says little of moves alone."""
+    again, others = Candidate(0, 0, moves="offload"), Candidate(0, 0, moves="chunk")
+    alone = Candidate.of_moves("chunk")
+    tried = [Measurement(Estimate(again, 100, 1.0), 100)]
+    assert least([Estimate(others, 90, 1.0), Estimate(alone, 90, 1.0)], tried).candidate == alone
