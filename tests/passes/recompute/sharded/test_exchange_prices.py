@@ -1,5 +1,5 @@
-"""What devices exchange again where an operation is repeated: part of its price. What a backward body
-computes again is read where it lies alike; sizes on a device are those that Shardy would find.
+"""What devices exchange again where an operation is repeated: part of its price. What a backward
+body computes again is read where it lies alike; sizes on a device are those of Shardy.
 """
 
 from __future__ import annotations
