@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from support import RunPython
 from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.examples import drawn
+from support.modules import module_after
 from support.programs import PROGRAMS, normal
 from support.random_programs import WIDTH, interpret
 from support.results import assert_equal
@@ -165,8 +166,7 @@ def two_directions(x: jax.Array) -> jax.Array:
 def test_the_loops_of_two_directions_do_not_wait_for_each_other() -> None:
     """XLA reads one operand of a concatenation, and so does the model after `cse`."""
     step = jax.jit(jax.value_and_grad(two_directions))
-    module = clone_module(step.lower(normal(64, 64)).compiler_ir())
-    Pipeline.parse("inline").run(module, target=Target())
+    module = module_after(step.lower(normal(64, 64)), "inline")
     before = predict(module).temp_bytes
     run = Pipeline.parse("cse").run(module, target=Target()).runs[-1]
     assert facts_of(run.plan)["slices read from one operand"]

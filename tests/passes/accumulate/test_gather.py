@@ -19,6 +19,7 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.flows.accumulated import assert_same
 from support.flows.runs import lowered
 from support.flows.steps import mlp, mlp_weights, normal
+from support.modules import module_after
 
 import hloom
 from hloom.passes.accumulate import Accumulate
@@ -282,8 +283,7 @@ def test_gradients_that_a_loop_stacks_are_whole_as_their_sums_are() -> None:
     added = {}
     for form in LOSSES:
         step, *arguments = fully_sharded(form, mesh_of(AxisType.Auto, d=8))
-        module = clone_module(step.lower(*arguments).compiler_ir())
-        Pipeline.parse("inline").run(module, target=Target())
+        module = module_after(step.lower(*arguments), "inline")
         [accumulate] = Pipeline.parse("accumulate{budget=60%}").passes[-1:]
         record = accumulate.plan(module, Target()).record
         bytes_by_what = dict(record.added)

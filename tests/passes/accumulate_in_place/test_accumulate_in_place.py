@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from support.flows.runs import compiled, evaluated
+from support.modules import module_after
 
 import hloom
 from hloom.passes.accumulate_in_place import AccumulateInPlace
@@ -249,8 +250,7 @@ def test_a_cpu_does_that_by_itself() -> None:
 
 def test_a_decision_can_be_left_out() -> None:
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights_and_batches())
-    module = clone_module(jax.jit(microbatches).lower(*narrow).compiler_ir())
-    Pipeline.parse("inline").run(module, target=GPU)
+    module = module_after(jax.jit(microbatches).lower(*narrow), "inline", GPU)
     own = AccumulateInPlace()
     plan = own.plan(module, GPU)
     first, second, third = plan.decisions()

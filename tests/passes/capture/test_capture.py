@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 import hloom
 from hloom import targets
@@ -249,8 +250,7 @@ def looping(x: jax.Array) -> jax.Array:
 def options_of(
     function: Callable[..., Any], x: jax.Array, spec: str = "capture", **given: Any
 ) -> Mapping[str, Any]:
-    module = clone_module(jax.jit(function).lower(x).compiler_ir())
-    Pipeline.parse(spec).run(module, target=targets.load("h100_sxm"))
+    module = module_after(jax.jit(function).lower(x), spec, targets.load("h100_sxm"))
     return compile_options(module, given.pop("platform", "cuda"), **given)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support.chunk_runs import assert_same, run
+from support.modules import module_after
 
 import hloom
 from hloom._jax.modules import make_context
@@ -22,10 +23,8 @@ from hloom.passes.chunk.plan import ChunkPlan, ChunkRecord
 from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.feedback import Attempt, record_in
 from hloom.passes.framework.options import Budget, Bytes
-from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
 
 ROWS, WIDTH, WORDS = 8, 4, 256
 
@@ -46,9 +45,9 @@ step = jax.value_and_grad(loss, (0, 1))
 
 
 def prepared(function: Any, *arguments: Any) -> ir.Module:
-    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,fold-transposes,cse,free-constants").run(module, target=Target())
-    return module
+    return module_after(
+        jax.jit(function).lower(*arguments), "inline,fold-transposes,cse,free-constants"
+    )
 
 
 def planned(chunk: Chunk, function: Any = step, *arguments: Any) -> tuple[ir.Module, ChunkPlan]:

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.memory_model.peak_text import describe_peak, largest_at_peak
 from hloom.passes.analysis.memory_model.profile import memory_profile
-from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.structure import read, written
 from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Target
@@ -53,9 +53,7 @@ def nested(w: jax.Array, x: jax.Array) -> jax.Array:
 
 def inlined(function: Any, *shapes: tuple[int, ...]) -> ir.Module:
     arguments = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
-    module = clone_module(jax.jit(jax.grad(function)).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse", source="test").run(module, target=Target())
-    return module
+    return module_after(jax.jit(jax.grad(function)).lower(*arguments), "inline,cse")
 
 
 def loops(module: ir.Module) -> Iterator[ir.Operation]:

@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from support.devices.meshes import mesh_of
 from support.flows.runs import compiled, evaluated
 from support.losses import LOSSES, NARROW, SMALL, HeadSize, lowered
+from support.modules import module_after
 from support.results import assert_equal
 
 from hloom.passes.framework.pipeline import Pipeline
@@ -138,8 +139,7 @@ def test_small_rows_stay() -> None:
 
 
 def test_every_decision_can_be_left_out() -> None:
-    module = clone_module(lowered(LOSSES["flat_arange"]).compiler_ir())
-    Pipeline.parse("inline").run(module, target=Target())
+    module = module_after(lowered(LOSSES["flat_arange"]), "inline")
     plan = OneHot().plan(module, Target())
     first, second = plan.decisions()
     assert first.description.startswith("gather with batching dimensions, ")

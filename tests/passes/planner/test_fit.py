@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support import ROOT
+from support.modules import module_after
 from support.remat_runs import assert_same
 
 import hloom
@@ -81,9 +82,7 @@ def arguments() -> tuple[dict[str, Any], Any]:
 
 @functools.cache
 def prepared(loss: Callable[..., jax.Array]) -> ir.Module:
-    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments()).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
-    return module
+    return module_after(jax.jit(jax.value_and_grad(loss)).lower(*arguments()), target=TARGET)
 
 
 def planned(step: Fit | Remat, loss: Callable[..., jax.Array], share: float) -> Any:
@@ -328,9 +327,7 @@ def test_the_page_has_all_strategies_in_order_with_their_constants() -> None:
 
 
 def prepared_step(lowered: Any, target: Target) -> ir.Module:
-    changed = clone_module(lowered.compiler_ir())
-    Pipeline.parse("inline,drop-constraints,cse,free-constants").run(changed, target=target)
-    return changed
+    return module_after(lowered, "inline,drop-constraints,cse,free-constants", target)
 
 
 @pytest.mark.once

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 
 import jax
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
@@ -26,6 +25,7 @@ from support.random_programs import (
     steps,
     straight,
 )
+from support.results import assert_allclose
 
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.program import Program
@@ -93,9 +93,9 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
         moved = None if variant.base is None else variant.of
         MemoryPlan(changed, RematPlan(*own), moved=moved).apply()
         assert changed.operation.verify()
-    pairs = zip(interpret(changed, arguments), interpret(original, arguments), strict=True)
-    for got, wanted in pairs:
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    assert_allclose(
+        interpret(changed, arguments), interpret(original, arguments), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_loop_with_loops_that_are_planned_is_not_recomputed_itself() -> None:
@@ -146,8 +146,7 @@ def evicted_programs_agree(program: list[Step], share: int, sinks: bool, seed: i
                 plan = plan.restricted_to(sample)
             apply_plan(plan)
             assert changed.operation.verify()
-            for got, value in zip(interpret(changed, arguments), wanted, strict=True):
-                np.testing.assert_allclose(got, value, rtol=1e-4, atol=1e-5)
+            assert_allclose(interpret(changed, arguments), wanted, rtol=1e-4, atol=1e-5)
             if share_of_ids != 0.5:
                 texts.add(str(changed))
     assert len(texts) == 1, "all decisions are the plan"

@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.modules import module_after
 from support.ragged.runs import PLATFORMS, Array, own_groups, runs, shape_of, wide
 from support.results import assert_allclose
 
@@ -326,8 +327,7 @@ def test_loops_that_are_faster_add_no_time_for_the_planner(groups: int) -> None:
     """A ragged product takes the time of the dense product that XLA:GPU runs for it."""
     target = targets.load("h100_sxm")
     traced = jax.jit(gradients).trace(shape(8192, 1024), shape(groups, 1024, 1024), counts(groups))
-    module = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
-    Pipeline.parse("inline").run(module, target=target)
+    module = module_after(traced.lower(lowering_platforms=("cuda",)), "inline", target)
     loops = loops_of(
         planned(
             gradients,
@@ -392,8 +392,7 @@ def arrays(dtype: Any, *, integers: bool = False) -> list[Array]:
 
 def rewritten(program: Any, arguments: Any, spec: str, platform: str = "cuda") -> ir.Module:
     traced = jax.jit(program).trace(*map(shape_of, arguments))
-    module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
-    Pipeline.parse(spec).run(module, target=GPU)
+    module = module_after(traced.lower(lowering_platforms=(platform,)), spec, GPU)
     assert module.operation.verify()
     return module
 

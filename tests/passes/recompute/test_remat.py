@@ -16,6 +16,7 @@ import pytest
 from jax.experimental import pallas as pl
 from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.kernel_programs import cudnn_attention, lowered
+from support.modules import module_after
 from support.programs import PROGRAMS, normal, weights
 from support.remat_runs import SMALL, assert_same, count, plain, transformed
 
@@ -291,8 +292,7 @@ def arguments() -> tuple[Any, Any]:
 
 def calls_after(program: Any, spec: str, target: str | None = None) -> int:
     """The custom calls of a lowered program after a pipeline, for a CPU without a target."""
-    module = clone_module(program.compiler_ir())
-    Pipeline.parse(spec).run(module, target=targets.load(target) if target else Target())
+    module = module_after(program, spec, targets.load(target) if target else Target())
     return sum(target_of(op) is not None for op in walk.operations(module.operation))
 
 

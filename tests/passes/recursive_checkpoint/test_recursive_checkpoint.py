@@ -15,10 +15,12 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.modules import module_after
 from support.processes import assert_all_equal, run_members
 from support.programs import normal
 from support.random_programs import interpret
 from support.remat_runs import plain, transformed
+from support.results import assert_allclose, assert_equal
 from support.scan_programs import SCANS, kernels, layer
 
 from hloom.passes.analysis.loops.counted import counted_loop
@@ -57,8 +59,7 @@ def trips_of(module: ir.Module) -> list[int]:
 
 
 def plan_of(lowered: Any, spec: str) -> RecursiveCheckpointPlan:
-    module = clone_module(lowered.compiler_ir())
-    Pipeline.parse(PREPARED).run(module, target=Target())
+    module = module_after(lowered, PREPARED)
     step = Pipeline.parse(spec).passes[-1]
     assert isinstance(step, RecursiveCheckpoint)
     return step.plan(module, Target())
@@ -72,8 +73,7 @@ def assert_same_bits(function: Any, arguments: Any, spec: str) -> tuple[ir.Modul
     changed = not Pipeline.parse(spec).run(after, target=Target()).runs[-1].empty
     if changed:
         leaves = [np.asarray(each) for each in jax.tree.leaves(arguments)]
-        for one, other in zip(interpret(after, leaves), interpret(before, leaves), strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(interpret(after, leaves), interpret(before, leaves))
     return after, changed
 
 
@@ -288,8 +288,7 @@ def test_a_batch_over_devices(kind: str) -> None:
         _, plan = transformed(lowered, SPEC)
         assert plan["tables"][0]["rows"]
         off, on = (lowered.compile({"hloom": spec})(x, ws) for spec in ("off", SPEC))
-    for one, other in zip(jax.tree.leaves(on), jax.tree.leaves(off), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_allclose(on, off, rtol=1e-4, atol=1e-5)
 
 
 MEMBER = """

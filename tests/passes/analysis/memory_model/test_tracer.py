@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.modules import module_after
 
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import SUBJECTS, TPU_SUBJECTS
@@ -30,8 +31,7 @@ from hloom.passes.analysis.memory_model.tracer import inner_bytes, kernels_of, p
 from hloom.passes.analysis.program import BlockPrograms, Program
 from hloom.passes.analysis.shardings.exchanged import Exchanged
 from hloom.passes.analysis.shardings.shardings import Shardings
-from hloom.passes.framework.pipeline import Pipeline, gc_paused
-from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.pipeline import gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -45,10 +45,7 @@ from hloom.passes.recompute.plan import RematPlan, apply_plan
 
 def prepared(lowered: Any) -> ir.Module:
     """The module as `remat` gets it, in a clone."""
-    module = clone_module(lowered.compiler_ir())
-    passes = parse_spec("inline,cse,free-constants", source="test")
-    Pipeline(passes).run(module, target=Target("cuda", "cuda"))
-    return module
+    return module_after(lowered, target=Target("cuda", "cuda"))
 
 
 def function(lowered: Any, rules: MemoryRules = PACKED) -> OpTrace:
@@ -524,8 +521,7 @@ def test_a_plan_is_estimated_as_its_program_is_read() -> None:
             x += jnp.tanh(x @ up) @ (down.T.T * 2)
         return (x**2).mean()
 
-    module = clone_module(jax.jit(jax.grad(loss)).lower(layers, x).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=target)
+    module = module_after(jax.jit(jax.grad(loss)).lower(layers, x), target=target)
     held: set[int] = set()
     with module.context, ir.Location.unknown():
         model = Model(module, target, 0)

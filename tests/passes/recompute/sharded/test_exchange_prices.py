@@ -1,5 +1,8 @@
 """What devices exchange again where an operation is repeated: part of its price. What a backward
 body computes again is read where it lies alike; sizes on a device are those of Shardy.
+
+Explicit axes, behind each operation of which JAX writes a sharding constraint: no plan differs from
+that on automatic axes by what these constraints hide.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from jax.extend.mlir import ir
 from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.modules import module_after
 
+from benchmarks.meshes.programs import AXIS, sharded_twice
+from benchmarks.meshes.programs import MODEL as MESH_MODEL
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom import targets
 from hloom.passes.analysis.autodiff import has_remat_name
@@ -26,12 +32,14 @@ from hloom.passes.analysis.loops.pairs import loop_pairs
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.pricing import NEVER, Pricing, Rates
 from hloom.passes.analysis.program import Program
+from hloom.passes.analysis.shardings.exchanged import Exchanged
 from hloom.passes.analysis.shardings.exchanges import exchanges_of
 from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import CPU_SPEED, Speed, Target
+from hloom.passes.framework.target import CPU_SPEED, Speed
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.shardings import CONSTRAINT
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.recompute.scan.again import computed_again, numbers_around
@@ -50,8 +58,7 @@ def shaped(mesh: Mesh, axes: Sequence[str | None], *shape: int) -> jax.ShapeDtyp
 
 def priced(function: Any, *arguments: jax.ShapeDtypeStruct) -> tuple[dict[str, float], float]:
     """By name of an operation what exchanges add to its price; and what the exchanges take."""
-    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse").run(module, target=H100)
+    module = module_after(jax.jit(function).lower(*arguments), "inline,cse", H100)
     device, speed = DeviceView.of(module), H100.speed
     with_them = Pricing(speed, sizes=device.sizes, exchanged=device.exchanged)
     alone = Pricing(speed, sizes=device.sizes)
@@ -172,9 +179,9 @@ def layers(there: PartitionSpec, again: PartitionSpec) -> ir.Module:
     shape = functools.partial(jax.ShapeDtypeStruct, dtype="float32")
     whole = NamedSharding(mesh, PartitionSpec())
     arguments = shape((6, 64, 64), sharding=whole), shape((64, 64), sharding=whole)
-    module = clone_module(jax.jit(jax.grad(loss, (0, 1))).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse").run(module, target=targets.load("h100_sxm"))
-    return module
+    return module_after(
+        jax.jit(jax.grad(loss, (0, 1))).lower(*arguments), "inline,cse", targets.load("h100_sxm")
+    )
 
 
 @pytest.mark.parametrize("again", [ROWS, COLUMNS])
@@ -200,8 +207,7 @@ def decoder(kind: str) -> ShardedDecoder:
 
 @pytest.mark.parametrize("kind", MESHES)
 def test_what_a_rewrite_makes_has_the_share_that_shardy_gives_it(kind: str) -> None:
-    module = clone_module(decoder(kind).lower().compiler_ir())
-    Pipeline.parse("inline,cse").run(module, target=Target())
+    module = module_after(decoder(kind).lower(), "inline,cse")
     shards, replaced = Shardings.of(module), Replacements()
     pricing = Pricing(CPU_SPEED, Rates(0.0, 0.0))
     with module.context, ir.Location.unknown():
@@ -235,3 +241,49 @@ def test_sizes_of_what_was_made_are_by_the_rules_of_the_target() -> None:
     assert after.rules is XLA_TPU
     assert after.bytes_of(made) == math.ceil(whole * device.shardings.share(known))
     assert after.bytes_of(known) == device.bytes_of(known) < whole
+
+
+SIZES = {"width": 256, "heads": 4, "batch": 8, "length": 256}
+
+
+def module_on(kind: AxisType) -> ir.Module:
+    lowered = sharded_twice(mesh_of(kind, **{AXIS: 2, MESH_MODEL: 2}), **SIZES)
+    module: ir.Module = lowered.compiler_ir()
+    return module
+
+
+def facts_of_fit(kind: AxisType) -> dict[str, Any]:
+    module = clone_module(module_on(kind))
+    result = Pipeline.parse("fit").run(module, target=targets.load("h100_sxm"))
+    return {fact["title"]: fact["value"] for fact in result.runs[-1].plan["facts"]}
+
+
+def test_as_much_is_recomputed_in_loops() -> None:
+    """Not only as much as the dearest price of cheap work: there a constraint, which makes bytes in
+    no time, must not count."""
+    automatic, explicit = map(facts_of_fit, (AxisType.Auto, AxisType.Explicit))
+    assert automatic["residuals not kept"] > 0
+    for name in ("residuals not kept", "kept in their place"):
+        assert explicit[name] == pytest.approx(automatic[name], rel=0.02), name
+
+
+def test_masks_are_made_in_the_loops() -> None:
+    module = clone_module(module_on(AxisType.Explicit))
+    result = Pipeline.parse("free-constants").run(module, target=targets.load("h100_sxm"))
+    assert result.runs[-1].effect == "3 constants taken out of 2 loops"
+
+
+def constraints_that_gather(exchanged: Exchanged, module: ir.Module) -> int:
+    constraints = [op for op in walk.operations(module.operation) if op.name == CONSTRAINT]
+    gathers = {n for n, each in enumerate(exchanged.exchanges) if each.kind == "all-gather"}
+    return sum(bool(gathers & {*exchanged.repeated_by(op)}) for op in constraints)
+
+
+def test_the_last_constraint_of_a_row_gathers() -> None:
+    found = []
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        module = module_after(
+            module_on(kind), "inline,drop-constraints,cse", targets.load("h100_sxm")
+        )
+        found.append(constraints_that_gather(DeviceView.of(module).exchanged, module))
+    assert found[1] == found[0] >= 7
