@@ -20,7 +20,8 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.text import seconds, size
 from hloom.settings import environment
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
+from hloom_tools.complaint import complain
 from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 
 _OF_JAX = (

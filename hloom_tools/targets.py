@@ -17,7 +17,8 @@ from hloom._jax.devices import NoDeviceError
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import size
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
+from hloom_tools.complaint import complain
 from hloom_tools.describing import description_of
 from hloom_tools.document.content import Document, one_table
 from hloom_tools.document.terminal import show

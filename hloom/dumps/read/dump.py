@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hloom import files
+from hloom.dumps.format import FORMAT, INPUT, MANIFEST, Missing
 from hloom.dumps.read.module import (
-    INPUT,
-    MANIFEST,
-    Missing,
     ModuleDump,
     PlanFile,
     State,
@@ -31,9 +29,6 @@ from hloom.dumps.read.module import (
 from hloom.passes.framework.structure import StructureError, read
 
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
-
-FORMAT = 3
-"""The number of "hloom_dump" in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
 _STEP = re.compile(r"step-(\d+)(?:-run-(\d+))?")

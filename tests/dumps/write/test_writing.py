@@ -32,8 +32,9 @@ from support.processes import run_members
 
 from hloom._jax.modules import make_context
 from hloom.dumps.collect.tracer import Execution
+from hloom.dumps.read.arrays import ArrayShare, read_arrays
 from hloom.dumps.read.dump import DumpError, Missing, ModuleDump, open_dump
-from hloom.dumps.write.array_files import ARRAYS, SHARDS, ArrayShare, read_arrays
+from hloom.dumps.write.array_files import ARRAYS, SHARDS
 from hloom.dumps.write.manifest import MAX_LINES, input_facts, sources
 from hloom.dumps.write.module import write_execution, write_module
 from hloom.dumps.write.writer import write_step

@@ -30,6 +30,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.barriers import Barriers
 from hloom.passes.barriers.collect import Role, read_sync_program
 from hloom.passes.barriers.placement import SyncNeed, place
+from hloom.passes.barriers.requirements import partitions_of_groups
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline
@@ -37,7 +38,7 @@ from hloom.passes.framework.tables import Statement, facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.collectives import CollectiveError, partitions_of_groups
+from hloom.passes.ir.collectives import CollectiveError
 
 # What the plan says.
 

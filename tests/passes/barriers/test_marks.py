@@ -14,13 +14,13 @@ from support.devices.barrier_programs import barrier_kinds, in_shard_map, kernel
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.purity import kind_of
+from hloom.passes.barriers.requirements import parse_sync_requirement
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.collectives import (
     SyncRequirement,
     declare,
     declared,
-    parse_sync_requirement,
     replica_groups,
 )
 from hloom.passes.ir.op_facts import OpKind

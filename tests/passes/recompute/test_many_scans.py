@@ -46,6 +46,6 @@ def test_values_around_loops_are_numbered_once(monkeypatch: pytest.MonkeyPatch) 
         assert len(scan_groups(block, 0, DeviceView())) == count
         return numbered
 
-    monkeypatch.setattr("hloom.passes.recompute.scan.again.ValueNumbers", Counted)
+    monkeypatch.setattr("hloom.passes.recompute.scan.groups.ValueNumbers", Counted)
     few, many = of(6), of(24)
     assert 0 < many < 5 * few

@@ -13,11 +13,10 @@ from support.modules import module_after
 from support.programs.chains import scanned, unrolled
 
 from hloom.passes.analysis.memory_model.fusion import Kernels
-from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
+from hloom.passes.analysis.memory_model.scheduled import post_order, scheduled_temp_bytes
 from hloom.passes.analysis.memory_model.schedulers import (
     depth_first_order,
     greedy_order,
-    post_order,
 )
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
 from hloom.passes.analysis.program import Program

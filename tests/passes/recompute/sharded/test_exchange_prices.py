@@ -42,7 +42,7 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.shardings import CONSTRAINT
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.recompute.scan.again import computed_again, numbers_around
+from hloom.passes.recompute.scan.groups import computed_again, numbers_around
 from hloom.passes.recompute.scan.plan import BlockScans
 from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
 from hloom_tools.opt.job import dry_run
