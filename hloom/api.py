@@ -9,15 +9,14 @@ from __future__ import annotations
 NAMES: dict[str, str] = {
     "hloom": "__version__ files plugin policy targets",
     "hloom._jax": "devices",
-    "hloom._jax.devices": (
-        "DeviceFacts NoDeviceError described_to_xla device_facts local_devices platform_of"
-    ),
+    "hloom._jax.devices": "DeviceFacts device_facts platform_of",
     "hloom._jax.distributed": "ProcessStore coordinator_address",
     "hloom._jax.executables": "MemoryFigures",
     "hloom._jax.execution": (
         "argument_shardings assembled compile_module compile_options_for execute"
     ),
     "hloom._jax.flags": "FLAG MIN_SIZE_FLAG MODULES_FLAG",
+    "hloom._jax.local_devices": "NoDeviceError described_to_xla local_devices",
     "hloom._jax.lowered": "callbacks_of devices_of",
     "hloom._jax.module_call": "abstract abstract_of_type is_traced module_function trace_state",
     "hloom._jax.modules": "make_context through_hlo",
@@ -47,14 +46,15 @@ NAMES: dict[str, str] = {
     "hloom.passes.analysis.budgeted_cut": "budgeted_vertex_cut",
     "hloom.passes.analysis.constants": "is_zero_constant",
     "hloom.passes.analysis.cost": "seconds",
+    "hloom.passes.analysis.cut_network": "CutNetwork",
     "hloom.passes.analysis.device": "DeviceView",
     "hloom.passes.analysis.flops": "operation_flops",
     "hloom.passes.analysis.keep": "KeepNetwork",
+    "hloom.passes.analysis.loops.additions": "additions",
     "hloom.passes.analysis.loops.counted": "CountedLoop counted_loop counted_loops",
     "hloom.passes.analysis.memory_model.peak_text": "largest_at_peak",
     "hloom.passes.analysis.memory_model.profile": "LiveBuffer MemoryProfile memory_profile",
     "hloom.passes.analysis.memory_model.targets": "memory_rules",
-    "hloom.passes.analysis.mincut": "CutNetwork",
     "hloom.passes.analysis.pricing": "Pricing Rates",
     "hloom.passes.analysis.program": "FROM_OUTSIDE Node Program has_effects",
     "hloom.passes.analysis.purity": "CHEAP_KINDS erase_dead",

@@ -213,7 +213,8 @@ def _problems() -> dict[str, str]:
 
 def _devices() -> list[Finding]:
     from hloom import targets
-    from hloom._jax.devices import NoDeviceError, device_facts, local_devices, platform_of
+    from hloom._jax.devices import device_facts, platform_of
+    from hloom._jax.local_devices import NoDeviceError, local_devices
     from hloom.targets.devices import target_of
 
     try:

@@ -23,6 +23,7 @@ from hloom.dumps.read.module import (
     PlanFile,
     State,
     folders_in,
+    is_own_file,
     process_number,
     whole_number,
 )
@@ -240,7 +241,7 @@ def _module(folder: Path, where: str) -> ModuleDump:
         if isinstance(facts, dict):
             missing += _damage(folder, name, whole_number(facts, "bytes"))
     told = any(each.what in (INPUT, "input") or "states" in each.what for each in missing)
-    if not told and not files.is_own_file(folder / INPUT):
+    if not told and not is_own_file(folder / INPUT):
         missing += (Missing("input", f"there is no {INPUT}"),)
     found = tuple(_within(each, where) if where else each for each in missing)
     return ModuleDump(folder, manifest, found)

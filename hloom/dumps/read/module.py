@@ -94,12 +94,12 @@ class ModuleDump:
     def input_file(self) -> Path | None:
         """Returns the module as JAX passed it to the compile; None where it was not kept."""
         file = self.folder / INPUT
-        return file if files.is_own_file(file) else None
+        return file if is_own_file(file) else None
 
     @cached_property
     def states(self) -> tuple[State, ...]:
         """Returns the module's states that were written, the input first."""
-        listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
+        listed = filter(is_own_file, self.folder.glob("*.mlir"))
         found = [
             (int(match[1]), match[2] or "", match[3], file)
             for file in listed
@@ -179,7 +179,7 @@ class ModuleDump:
     def array_folders(self, kind: str) -> tuple[Path, ...]:
         """Returns the folders with the shares of its "arguments" or "results", its own first."""
         folders = [each / kind for each in self.sibling_folders]
-        return tuple(folder for folder in folders if files.is_own_folder(folder))
+        return tuple(folder for folder in folders if is_own_folder(folder))
 
     @cached_property
     def sibling_folders(self) -> tuple[Path, ...]:
@@ -202,7 +202,7 @@ class ModuleDump:
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
         for folder in [process / self.folder.name, *folders_in(process)]:
-            if files.is_own_folder(folder) and folder.name.startswith(stem):
+            if is_own_folder(folder) and folder.name.startswith(stem):
                 theirs = read_json(folder / MANIFEST)
                 digest = theirs.get("input_sha256") if isinstance(theirs, dict) else None
                 if digest == self.manifest.get("input_sha256"):
@@ -240,7 +240,7 @@ def process_number(folder: Path) -> int | None:
 
 def folders_in(folder: Path) -> list[Path]:
     """Returns the folders in a folder, without links, step-9 before step-10. Raises OSError."""
-    return sorted(filter(files.is_own_folder, folder.iterdir()), key=_natural)
+    return sorted(filter(is_own_folder, folder.iterdir()), key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -253,3 +253,13 @@ def whole_number(manifest: Mapping[str, Any], name: str, default: int | None = N
     else."""
     value = manifest.get(name)
     return value if isinstance(value, int) else default
+
+
+def is_own_file(file: Path) -> bool:
+    """Whether the path is a regular file itself and not a link to one."""
+    return file.is_file() and not file.is_symlink()
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether the path is a folder itself and not a link to one."""
+    return folder.is_dir() and not folder.is_symlink()

@@ -24,6 +24,7 @@ from support.modules import module_after
 import hloom
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.accumulate.closed_loop import Correction, is_worthwhile, next_number, next_once
+from hloom.passes.accumulate.plan import batch_axes
 from hloom.passes.accumulate.record import AccumulateRecord, Once
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
@@ -37,7 +38,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.structure import StructureError, read, written
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.phase_loops.gathers import batch_axes, gathers_of
+from hloom.passes.phase_loops.gathers import gathers_of
 from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 
 LAYERS, WIDTH, BATCH = 3, 16, 64
