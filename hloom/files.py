@@ -180,16 +180,6 @@ def kind_of(facts: os.stat_result) -> str | None:
     return None if kind in (stat.S_IFREG, stat.S_IFDIR) else _KINDS.get(kind, "no file")
 
 
-def is_own_file(file: Path) -> bool:
-    """Whether the path is a regular file itself and not a link to one."""
-    return file.is_file() and not file.is_symlink()
-
-
-def is_own_folder(folder: Path) -> bool:
-    """Whether the path is a folder itself and not a link to one."""
-    return folder.is_dir() and not folder.is_symlink()
-
-
 def _place(folder: Path, name: str) -> Path:
     """Returns the path of a regular file in a folder, without links below it; raises as
     `read_bytes` does."""

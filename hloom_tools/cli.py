@@ -170,7 +170,7 @@ def _check_command(words: list[str]) -> None:
 
 
 def _complain(what: str) -> int:
-    from hloom.show.terminal import complain
+    from hloom_tools.complaint import complain
 
     return complain("hloom", what)
 

@@ -20,7 +20,8 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.text import seconds, size
 from hloom.settings import environment
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
+from hloom_tools.complaint import complain
 from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json
 
 _OF_JAX = (
@@ -212,7 +213,8 @@ def _problems() -> dict[str, str]:
 
 def _devices() -> list[Finding]:
     from hloom import targets
-    from hloom._jax.devices import NoDeviceError, device_facts, local_devices, platform_of
+    from hloom._jax.devices import device_facts, platform_of
+    from hloom._jax.local_devices import NoDeviceError, local_devices
     from hloom.targets.devices import target_of
 
     try:

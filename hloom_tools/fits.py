@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hloom import targets
-from hloom._jax.devices import NoDeviceError, local_devices
+from hloom._jax.local_devices import NoDeviceError, local_devices
 from hloom.passes.framework.errors import did_you_mean, reason_of
 from hloom_tools.estimates.ask import fits_of
 from hloom_tools.estimates.sizes import MOST, Program, SizesError, place_of, targets_named

@@ -12,7 +12,8 @@ from typing import Any
 
 from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
+from hloom_tools.complaint import complain
 from hloom_tools.document.content import Document
 from hloom_tools.document.pictures import PictureError
 from hloom_tools.document.terminal import show

@@ -22,8 +22,9 @@ from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import called
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
 from hloom.show.visible import visible
+from hloom_tools.complaint import complain
 from hloom_tools.document.content import Document, Section, table_of
 from hloom_tools.document.terminal import show
 from hloom_tools.output import STANDARD_OUTPUT, add_json, write_json

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from hloom import targets
-from hloom._jax.devices import NoDeviceError
+from hloom._jax.local_devices import NoDeviceError
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import size
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
+from hloom_tools.complaint import complain
 from hloom_tools.describing import description_of
 from hloom_tools.document.content import Document, one_table
 from hloom_tools.document.terminal import show
@@ -121,7 +122,8 @@ def _all_about(name: str) -> Iterator[str]:
 
 
 def _describe(name: str | None, folder: Path) -> Iterator[str]:
-    from hloom._jax.devices import described_to_xla, device_facts, local_devices, platform_of
+    from hloom._jax.devices import device_facts, platform_of
+    from hloom._jax.local_devices import described_to_xla, local_devices
     from hloom.targets.devices import target_of
 
     devices = local_devices()

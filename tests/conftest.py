@@ -136,8 +136,6 @@ _ON_BOTH = (
     "lowering/",
     "xla/",
     "passes/framework/test_every_operation.py",
-    "passes/test_compositions.py",
-    "passes/test_losses.py",
     "passes/test_random_programs.py",
 )
 """Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, and of

@@ -68,19 +68,6 @@ def platform_of(backend: Any) -> str:
     return "rocm" if backend.platform_version.startswith("rocm") else "cuda"
 
 
-class NoDeviceError(RuntimeError):
-    """JAX starts no device on this machine; the text has its reason."""
-
-
-def local_devices() -> list[Any]:
-    """Returns the devices of this process. Raises NoDeviceError."""
-    try:
-        return list(jax.local_devices())
-    except (AssertionError, RuntimeError) as error:  # the first where a plugin did not start
-        reason = " ".join(str(error).split()) or "its plugin did not start"
-        raise NoDeviceError(f"JAX starts no device here: {reason}") from error
-
-
 def device_facts(backend: Any, devices: Any) -> tuple[DeviceFacts, ...]:
     """Returns the facts of this process's devices among these, or of all where none of them is."""
     here = [device for device in devices.flat if device.process_index == backend.process_index()]
@@ -143,18 +130,3 @@ def keeps_barriers(platform: str) -> bool:
     temp bytes 51.1 -> 51.1 MiB and 51.1 -> 23.3 MiB).
     """
     return platform != "cpu" or jax.__version_info__ >= (0, 11, 2)
-
-
-def described_to_xla(devices: Any) -> str | None:
-    """Returns XLA's description of GPUs, a `GpuTargetConfigProto` as text; None for other devices.
-
-    The figures are the devices' own, as the driver and CUDA report them.
-    """
-    from jaxlib import xla_client
-
-    try:
-        topology = xla_client.get_topology_for_devices(list(devices))
-    except (NotImplementedError, RuntimeError):  # jax.errors.JaxRuntimeError is one
-        return None
-    text = getattr(topology, "target_config", None)
-    return str(text) if text else None

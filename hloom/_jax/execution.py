@@ -7,11 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom._jax.options import compile_options_for
-
 if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
+
+
+def compile_options_for(devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Returns JAX's compile options for a module with one partition on each of these devices.
+
+    Args:
+      devices: those of one backend.
+      options: options by name, XLA's and "hloom".
+    """
+    import numpy as np
+    from jax._src import compiler
+
+    return compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(options),
+        backend=devices[0].client,
+    )
 
 
 def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[str, Any]) -> Any:

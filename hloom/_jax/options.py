@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 OPTION = "hloom"
@@ -57,25 +57,6 @@ def partitions_and_replicas(compile_options: Any) -> tuple[int, int]:
     """Returns the numbers of partitions and replicas that a program is compiled for."""
     build = compile_options.executable_build_options
     return int(build.num_partitions), int(build.num_replicas)
-
-
-def compile_options_for(devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Returns JAX's compile options for a module with one partition on each of these devices.
-
-    Args:
-      devices: those of one backend.
-      options: options by name, XLA's and "hloom".
-    """
-    import numpy as np
-    from jax._src import compiler
-
-    return compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=len(devices),
-        device_assignment=np.array([[device.id for device in devices]]),
-        env_options_overrides=dict(options),
-        backend=devices[0].client,
-    )
 
 
 def profiled(compile_options: Any) -> str | None:

@@ -6,15 +6,11 @@ Control characters in it never reach the terminal, and none of it is read as ric
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
@@ -89,44 +85,6 @@ def _lines(segment: Segment) -> Iterator[Segment]:
         yield Segment(piece, segment.style)
 
 
-class Breakable:
-    """A path, a name or a source line, which wraps after its separators where it must."""
-
-    def __init__(self, text: str, style: str = "") -> None:
-        self._text, self._style = visible(text), style
-
-    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
-        longest = max((cell_len(piece) for piece in _SEPARATORS[-1].split(self._text)), default=0)
-        whole = max(map(cell_len, self._text.splitlines()), default=0)
-        return Measurement(min(longest, options.max_width), min(whole, options.max_width))
-
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = [
-            line.rstrip()
-            for each in self._text.splitlines()
-            for line in _packed(each, options.max_width, _SEPARATORS)
-        ]
-        yield Text("\n".join(lines), style=self._style)
-
-
-_SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])|(?=\{)")]
-"""The separators after which a name may wrap; each is used only where the earlier ones leave too
-long parts."""
-
-
-def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> list[str]:
-    """Returns the text as lines of at most `width`, unless a part is longer."""
-    lines: list[str] = []
-    for piece in separators[0].split(text) if separators else [text]:
-        if lines and cell_len(lines[-1] + piece.rstrip()) <= width:
-            lines[-1] += piece
-        elif separators and cell_len(piece.rstrip()) > width:
-            lines += _packed(piece, width, separators[1:])
-        else:
-            lines.append(piece)
-    return lines
-
-
 def folded(text: str, width: int, indent: str = "") -> str:
     """Returns the text in lines of at most `width`, unless a word is longer; its own line breaks
     stay."""
@@ -143,16 +101,3 @@ def folded(text: str, width: int, indent: str = "") -> str:
         for number, line in enumerate(text.splitlines())
     )
     return "\n".join(each for wrapped in lines for each in wrapped)
-
-
-def complain(program: str, error: object) -> int:
-    """Prints an error on stderr, as "PROGRAM: error: …"; returns the exit status, 1.
-
-    On a terminal the text wraps between words; elsewhere it is one line, which can be searched.
-    """
-    text = f"{program}: error: {visible(str(error))}"
-    stream = sys.stderr
-    if stream is not None and stream.isatty():
-        text = folded(text, shutil.get_terminal_size().columns, "  ")
-    print(text, file=stream)
-    return 1

@@ -10,7 +10,7 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.devices import device_facts, platform_of
-from hloom._jax.options import compile_options_for
+from hloom._jax.execution import compile_options_for
 from hloom.compiling.origin import Origin
 from hloom.dumps.collect.divided import DividedStep
 from hloom.dumps.collect.program import ProgramDump

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import seconds
-from hloom.passes.analysis.mincut import CutNetwork
+from hloom.passes.analysis.cut_network import CutNetwork
 from hloom.passes.analysis.program import FROM_OUTSIDE
 from hloom.passes.analysis.purity import CHEAP_KINDS
 from hloom.passes.framework.target import Speed

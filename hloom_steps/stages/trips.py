@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.loops.additions import additions
 from hloom.passes.analysis.loops.counted import CountedLoop, counted_loops
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import BARRIER
@@ -125,7 +126,7 @@ def cut_group(group: Sequence[GroupLoop], at: Sequence[int], late: Iterable[ir.V
 def _sums(loop: CountedLoop) -> set[int]:
     """Returns the carries that an iteration only adds to."""
     read = loop.op.regions[0].blocks[0].arguments
-    carried = [number for number in range(len(read)) if loop.additions(number) is not None]
+    carried = [number for number in range(len(read)) if additions(loop, number) is not None]
     return {number for number in carried if number != loop.counter and not is_read(read[number])}
 
 

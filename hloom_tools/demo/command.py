@@ -20,8 +20,9 @@ from hloom.dumps.write import writer
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import seconds, size
 from hloom.passes.remat import Remat
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
 from hloom.targets import deviceless
+from hloom_tools.complaint import complain
 from hloom_tools.demo import program
 from hloom_tools.demo.program import ModelSizes, TrainStep
 from hloom_tools.document.content import Document, Note, Section, table_of

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework.tables import Kind
-from hloom.show.terminal import Breakable, PlainConsole, folded
+from hloom.show.terminal import PlainConsole, folded
 from hloom.show.visible import visible
 from hloom_tools.document.content import Document, Entry, Note, RowView, Section, TableView
 from hloom_tools.document.sources import Named
@@ -168,3 +170,41 @@ class _Wide:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(options.max_width, _NARROWEST)
         yield from console.render(self._table, options.update(width=width))
+
+
+class Breakable:
+    """A path, a name or a source line, which wraps after its separators where it must."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self._text, self._style = visible(text), style
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max((cell_len(piece) for piece in _SEPARATORS[-1].split(self._text)), default=0)
+        whole = max(map(cell_len, self._text.splitlines()), default=0)
+        return Measurement(min(longest, options.max_width), min(whole, options.max_width))
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [
+            line.rstrip()
+            for each in self._text.splitlines()
+            for line in _packed(each, options.max_width, _SEPARATORS)
+        ]
+        yield Text("\n".join(lines), style=self._style)
+
+
+_SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])|(?=\{)")]
+"""The separators after which a name may wrap; each is used only where the earlier ones leave too
+long parts."""
+
+
+def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> list[str]:
+    """Returns the text as lines of at most `width`, unless a part is longer."""
+    lines: list[str] = []
+    for piece in separators[0].split(text) if separators else [text]:
+        if lines and cell_len(lines[-1] + piece.rstrip()) <= width:
+            lines[-1] += piece
+        elif separators and cell_len(piece.rstrip()) > width:
+            lines += _packed(piece, width, separators[1:])
+        else:
+            lines.append(piece)
+    return lines

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from hloom.dumps.read.arrays import read_arrays
 from hloom.dumps.read.dump import DumpError
-from hloom.dumps.write.array_files import read_arrays
 from hloom.passes.framework.text import pluralize, size
 from hloom.targets.devices import machine_bytes
 from hloom_tools.replay import ReplayError

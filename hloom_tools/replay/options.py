@@ -13,7 +13,7 @@ from rich.text import Text
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.text import pluralize
-from hloom.show.terminal import complain
+from hloom_tools.complaint import complain
 from hloom_tools.replay import ReplayError
 from hloom_tools.replay.program import ReplayProgram
 from hloom_tools.target_option import add_target

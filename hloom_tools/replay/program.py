@@ -19,9 +19,15 @@ from numpy.typing import NDArray
 from hloom import files, plugin, targets
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import MemoryFigures
-from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
+from hloom._jax.execution import (
+    argument_shardings,
+    assembled,
+    compile_module,
+    compile_options_for,
+    execute,
+)
 from hloom._jax.modules import make_context
-from hloom._jax.options import OPTION, compile_options_for, given_options
+from hloom._jax.options import OPTION, given_options
 from hloom._jax.out_of_memory import out_of_memory
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement

@@ -11,8 +11,9 @@ from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
 from hloom.passes.framework.text import pluralize
 from hloom.show import units
-from hloom.show.terminal import PlainConsole, complain
+from hloom.show.terminal import PlainConsole
 from hloom_tools import output
+from hloom_tools.complaint import complain
 from hloom_tools.document.pictures import PictureError
 from hloom_tools.document.terminal import show
 from hloom_tools.output import STANDARD_OUTPUT, Findings, OutputError

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.ir.names import argument_groups, layer
+from hloom.passes.ir.names import argument_groups, split_name
 from hloom_tools.document.sources import Named, SourcePlace
 
 MOST_ROWS = 8
@@ -119,3 +120,35 @@ def _largest(rows: Iterable[Total], *, least_bytes: float = 0) -> tuple[Total, .
         size_bytes, count = sum(row.size_bytes for row in others), sum(row.count for row in others)
         ordered[most:] = [Total(f"{len(others)} others", size_bytes, count)]
     return tuple(ordered)
+
+
+_TRANSFORM = re.compile(
+    r"(?:checkpoint|custom_jvp|custom_vjp|jvp|linearize|remat|transpose|vjp|vmap)\((.*)\)",
+    re.DOTALL,
+)
+_CALL = re.compile(r"(?:jit|pjit|pmap|shard_map)\(.*\)", re.DOTALL)
+_STRUCTURE = re.compile(
+    r"body|branch_\d+_fun|checkpoint|closed_call|cond|custom_[jv]+p_call|eval_jaxpr|hloom\.\w+|"
+    r"rematted_computation|remat\d?|scan|shard_map|shmap_body|while|~|"
+)
+_NUMBER = re.compile(r"_\d+$|^\d+$")
+
+
+def layer(name: str) -> tuple[str, ...]:
+    """Returns the layer that an operation belongs to: the scopes of its name stack, outermost
+    first.
+
+    Transforms, calls, loops and branches are left out, and the numbers of equal layers:
+    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is in ("GPT", "block").
+    """
+    found: list[str] = []
+    # XLA joins the names of operations that it has merged.
+    path = split_name(name.partition(";")[0])[0]
+    while path:
+        path, component = split_name(path.removesuffix("/"))
+        if inner := _TRANSFORM.fullmatch(component):
+            path += inner[1] + "/" if inner[1] else ""  # the scopes that it transforms
+        elif not (_CALL.fullmatch(component) or _STRUCTURE.fullmatch(component)):
+            scope = _NUMBER.sub("", component) or "*"
+            found += [scope] if found[-1:] != [scope] else []  # Flax names some modules twice
+    return tuple(reversed(found))

@@ -25,14 +25,15 @@ from ..framework.options import Axes
 from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
 from ..framework.text import pluralize, size, upper_first
-from ..ir import walk
+from ..ir import mesh, walk
 from ..ir.clone import clone_module
 from ..ir.product_terms import product_behind
+from ..ir.shardings import ValueSharding
 from ..ir.types import tensor_bytes
-from ..ir.values import defining_op
+from ..ir.values import defining_op, shape_of
 from ..phase_loops.devices import DeviceParts
 from ..phase_loops.exits import AccumulatorRule, Leaves
-from ..phase_loops.gathers import Gather, batch_axes, gathers_of
+from ..phase_loops.gathers import Gather, gathers_of
 from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
 from .batch import ArgumentNames, NoStepError, choose, names_of
@@ -373,7 +374,7 @@ class MicrobatchPlanner:
         placement = self._shardings.placement(value)
         if placement is None:
             return None
-        return parts.scattered_axis(placement, value.type, self._origin.operation)
+        return _scattered_axis(parts, placement, value.type, self._origin.operation)
 
     def _added_by(self, batch: _Batch) -> dict[Once, int]:
         """Returns the work that may be done once, and the bytes that it adds, as far as allowed."""
@@ -471,3 +472,31 @@ def _not_loopable(error: NotPossibleError) -> str:
 def _refused(why: str, batch: str = "") -> AccumulatePlan:
     refusal = f"{upper_first(why).removesuffix('.')}."
     return AccumulatePlan(batch=batch, reason=why, refusal=refusal)
+
+
+def _scattered_axis(
+    parts: DeviceParts, placement: ValueSharding, type_: ir.Type, op: ir.Operation
+) -> int | None:
+    """Returns the axis along which a sum of this placement has a part on each device.
+
+    None where it is placed otherwise, or the parts are not in the order of the devices.
+    """
+    if placement.mesh != str(parts.mesh) or len(placement.counts) != 1:
+        return None
+    [axis] = placement.counts
+    along = tuple(each.name for each in placement.axes[axis] if not each.part)
+    found = mesh.resolved(parts.mesh, op)
+    if found is None or len(found.device_ids) or shape_of(type_)[axis] % parts.count:
+        return None
+    in_order = [name for name in mesh.axis_sizes(found) if name in parts.axes]
+    return axis if along == parts.axes == tuple(in_order) else None
+
+
+def batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
+    """Returns the axes of the mesh that the dimension is sharded along in the given values."""
+    names: set[str] = set()
+    for seed in flow.seeds:
+        placement = shardings.placement(seed.value)
+        if placement is not None:
+            names.update(axis.name for axis in placement.axes[seed.layout.axis])
+    return frozenset(names)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Solved = dict[object, frozenset[int]]
 """Solved cuts by their problems: equal layers have equal problems."""
 
-_CAPACITY_LIMIT = 2**30
+CAPACITY_LIMIT = 2**30
 """scipy's maximum_flow takes 32-bit capacities; finite ones are scaled to sum below this."""
 
 
@@ -46,20 +46,24 @@ def minimum_vertex_cut(
     """
     count = len(weights)
     unit = _unit(weights, prices)
-    scaled = -(-_array(weights) // unit)
-    paid = -(-_array(prices.values()) // unit)
+    scaled = -(-number_array(weights) // unit)
+    paid = -(-number_array(prices.values()) // unit)
     unlimited = int(scaled.sum() + paid.sum()) + 1
     # Vertex v is split into v (in) and count + v (out); the arc between carries its weight.
     source, sink = 2 * count, 2 * count + 1
     inside = np.arange(count)
-    pairs = _pairs(edges)
-    starts, ends, priced = _array(set(sources)), _array(set(sinks)), _array(prices)
+    pairs = pair_array(edges)
+    starts, ends, priced = (
+        number_array(set(sources)),
+        number_array(set(sinks)),
+        number_array(prices),
+    )
     made = np.concatenate([priced, starts])  # of a source's arcs the last counts
     tails = np.concatenate([inside, np.full(len(made), source), pairs[:, 0] + count, ends + count])
     heads = np.concatenate([inside + count, made, pairs[:, 1], np.full(len(ends), sink)])
     capacities = np.full(len(tails), unlimited, dtype=np.int32)
     capacities[: count + len(paid)] = np.concatenate([scaled, paid])
-    reached = _reaching(sink, source, tails, heads, capacities)
+    reached = reaching(sink, source, tails, heads, capacities)
     crossing = ~reached[:count] & reached[count : 2 * count]
     return frozenset(np.flatnonzero(crossing).tolist())
 
@@ -71,53 +75,21 @@ def rounding(weights: Collection[int], prices: Mapping[int, int]) -> int:
 
 
 def _unit(weights: Collection[int], prices: Mapping[int, int]) -> int:
-    return max(1, -(-2 * (sum(weights) + sum(prices.values())) // _CAPACITY_LIMIT))
+    return max(1, -(-2 * (sum(weights) + sum(prices.values())) // CAPACITY_LIMIT))
 
 
-class CutNetwork:
-    """A network of which many minimum cuts of arcs are computed."""
-
-    def __init__(self, count: int, arcs: Sequence[tuple[int, int, int | None]]) -> None:
-        """``count`` is the number of vertices; arcs are (from, to, capacity).
-
-        An arc of capacity None is in no cut. Other capacities are rounded up like the weights of
-        `minimum_vertex_cut`.
-        """
-        self._count = count
-        limited = [capacity for _, _, capacity in arcs if capacity is not None]
-        unit = max(1, -(-2 * sum(limited) // _CAPACITY_LIMIT))
-        self._unlimited = sum(-(-capacity // unit) for capacity in limited) + 1
-        self._ends = _pairs((start, end) for start, end, _ in arcs)
-        self._capacities = _array(
-            [self._unlimited if each is None else -(-each // unit) for _, _, each in arcs]
-        ).astype(np.int32)
-
-    def cut(self, sources: Iterable[int], sinks: Iterable[int]) -> frozenset[int]:
-        """Returns the vertices on the sinks' side of the cut of least total capacity.
-
-        Of several minimum cuts it is the one nearest the sinks. A source that is a sink, or reaches
-        one by arcs that no cut has, is a mistake that the caller sees by such an arc between sides.
-        """
-        source, sink = self._count, self._count + 1
-        added = _pairs([(source, each) for each in sorted(set(sources))])
-        added = np.concatenate([added, _pairs([(each, sink) for each in sorted(set(sinks))])])
-        ends = np.concatenate([self._ends, added])
-        unlimited = np.full(len(added), self._unlimited, dtype=np.int32)
-        capacities = np.concatenate([self._capacities, unlimited])
-        reached = _reaching(sink, source, ends[:, 0], ends[:, 1], capacities)
-        return frozenset(np.flatnonzero(reached[: self._count]).tolist())
-
-
-def _pairs(pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+def pair_array(pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    """Returns pairs of numbers as rows."""
     flat = np.fromiter(itertools.chain.from_iterable(pairs), dtype=np.int64)
     return flat.reshape(-1, 2)
 
 
-def _array(numbers: Collection[int]) -> NDArray[np.int64]:
+def number_array(numbers: Collection[int]) -> NDArray[np.int64]:
+    """Returns numbers as an array."""
     return np.fromiter(numbers, dtype=np.int64, count=len(numbers))
 
 
-def _reaching(
+def reaching(
     sink: int,
     source: int,
     tails: NDArray[np.int64],

@@ -10,20 +10,17 @@ from jax.extend.mlir import ir
 
 from ..ir import marks, mesh, walk
 from ..ir.build_collectives import Groups
-from ..ir.collectives import (
-    CollectiveError,
+from ..ir.collectives import CollectiveError, SyncRequirement, described, is_ragged_all_to_all
+from ..ir.custom_calls import aliased_operands
+from ..ir.ops import facts_of
+from .requirements import (
     Participants,
-    SyncRequirement,
-    described,
-    is_ragged_all_to_all,
     is_trivial,
     partitions_of_groups,
     ragged_groups,
     sync_requirement_of,
     synchronized,
 )
-from ..ir.custom_calls import aliased_operands
-from ..ir.ops import facts_of
 
 
 class Role(enum.StrEnum):

@@ -23,14 +23,7 @@ from jax.extend.mlir import ir
 
 from ..ir import marks, walk
 from ..ir.build_collectives import Groups
-from ..ir.collectives import (
-    CollectiveError,
-    Participants,
-    covers,
-    described,
-    groups_of_partitions,
-    partitions_of_groups,
-)
+from ..ir.collectives import CollectiveError, described
 from ..ir.custom_calls import target_of
 from ..ir.locations import source_line
 from ..ir.marks import BarrierKind, Rendezvous, can_carry_dependency, holds_nothing
@@ -44,6 +37,7 @@ from .collect import (
     XlaCollective,
 )
 from .plan import Barrier, BarriersPlan, BlockBarriers
+from .requirements import Participants, covers, groups_of_partitions, partitions_of_groups
 
 
 @dataclass(frozen=True)

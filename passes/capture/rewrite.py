@@ -22,10 +22,10 @@ from ..analysis.loops.counted import trip_count_of
 from ..ir import marks, moves, walk
 from ..ir.build import compare, converted, first_element, integer_like, typed, zeros
 from ..ir.ops import facts_of
-from ..ir.outline import outline
 from ..ir.types import element_bits
 from ..ir.values import element_of
 from .capturable import Rules
+from .outline import outline
 from .plan import BlockCapture, ControlDependency
 from .schedule import Region
 

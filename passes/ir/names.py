@@ -116,38 +116,6 @@ def split_name(name: str) -> tuple[str, str]:
     return "", name
 
 
-_TRANSFORM = re.compile(
-    r"(?:checkpoint|custom_jvp|custom_vjp|jvp|linearize|remat|transpose|vjp|vmap)\((.*)\)",
-    re.DOTALL,
-)
-_CALL = re.compile(r"(?:jit|pjit|pmap|shard_map)\(.*\)", re.DOTALL)
-_STRUCTURE = re.compile(
-    r"body|branch_\d+_fun|checkpoint|closed_call|cond|custom_[jv]+p_call|eval_jaxpr|hloom\.\w+|"
-    r"rematted_computation|remat\d?|scan|shard_map|shmap_body|while|~|"
-)
-_NUMBER = re.compile(r"_\d+$|^\d+$")
-
-
-def layer(name: str) -> tuple[str, ...]:
-    """Returns the layer that an operation belongs to: the scopes of its name stack, outermost
-    first.
-
-    Transforms, calls, loops and branches are left out, and the numbers of equal layers:
-    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is in ("GPT", "block").
-    """
-    found: list[str] = []
-    # XLA joins the names of operations that it has merged.
-    path = split_name(name.partition(";")[0])[0]
-    while path:
-        path, component = split_name(path.removesuffix("/"))
-        if inner := _TRANSFORM.fullmatch(component):
-            path += inner[1] + "/" if inner[1] else ""  # the scopes that it transforms
-        elif not (_CALL.fullmatch(component) or _STRUCTURE.fullmatch(component)):
-            scope = _NUMBER.sub("", component) or "*"
-            found += [scope] if found[-1:] != [scope] else []  # Flax names some modules twice
-    return tuple(reversed(found))
-
-
 _COMPONENT = re.compile(r"\[[^\[\]]*\]|\.?[^.\[\]]+")
 _STATES = frozenset({"mu", "nu", "params", "trace"})
 """The names that optax, Flax and Haiku give a tree with an array for each parameter."""

@@ -8,7 +8,7 @@ from ..analysis.axis_cuts import cut_operand
 from ..analysis.purity import erase_unread, may_go
 from ..ir import walk
 from ..ir.build import reshaped
-from ..ir.collectives import all_gathered
+from ..ir.made_collectives import all_gathered
 from ..ir.parts import cloned_on, on_parts, part_of_same
 from ..ir.values import defining_op, shape_of
 from .plan import ReplacedGathers

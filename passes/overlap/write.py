@@ -21,7 +21,7 @@ from ..analysis.device_groups import DeviceGroups
 from ..analysis.purity import erase_unread, may_go
 from ..ir import moves, walk
 from ..ir.build import Box, broadcast, counted_while, counter, counter_type, first_element
-from ..ir.collectives import all_gathered, permuted
+from ..ir.made_collectives import all_gathered, permuted
 from ..ir.parts import on_parts, part_at
 from ..ir.values import defining_op, shape_of
 from .plan import Ring

@@ -25,7 +25,6 @@ from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import (
     CONSTRAINT,
-    ValueSharding,
     argument_placement,
     constraint_placement,
     has_shardings,
@@ -77,23 +76,6 @@ class DeviceParts:
     def part_of(self, type_: ir.Type, axis: int | None) -> ManualPart:
         """Returns the part of values of a type that each device has."""
         return ManualPart(type_, self.sharding(type_, axis), self.part(type_, axis))
-
-    def scattered_axis(
-        self, placement: ValueSharding, type_: ir.Type, op: ir.Operation
-    ) -> int | None:
-        """Returns the axis along which a sum of this placement has a part on each device.
-
-        None where it is placed otherwise, or the parts are not in the order of the devices.
-        """
-        if placement.mesh != str(self.mesh) or len(placement.counts) != 1:
-            return None
-        [axis] = placement.counts
-        along = tuple(each.name for each in placement.axes[axis] if not each.part)
-        found = mesh.resolved(self.mesh, op)
-        if found is None or len(found.device_ids) or shape_of(type_)[axis] % self.count:
-            return None
-        in_order = [name for name in mesh.axis_sizes(found) if name in self.axes]
-        return axis if along == self.axes == tuple(in_order) else None
 
 
 @dataclass(frozen=True)

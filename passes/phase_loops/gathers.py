@@ -117,16 +117,6 @@ def gathers_of(
     return tuple(_Finder(flow, shardings, names).found(found))
 
 
-def batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
-    """Returns the axes of the mesh that the dimension is sharded along in the given values."""
-    names: set[str] = set()
-    for seed in flow.seeds:
-        placement = shardings.placement(seed.value)
-        if placement is not None:
-            names.update(axis.name for axis in placement.axes[seed.layout.axis])
-    return frozenset(names)
-
-
 @dataclass
 class _Source:
     """The gathers of a value."""

@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import site
+from ..analysis.loops.additions import additions
 from ..analysis.loops.counted import StackedOutput, upward_count
 from ..analysis.program import Node, Program
 from ..analysis.shardings.shardings import Shardings
@@ -256,7 +257,7 @@ def _carry(found: LayerLoop, number: int, flow: Flow, rule: AccumulatorRule) -> 
     result = found.loop.op.results[number]
     if not tensor_bytes(result.type):
         raise NotPossibleError(f"it carries a {result.type}, which cannot be sent", found.loop.op)
-    own, sums = element_of(result), found.loop.additions(number)
+    own, sums = element_of(result), additions(found.loop, number)
     if flow.is_partial and flow.combine is Combine.SUM and sums is not None:
         return PipelineCarry(
             number, result.type, Moves.ADDED, None, flow.combine, rule(result), sums

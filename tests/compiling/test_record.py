@@ -9,12 +9,13 @@ import warnings
 import jax
 import jax.numpy as jnp
 import pytest
+from support.modules import module_after
 
 import hloom
 from hloom import policy, record
 from hloom.compiling import modelled
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
-from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.target import Target
 from hloom.record import CompileAttempt, CompileRecord, Records
 from hloom.show import units
@@ -334,8 +335,7 @@ def test_added_work_is_what_the_plan_adds() -> None:
     """What the plan recomputes, less what only the residuals needed that are not saved any more."""
     of_budget = recorded("remat{budget=min}")
     best = of_budget.attempts[of_budget.best_attempt or 0]
-    module = jax.jit(jax.grad(scanned_loss)).lower(WEIGHTS, X).compiler_ir()
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    module = module_after(jax.jit(jax.grad(scanned_loss)).lower(WEIGHTS, X))
     with module.context:
         program = ModelledProgram.of(module, Target())
     assert program is not None

@@ -177,8 +177,8 @@ WAYS: dict[str, Callable[[], Ran]] = {
 ELSEWHERE = {
     "the persistent cache": "tests/compiling/test_cache.py",
     "several processes": "tests/compiling/test_cross_process.py",
-    "notebooks": "tests/log/test_notebook.py",
-    "MaxText": "tests/house/test_results.py",
+    "notebooks": "tests/log/test_terminal.py",
+    "MaxText": "tests/house/test_docs.py",
 }
 """The rows of the page whose tests take more than a function here."""
 

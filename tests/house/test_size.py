@@ -1,4 +1,7 @@
-"""The committed table of sizes is true, and what one person has to know does not grow."""
+"""The committed table of sizes is true, and what one person has to know does not grow.
+
+Every tuned number has a row in the ablation, or the source it comes from, or is listed.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import json
 import pytest
 
 from benchmarks import house
+from benchmarks.ablation.numbers import ROOT, tuned
 from benchmarks.common.tables import RESULTS
 
 pytestmark = pytest.mark.once
+
 
 MOST = {
     "plugin, the core: what a jit with `fit` or `remat` imports": 60_000,
@@ -39,3 +44,27 @@ def test_the_core_and_what_is_beside_it_are_the_plugin() -> None:
     plugin, *parts = [count for part, count in house.counted().items() if "plugin" in part]
     assert sum(parts) == plugin
     assert min(parts) > 0
+
+
+LISTED = ROOT / "benchmarks/ablation/without_row.txt"
+MOST_LISTED, MOST_TUNED = 100, 249
+"""Neither may rise."""
+
+
+def test_every_tuned_number_has_a_row_or_a_source_or_is_listed() -> None:
+    report = json.loads((RESULTS / "ablation.json").read_text("utf-8"))
+    rows = {
+        row["name"]
+        for entry in report.values()
+        for part in entry.values()
+        if isinstance(part, list)
+        for row in part
+    }
+    bare = {each.key for each in tuned() if each.key not in rows and not each.has_source}
+    listed = LISTED.read_text("utf-8").split()
+    assert sorted(bare) == listed
+    assert len(listed) <= MOST_LISTED
+
+
+def test_the_number_of_tuned_numbers_does_not_rise() -> None:
+    assert sum(each.count for each in tuned()) <= MOST_TUNED

@@ -12,7 +12,8 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom import targets
-from hloom._jax.devices import DeviceFacts, described_to_xla
+from hloom._jax.devices import DeviceFacts
+from hloom._jax.local_devices import described_to_xla
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.cost import seconds
 from hloom.passes.framework.target import CPU_SPEED, Speed, Target

@@ -256,7 +256,7 @@ def test_the_device_here_is_described(
     monkeypatch.setattr(
         "hloom._jax.devices.device_facts", lambda *_: (DeviceFacts(kind, (8, 9), 142),)
     )
-    monkeypatch.setattr("hloom._jax.devices.described_to_xla", lambda _: text)
+    monkeypatch.setattr("hloom._jax.local_devices.described_to_xla", lambda _: text)
     status, out, err = run("targets", "--this", "--to", tmp_path)
     assert (status, err) == (0, "")
     assert out.startswith("NVIDIA L40S is the target 'l40s' already.\n")

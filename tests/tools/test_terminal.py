@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 from support.log_streams import FakeTerminal
 
-from hloom.show.terminal import Breakable, PlainConsole, complain
+from hloom.show.terminal import PlainConsole
 from hloom.show.visible import in_columns, visible
+from hloom_tools.complaint import complain
+from hloom_tools.document.terminal import Breakable
 
 pytestmark = pytest.mark.once
 

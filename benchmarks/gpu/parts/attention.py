@@ -14,8 +14,7 @@ import numpy as np
 import hloom
 from benchmarks.gpu.child import Note
 from benchmarks.gpu.harness import of_tests
-from benchmarks.gpu.items import Skip
-from benchmarks.gpu.parts.programs import decoder
+from benchmarks.gpu.parts.programs import decoder, placed_on
 
 _ELEMENTS = ("bfloat16", "float16")
 
@@ -141,11 +140,7 @@ def compile_for_h200(note: Note) -> dict[str, Any]:
     """
     from hloom.targets import deviceless
 
-    try:
-        deviceless.prepare()
-        sharding = deviceless.placement("h200")
-    except deviceless.MissingCompilerError as error:
-        raise Skip(str(error)) from None
+    sharding = placed_on("h200")
     found: dict[str, Any] = {}
     model = dataclasses.replace(decoder("attention, 512 keys"), scanned=True)
     for spec, fused in (("attention,capture", False), ("off", True)):

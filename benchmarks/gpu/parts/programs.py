@@ -169,3 +169,14 @@ def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
     norm = jnp.sqrt(jnp.sum(jnp.square(other)))
     return jnp.sqrt(jnp.sum(jnp.square(one - other))) / jnp.where(norm == 0, 1.0, norm)
+
+
+def placed_on(target: str) -> Any:
+    """The placement on a GPU that is not here. Skips where JAX lacks the compiler for it."""
+    from hloom.targets import deviceless
+
+    try:
+        deviceless.prepare()
+        return deviceless.placement(target)
+    except deviceless.MissingCompilerError as error:
+        raise Skip(str(error)) from None

@@ -206,13 +206,7 @@ def compile_for_h100(note: Note) -> dict[str, Any]:
 
     Skips where JAX's compiler for it is not installed.
     """
-    from hloom.targets import deviceless
-
-    try:
-        deviceless.prepare()
-        sharding = deviceless.placement("h100_sxm")
-    except deviceless.MissingCompilerError as error:
-        raise Skip(str(error)) from None
+    sharding = programs.placed_on("h100_sxm")
     found: dict[str, Any] = {}
     [offload] = (each for each in MEMORY if each["label"] == OFFLOAD)
     for each in (OFF, *GRAPHS[:3], FLOOR, offload):

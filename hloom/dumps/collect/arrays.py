@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hloom.dumps.read.module import Missing
+from hloom.dumps.format import Missing
 from hloom.dumps.write.array_files import ArrayEntry, Shard, write_share
 from hloom.targets.devices import machine_bytes
 

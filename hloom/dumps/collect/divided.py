@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hloom.dumps.collect.store import LiveModule
-from hloom.dumps.read.module import RAN, json_text
+from hloom.dumps.format import RAN, json_text
 from hloom.files import write_whole
 from hloom.policy import guarded
 

@@ -25,7 +25,7 @@ from hloom.dumps.collect.reminder import note_waiting, note_written
 from hloom.dumps.collect.store import LiveModule, ModuleFacts, keep, on_disk
 from hloom.dumps.collect.xla_files import Compile, XlaFiles
 from hloom.dumps.entry import entry_values, main_of
-from hloom.dumps.read.module import INPUT, json_text
+from hloom.dumps.format import INPUT, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.structure import written

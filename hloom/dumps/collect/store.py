@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hloom._jax import executables
-from hloom.dumps.read.module import Missing, plain_name
+from hloom.dumps.format import Missing, plain_name
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
 

@@ -14,7 +14,7 @@ import jax
 from hloom._jax.flags import step_flag
 from hloom._jax.steps import ReplicatedProgram, arguments_of, module_name_of, watch_programs
 from hloom.dumps.collect.store import LIVE, LiveModule
-from hloom.dumps.read.module import Missing
+from hloom.dumps.format import Missing
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import guarded

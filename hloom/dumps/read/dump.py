@@ -17,23 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from hloom import files
+from hloom.dumps.format import FORMAT, INPUT, MANIFEST, Missing
 from hloom.dumps.read.module import (
-    INPUT,
-    MANIFEST,
-    Missing,
     ModuleDump,
     PlanFile,
     State,
     folders_in,
+    is_own_file,
     process_number,
     whole_number,
 )
 from hloom.passes.framework.structure import StructureError, read
 
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
-
-FORMAT = 3
-"""The number of "hloom_dump" in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
 _STEP = re.compile(r"step-(\d+)(?:-run-(\d+))?")
@@ -245,7 +241,7 @@ def _module(folder: Path, where: str) -> ModuleDump:
         if isinstance(facts, dict):
             missing += _damage(folder, name, whole_number(facts, "bytes"))
     told = any(each.what in (INPUT, "input") or "states" in each.what for each in missing)
-    if not told and not files.is_own_file(folder / INPUT):
+    if not told and not is_own_file(folder / INPUT):
         missing += (Missing("input", f"there is no {INPUT}"),)
     found = tuple(_within(each, where) if where else each for each in missing)
     return ModuleDump(folder, manifest, found)

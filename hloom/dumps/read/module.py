@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,41 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hloom import files
-
-MANIFEST = "manifest.json"
-INPUT = "00-input.mlir"
-RAN = "ran.json"
-"""The file with the record of a run of a step in several programs."""
-
-_LONGEST_NAME = 100
-"""The most characters of a module's name in its folder's name: file systems allow 255 bytes."""
+from hloom.dumps.format import INPUT, MANIFEST, RAN, Missing, read_json
 
 _NUMBERED = re.compile(r"(.*)-(\d+)")
 _PROCESS = re.compile(r"\.?process-(\d+)(?:\.partial)?")
 _STATE = re.compile(r"(\d{2,})-(?:(before|after)-)?([A-Za-z0-9_.-]+)\.mlir")
 _PLAN = re.compile(r"plan-(\d{2,})-([A-Za-z0-9_.-]+)\.json")
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A part that a dump lacks, or has only in part.
-
-    Attributes:
-      what: the part, e.g. "thunk sequence".
-      why: the reason, e.g. "the executable came from JAX's persistent cache".
-      remedy: the remedy; empty where none exists.
-      where: the folder that it belongs to, relative to the dump's; empty for the dump itself.
-    """
-
-    what: str
-    why: str
-    remedy: str = ""
-    where: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        remedy = f" ({self.remedy})" if self.remedy else ""
-        return f"{place}{self.what}: {self.why}{remedy}"
 
 
 @dataclass(frozen=True)
@@ -124,12 +94,12 @@ class ModuleDump:
     def input_file(self) -> Path | None:
         """Returns the module as JAX passed it to the compile; None where it was not kept."""
         file = self.folder / INPUT
-        return file if files.is_own_file(file) else None
+        return file if is_own_file(file) else None
 
     @cached_property
     def states(self) -> tuple[State, ...]:
         """Returns the module's states that were written, the input first."""
-        listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
+        listed = filter(is_own_file, self.folder.glob("*.mlir"))
         found = [
             (int(match[1]), match[2] or "", match[3], file)
             for file in listed
@@ -209,7 +179,7 @@ class ModuleDump:
     def array_folders(self, kind: str) -> tuple[Path, ...]:
         """Returns the folders with the shares of its "arguments" or "results", its own first."""
         folders = [each / kind for each in self.sibling_folders]
-        return tuple(folder for folder in folders if files.is_own_folder(folder))
+        return tuple(folder for folder in folders if is_own_folder(folder))
 
     @cached_property
     def sibling_folders(self) -> tuple[Path, ...]:
@@ -232,7 +202,7 @@ class ModuleDump:
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
         for folder in [process / self.folder.name, *folders_in(process)]:
-            if files.is_own_folder(folder) and folder.name.startswith(stem):
+            if is_own_folder(folder) and folder.name.startswith(stem):
                 theirs = read_json(folder / MANIFEST)
                 digest = theirs.get("input_sha256") if isinstance(theirs, dict) else None
                 if digest == self.manifest.get("input_sha256"):
@@ -270,7 +240,7 @@ def process_number(folder: Path) -> int | None:
 
 def folders_in(folder: Path) -> list[Path]:
     """Returns the folders in a folder, without links, step-9 before step-10. Raises OSError."""
-    return sorted(filter(files.is_own_folder, folder.iterdir()), key=_natural)
+    return sorted(filter(is_own_folder, folder.iterdir()), key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -285,20 +255,11 @@ def whole_number(manifest: Mapping[str, Any], name: str, default: int | None = N
     return value if isinstance(value, int) else default
 
 
-def plain_name(name: str) -> str:
-    """Returns a module's name in a form that a folder can have."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_LONGEST_NAME] or "module"
+def is_own_file(file: Path) -> bool:
+    """Whether the path is a regular file itself and not a link to one."""
+    return file.is_file() and not file.is_symlink()
 
 
-def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
-    """Returns values as the text of a dump's JSON file; `default` converts values that JSON
-    lacks."""
-    return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
-
-
-def read_json(file: Path) -> Any:
-    """Returns the content of a file; None where it does not exist, or is refused."""
-    try:
-        return files.read_json(file.parent, file.name)
-    except OSError:
-        return None
+def is_own_folder(folder: Path) -> bool:
+    """Whether the path is a folder itself and not a link to one."""
+    return folder.is_dir() and not folder.is_symlink()

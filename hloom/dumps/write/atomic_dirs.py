@@ -22,7 +22,7 @@ import jax
 
 from hloom._jax.distributed import ProcessStore
 from hloom.compiling.cross_process import Store
-from hloom.dumps.read.module import MANIFEST, read_json
+from hloom.dumps.format import MANIFEST, read_json
 from hloom.dumps.write.manifest import versions, write_manifest
 from hloom.policy import first_time, warn
 

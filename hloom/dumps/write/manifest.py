@@ -19,8 +19,7 @@ import jax
 from jax.extend.mlir import ir
 
 from hloom.dumps.entry import EntryValue, entry_values, main_of
-from hloom.dumps.read.dump import FORMAT
-from hloom.dumps.read.module import MANIFEST, json_text
+from hloom.dumps.format import FORMAT, MANIFEST, json_text
 from hloom.files import write_whole
 from hloom.passes.ir.mesh import mesh_ops
 

@@ -19,7 +19,7 @@ from hloom._jax.modules import make_context
 from hloom.dumps.collect.store import Content, LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.collect.xla_files import missing_texts, write_artifacts, write_file
-from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
+from hloom.dumps.format import INPUT, MANIFEST, Missing, plain_name
 from hloom.dumps.write.atomic_dirs import claim, new_staging
 from hloom.dumps.write.manifest import (
     NO_INPUT,

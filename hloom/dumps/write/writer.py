@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from hloom.dumps.read.module import Missing, plain_name
+from hloom.dumps.format import Missing, plain_name
 from hloom.dumps.write.atomic_dirs import Claim, claim_step
 from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution

@@ -9,7 +9,7 @@ that is read is an invariant operand, or a captured value, of which the body rea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -118,26 +118,6 @@ class CountedLoop:
             return 0
         line = affine_in(op.operands[1], self.body.arguments[self.counter])
         return {(1, 0): 1, (-1, self.trip_count - 1): -1}.get(line, 0) if line else 0
-
-    def additions(self, number: int) -> Mapping[ir.Value, int] | None:
-        """Returns the additions of a carry that the body only adds to.
-
-        They map the result of each to the operand that is the partial sum. None for another carry.
-        """
-        found: dict[ir.Value, int] = {}
-        value: ir.Value = self.body.arguments[number]
-        while True:
-            uses = list(value.uses)
-            if len(uses) != 1:
-                return None
-            [use] = uses
-            op = use.owner.operation
-            if op == self.returned:
-                return found if use.operand_number == number and found else None
-            if op.name != "stablehlo.add" or op.block != self.body:
-                return None
-            value = op.results[0]
-            found[value] = use.operand_number
 
 
 def _is_slice(op: ir.Operation) -> bool:

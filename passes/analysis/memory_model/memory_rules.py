@@ -67,7 +67,7 @@ class MemoryRules:
     @property
     def multiplies_all_groups(self) -> bool:
         """Whether a ragged product is the dense product of all groups, on copies of its rows
-        (`ragged_copies`)."""
+        (`kernel_scratch`)."""
         return True
 
     def bytes_of(self, type_: ir.Type) -> int | None:

@@ -26,12 +26,9 @@ from .peak import peak_in_order
 from .schedulers import (
     depth_first_order,
     greedy_order,
-    post_order,
 )
 from .trace import OpTrace
 from .tracer import ahead_bytes, trace_block
-
-_ORDERS = greedy_order, depth_first_order, post_order
 
 
 def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> int:
@@ -84,3 +81,28 @@ def _peaks(trace: OpTrace, inner: Sequence[list[int]]) -> tuple[int, ...]:
         trace.inner = inside
         found.append(peak_in_order(kernels, order(kernels)).bytes)
     return tuple(found)
+
+
+def post_order(kernels: Kernels) -> list[int]:
+    """Returns the order with each kernel right after its operands, these in their own order."""
+    makers = [kernels.maker[buffer] for buffer in kernels.returned()]
+    last_ones = [number for number, users in enumerate(kernels.users) if not users]
+    returned = [number for number in makers if number >= 0]
+    order: list[int] = []
+    expanded = [False] * len(kernels.positions)
+    visited = [False] * len(kernels.positions)
+    stack = [*returned, *last_ones][::-1]
+    while stack:
+        number = stack[-1]
+        if not expanded[number]:
+            expanded[number] = True
+            stack += [each for each in kernels.operands[number][::-1] if not expanded[each]]
+            continue
+        stack.pop()
+        if not visited[number]:
+            visited[number] = True
+            order.append(number)
+    return order
+
+
+_ORDERS = greedy_order, depth_first_order, post_order

@@ -62,28 +62,6 @@ def depth_first_order(kernels: Kernels) -> list[int]:
     return order
 
 
-def post_order(kernels: Kernels) -> list[int]:
-    """Returns the order with each kernel right after its operands, these in their own order."""
-    makers = [kernels.maker[buffer] for buffer in kernels.returned()]
-    last_ones = [number for number, users in enumerate(kernels.users) if not users]
-    returned = [number for number in makers if number >= 0]
-    order: list[int] = []
-    expanded = [False] * len(kernels.positions)
-    visited = [False] * len(kernels.positions)
-    stack = [*returned, *last_ones][::-1]
-    while stack:
-        number = stack[-1]
-        if not expanded[number]:
-            expanded[number] = True
-            stack += [each for each in kernels.operands[number][::-1] if not expanded[each]]
-            continue
-        stack.pop()
-        if not visited[number]:
-            visited[number] = True
-            order.append(number)
-    return order
-
-
 def greedy_order(kernels: Kernels) -> list[int]:
     """Returns the list scheduler's order: the ready kernel first that frees most, net of its
     writes.

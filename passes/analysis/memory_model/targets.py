@@ -7,9 +7,8 @@ from collections.abc import Callable
 from ...framework.target import Target
 from ..program import Program
 from . import tpu
-from .attention_scratch import hold_lanes, hold_scratch
+from .kernel_scratch import hold_copies, hold_lanes, hold_scratch
 from .memory_rules import PACKED, XLA_GPU, MemoryRules
-from .ragged_copies import hold_copies
 from .trace import OpTrace
 
 _RULES: dict[str, MemoryRules] = {"cuda": XLA_GPU, "rocm": XLA_GPU, "tpu": tpu.XLA_TPU}

@@ -3,8 +3,7 @@
 XLA reshards by patterns. Where none leads from one sharding to the other, each device gathers the
 value and cuts its part out of it ("involuntary full rematerialization"). The patterns depend on the
 number of parts of each dimension, and on the number of devices with a copy of each part; the
-identity of the mesh's axes matters for one pattern only. A stop is a sharding between the two, to
-which and from which patterns lead.
+identity of the mesh's axes matters for one pattern only.
 
 Source: ReshardNoCache, TryComplexReshardHandling and GetReshardAllToAllSourceTargetDims of
 xla/service/spmd/spmd_partitioner.cc and spmd_partitioner_util.cc. Compared with what XLA compiles
@@ -17,16 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.shardings import MeshAxis
 
 Axes = tuple[tuple[MeshAxis, ...], ...]
 """By dimension the axes of the mesh that split it, the major one first."""
-
-_MOST_DEVICES = 512
-"""The most devices of a mesh for which stops are searched, and the most shardings."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ def gathered_dimensions(
       source, target: the axes that split it before and after.
       sizes: the sizes of the mesh's axes.
     """
-    if not (_is_even(shape, source) and _is_even(shape, target)):
+    if not (is_even(shape, source) and is_even(shape, target)):
         return frozenset()
     here, there = _tiles(source, sizes), _tiles(target, sizes)
     alike = _order(source, sizes) == _order(target, sizes)
@@ -79,64 +75,8 @@ def gathered_dimensions(
     return frozenset(n for n, axes in enumerate(source) if axes and n not in kept)
 
 
-def stop_between(
-    shape: Sequence[int], source: Axes, target: Axes, sizes: Mapping[str, int]
-) -> Axes | None:
-    """Returns a sharding along the same axes, to which and from which XLA finds a way, with the
-    least data that devices lack; None where there is none, or too many to look through."""
-    named = {axis.name: axis for axes in (*source, *target) for axis in axes}
-    devices = math.prod(axis.size for axis in named.values())
-    found: list[tuple[float, int, Axes]] = []
-    for stop in itertools.islice(_placements(tuple(named.values()), len(shape)), _MOST_DEVICES):
-        hops = (source, stop), (stop, target)
-        if (
-            devices > _MOST_DEVICES
-            or not _is_even(shape, stop)
-            or any(here == there for here, there in hops)
-            or any(gathered_dimensions(shape, *hop, sizes) for hop in hops)
-        ):
-            continue
-        lacking = sum(_lacking(*hop) for hop in hops)
-        found.append((lacking, sum(len(axes) > 1 for axes in stop), stop))
-    return min(found, key=lambda each: each[:2])[2] if found else None
-
-
-def _placements(axes: tuple[MeshAxis, ...], rank: int) -> Iterator[Axes]:
-    """Yields the ways to split dimensions along all of these axes."""
-    for order in itertools.permutations(axes):
-        for places in itertools.product(range(rank), repeat=len(axes)):
-            # Where neighbours of one order are of two dimensions, another order gives the same.
-            if list(places) == sorted(places):
-                pairs = list(zip(order, places, strict=True))
-                yield tuple(tuple(a for a, place in pairs if place == n) for n in range(rank))
-
-
-def _lacking(source: Axes, target: Axes) -> float:
-    """Returns the share of a value that a device has to be sent, the mean of all."""
-    axes = list({axis: None for dimension in (*source, *target) for axis in dimension})
-    ranges = [range(axis.size) for axis in axes]
-    total, devices = 0.0, 0
-    for coordinates in itertools.product(*ranges):
-        at = dict(zip(axes, coordinates, strict=True))
-        common, wanted = 1.0, 1.0
-        for here, there in zip(source, target, strict=True):
-            low, high = _span(here, at)
-            least, most = _span(there, at)
-            common *= max(min(high, most) - max(low, least), 0.0)
-            wanted *= most - least
-        total, devices = total + wanted - common, devices + 1
-    return total / devices
-
-
-def _span(axes: Sequence[MeshAxis], at: Mapping[MeshAxis, int]) -> tuple[float, float]:
-    """Returns the begin and the end of a device's part along a dimension."""
-    number, parts = 0, 1
-    for axis in axes:
-        number, parts = number * axis.size + at[axis], parts * axis.size
-    return number / parts, (number + 1) / parts
-
-
-def _is_even(shape: Sequence[int], axes: Axes) -> bool:
+def is_even(shape: Sequence[int], axes: Axes) -> bool:
+    """Whether whole axes split each dimension evenly."""
     return all(
         size % math.prod(axis.size for axis in each) == 0 and not any(axis.part for axis in each)
         for size, each in zip(shape, axes, strict=True)

@@ -32,9 +32,10 @@ from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..cost import operation_cost
 from .exchanges import PlacedExchange, exchanges_of
-from .fallbacks import Axes, stop_between
+from .fallbacks import Axes
 from .propagation import values_of
 from .shardings import Shardings
+from .stops import stop_between
 
 _MOST_VALUES = 6
 """The most values on which a constraint is tried, in one round."""

@@ -21,9 +21,10 @@ from support.dumps.snapshots import same_bits, take
 
 import hloom
 from hloom.dumps.collect.arrays import HostBudget, snapshot
+from hloom.dumps.read.arrays import ArrayShare, read_arrays
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
-from hloom.dumps.write.array_files import ARRAYS, SHARDS, ArrayShare, read_arrays
+from hloom.dumps.write.array_files import ARRAYS, SHARDS
 from hloom.targets.devices import machine_bytes
 
 DTYPES = """

@@ -1,11 +1,19 @@
-"""What the dump of a step, and of a module that was compiled, holds on disk."""
+"""What the dump of a step, and of a module that was compiled, holds on disk.
+
+The end of a block, and of the program: what waits to be written is written.
+
+Two processes under jax.distributed dump a step: each its share, and together it reads back. Shares
+of the arrays of a dump on disk: put together, and what is said of damaged ones.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +23,18 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
+from support import RunPython
+from support.dumps.runs import X, program, train
 from support.dumps.samples import capture, scanned_step, step_arguments
+from support.dumps.snapshots import same_bits, take
+from support.dumps.worker import CHOSEN, SHARDINGS, first_state
+from support.processes import run_members
 
 from hloom._jax.modules import make_context
 from hloom.dumps.collect.tracer import Execution
-from hloom.dumps.read.dump import DumpError, Missing, open_dump
-from hloom.dumps.write.array_files import read_arrays
+from hloom.dumps.read.arrays import ArrayShare, read_arrays
+from hloom.dumps.read.dump import DumpError, Missing, ModuleDump, open_dump
+from hloom.dumps.write.array_files import ARRAYS, SHARDS
 from hloom.dumps.write.manifest import MAX_LINES, input_facts, sources
 from hloom.dumps.write.module import write_execution, write_module
 from hloom.dumps.write.writer import write_step
@@ -237,3 +251,262 @@ def test_threads_that_compile_at_once_never_share_a_folder(tmp_path: Path, ran: 
 def test_the_module_s_own_writer_raises(tmp_path: Path, ran: Execution) -> None:
     with pytest.raises(FileNotFoundError):
         write_execution(ran, tmp_path / "no" / "jit_f-0", step=3)
+
+
+def test_the_end_of_a_block_waits_for_the_writer(tmp_path: Path) -> None:
+    step = program()
+    train((1, 2, 3), lambda _: step(X), to=tmp_path, steps="*")
+    assert sorted(path.name for path in tmp_path.glob("step-*/process-0")) == ["process-0"] * 3
+
+
+SHORT_RUN = """
+import dataclasses
+from pathlib import Path
+import jax, numpy as np, hloom
+from support.dumps.samples import capture, execution
+from hloom.dumps.write import writer
+step = jax.jit(lambda x: x * 2.0)
+for n in range(5):
+    with hloom.step(n):
+        step(np.ones(3, np.float32))
+ran = execution(lambda x: x + 1.0, (np.ones(3, np.float32),), spec="cse")
+without_arguments = dataclasses.replace(ran, arguments=None)
+bare = dataclasses.replace(without_arguments, results=None)
+for n, each in enumerate([bare, bare, without_arguments]):
+    writer.submit(capture(Path(ROOT), [each], step=n))
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program left that came to its end right after the last step."""
+
+    chosen: Path
+    waiting: Path
+    temporary: Path
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def ended(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    chosen, waiting, temporary = (
+        tmp_path_factory.mktemp(name) for name in ("chosen", "waiting", "temporary")
+    )
+    result = run_python(
+        SHORT_RUN.replace("ROOT", repr(str(waiting))),
+        HLOOM_DUMP_TO=str(chosen),
+        HLOOM_DUMP_STEPS="1:5:2",
+        TMPDIR=str(temporary),
+    )
+    return Ended(chosen, waiting, temporary, result.stderr)
+
+
+def test_a_process_writes_its_steps(ended: Ended) -> None:
+    assert sorted(path.name for path in ended.chosen.iterdir()) == ["step-1", "step-3"]
+    folder = ended.chosen / "step-3" / "process-0"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    [module] = manifest["modules"]
+    assert module["complete"]
+    assert (folder / module["folder"] / "00-input.mlir").read_text().startswith(("module", "#loc"))
+    assert not list(ended.temporary.iterdir())
+
+
+def test_what_waits_at_the_end_of_the_program_is_written(ended: Ended) -> None:
+    written = (ended.chosen, (1, 3)), (ended.waiting, (0, 1, 2))
+    assert ended.stderr.splitlines() == [
+        f"hloom: wrote {folder}/step-{step}" for folder, steps in written for step in steps
+    ]
+    dumps = [open_dump(ended.waiting / f"step-{step}") for step in range(3)]
+    assert [len(dump.modules) for dump in dumps] == [1, 1, 1]
+    results = read_arrays(dumps[2].modules[0].array_folders("results"))
+    np.testing.assert_array_equal(results[0], np.full(3, 2, np.float32))
+    assert not list(ended.waiting.rglob("*.partial"))
+
+
+PROCESSES = (0, 1)
+WORKER = "from support.dumps.worker import main; main()"
+
+FINISHES_WITHIN_S = 120
+"""Many times what it takes; as in tests/runtime/test_processes.py."""
+
+OVERHEAD_BYTES = 64 * 1024
+"""What a share may have beside the values: arrays.json. Less than a quarter of the state's smallest
+array."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the two processes wrote, and what each told at its end."""
+
+    folder: Path
+    told: tuple[dict[str, Any], ...]
+
+    def module(self, name: str, process: int) -> ModuleDump:
+        """The module of that name in the folder of that process."""
+        dump = open_dump(self.folder / f"step-{CHOSEN}" / f"process-{process}")
+        [module] = [each for each in dump.modules if each.name == name]
+        return module
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("dump")
+    members = run_members(WORKER, str(folder), devices=2, timeout_s=FINISHES_WITHIN_S)
+    for member in members:
+        assert member.returncode == 0, member.stderr
+        assert "HloomWarning" not in member.stderr
+    return Run(folder, tuple(json.loads(member.stdout.splitlines()[-1]) for member in members))
+
+
+def expected(steps: int) -> dict[str, np.ndarray]:
+    """The state after so many steps."""
+    state = first_state()
+    for _ in range(steps):
+        columns = state["columns"] * np.float32(0.5)
+        state = {name: -value for name, value in state.items()} | {"columns": columns}
+    return state
+
+
+def named(folders: Sequence[Path]) -> dict[str, np.ndarray]:
+    arrays = read_arrays(folders)
+    return {
+        entry.name: arrays[entry.index] for entry in ArrayShare.open(folders[0]).entries.values()
+    }
+
+
+def test_both_processes_write_into_one_folder(ran: Run) -> None:
+    assert [child.name for child in ran.folder.iterdir()] == [f"step-{CHOSEN}"]
+    inside = sorted(child.name for child in (ran.folder / f"step-{CHOSEN}").iterdir())
+    assert inside == ["manifest.json", "process-0", "process-1"]
+    runs = {
+        json.loads(file.read_text())["run"]
+        for file in ran.folder.glob("step-*/**/manifest.json")
+        if json.loads(file.read_text())["kind"] != "module"
+    }
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(("kind", "steps"), [("arguments", CHOSEN), ("results", CHOSEN + 1)])
+def test_the_state_reads_back_equal(ran: Run, kind: str, steps: int, process: int) -> None:
+    folders = ran.module("jit_train_step", process).array_folders(kind)
+    assert len(folders) == 2
+    read = named(folders)
+    for name, value in expected(steps).items():
+        [mine] = [array for told, array in read.items() if f"'{name}'" in told]
+        np.testing.assert_array_equal(mine, value)
+        assert mine.dtype == value.dtype
+    numbers = [array for array in read.values() if array.ndim == 0]
+    assert [n.item() for n in numbers] == ([CHOSEN, 0.5] if kind == "arguments" else [])
+
+
+@pytest.mark.parametrize("kind", ["arguments", "results"])
+def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
+    folders = ran.module("jit_train_step", 0).array_folders(kind)
+    written: dict[int, np.ndarray] = {}
+    for folder in folders:
+        for entry in ArrayShare.open(folder).entries.values():
+            count = written.setdefault(entry.index, np.zeros(entry.shape, int))
+            for shard in entry.shards:
+                count[shard.slices] += 1
+    assert len(written) == len(SHARDINGS) + (2 if kind == "arguments" else 0)
+    for count in written.values():
+        np.testing.assert_array_equal(count, 1)
+
+
+@pytest.mark.parametrize("kind", ["arguments", "results"])
+def test_no_byte_is_written_twice(ran: Run, kind: str) -> None:
+    folders = ran.module("jit_train_step", 0).array_folders(kind)
+    sizes = [sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders]
+    state = first_state().values()
+    # The second process has half of what is split between the processes, and nothing else.
+    second_bytes = sum(value.nbytes for value in state) // len(SHARDINGS)
+    assert sizes[1] < second_bytes + OVERHEAD_BYTES
+    assert sum(sizes) < sum(value.nbytes for value in state) + OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_what_a_process_runs_alone_is_its_own(ran: Run, process: int) -> None:
+    module = ran.module("jit_own_step", process)
+    [result] = read_arrays(module.array_folders("results")).values()
+    after = (10.0 + process) * 2 ** (CHOSEN + 1)
+    np.testing.assert_array_equal(result, np.full(3, after, np.float32))
+    assert ran.told[process]["mine"] == [2 * after] * 3
+
+
+def test_without_the_other_process_the_share_is_told(ran: Run) -> None:
+    module = ran.module("jit_train_step", 1)
+    with pytest.raises(DumpError, match=r"is not whole: \d+ of 65536 values are here"):
+        read_arrays([module.folder / "arguments"])
+
+
+def shares(folder: Path, value: np.ndarray) -> tuple[Path, Path]:
+    """The share of each of two processes, made from what one wrote: rows 0 to 3, and 4 to 7."""
+    halves = []
+    for process in (0, 1):
+        half = folder / f"process-{process}"
+        take(value[4 * process : 4 * process + 4]).write(half)
+        told = json.loads((half / ARRAYS).read_text())
+        [entry] = told["arrays"]
+        entry |= {"shape": [8], "processes": [0, 1]}
+        entry["shards"][0] |= {"start": [4 * process], "stop": [4 * process + 4]}
+        (half / ARRAYS).write_text(json.dumps(told))
+        halves.append(half)
+    return halves[0], halves[1]
+
+
+def test_shares_of_processes_are_put_together(tmp_path: Path) -> None:
+    value = np.arange(8, dtype=np.float32)
+    folders = shares(tmp_path, value)
+    assert same_bits(read_arrays(folders)[0], value)
+    assert same_bits(read_arrays(folders[::-1])[0], value)
+
+
+def test_a_share_that_is_not_there_is_told(tmp_path: Path) -> None:
+    first, _ = shares(tmp_path, np.arange(8, dtype=np.float32))
+    with pytest.raises(DumpError) as error:
+        read_arrays([first])
+    assert str(error.value) == (
+        "'value 0' is not whole: 4 of 8 values are here. The module ran in processes 0, 1; each "
+        "of them wrote its share. Put the folders of all of them side by side.\n"
+        f"Looked at:\n  {first}"
+    )
+
+
+def test_a_module_of_another_process_is_left_out(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    take(jnp.zeros(3)).write(own)
+    take(jnp.ones(3)).write(other)
+    told = json.loads((other / ARRAYS).read_text())
+    told["arrays"][0]["processes"] = [1]
+    (other / ARRAYS).write_text(json.dumps(told))
+    np.testing.assert_array_equal(read_arrays([own, other])[0], np.zeros(3))
+    np.testing.assert_array_equal(read_arrays([other, own])[0], np.ones(3))
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "arguments"
+    take(jnp.arange(1000.0)).write(folder)
+    shards = folder / SHARDS
+    shards.write_bytes(shards.read_bytes()[:-1])
+    with pytest.raises(DumpError, match=r"shards\.bin .*shard 0_0 of 'value 0': it ends before"):
+        read_arrays([folder])
+    told = json.loads((folder / ARRAYS).read_text())
+    (folder / ARRAYS).write_text(json.dumps(told | {"offsets": {}}))
+    with pytest.raises(DumpError, match=r"shards\.bin .*shard 0_0 of 'value 0': KeyError: '0_0'"):
+        read_arrays([folder])
+    shards.unlink()
+    (folder / ARRAYS).write_text(json.dumps(told))
+    with pytest.raises(DumpError, match=r"shards\.bin .*No such file"):
+        read_arrays([folder])
+    (folder / ARRAYS).write_text('{"arrays": [{}], "offsets": {}}')
+    with pytest.raises(DumpError, match=r"arrays\.json cannot be read: arrays\[0\] has no 'name'"):
+        read_arrays([folder])
+    (folder / ARRAYS).unlink()
+    with pytest.raises(DumpError, match=r"arrays\.json cannot be read: No such file"):
+        read_arrays([folder])
+
+
+def test_a_dump_without_arrays_is_told() -> None:
+    with pytest.raises(DumpError, match="dump the step with arrays=True"):
+        read_arrays([])

@@ -14,6 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 from support.flows.runs import compiled, lowered
 from support.flows.steps import FlowStep
 from support.flows.whole_code import WHOLE_CODE, a_scan_that_carries_the_key
+from support.modules import module_after
+from support.results import assert_allclose
 
 import hloom
 from hloom import targets
@@ -40,8 +42,7 @@ every_one_loop = pytest.mark.parametrize("make", ONE_LOOP.values(), ids=ONE_LOOP
 
 
 def assert_close(got: Any, wanted: Any) -> None:
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 @every_program
@@ -82,8 +83,7 @@ def test_planned_for_an_h100(make: Make) -> None:
     module = lowered(step.step, *step.arguments)
     wanted, h100 = compiled(module, step.leaves), targets.load("h100_sxm")
     for spec in (FOUR, FIT):
-        planned = clone_module(module)
-        Pipeline.parse(spec).run(planned, target=h100)
+        planned = module_after(module, spec, h100)
         assert_close(compiled(planned, step.leaves), wanted)
     traced = jax.jit(step.step).trace(*step.arguments)
     own = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())

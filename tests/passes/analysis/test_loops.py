@@ -7,6 +7,7 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
+from hloom.passes.analysis.loops.additions import additions
 from hloom.passes.analysis.loops.counted import (
     CountedLoop,
     affine_in,
@@ -347,9 +348,9 @@ ADD = "%3 = stablehlo.add %g, %2 : tensor<4xf32>"
 def test_additions(block_of: BlockOf, text: str, partial: list[int] | None) -> None:
     product = "%3 = stablehlo.multiply %g, %2 : tensor<4xf32>"
     loop = reader(block_of, ("%INDEX", "%k"), (product, text))
-    found = loop.additions(1)
+    found = additions(loop, 1)
     assert (None if found is None else list(found.values())) == partial
-    assert loop.additions(2) is None  # nothing is added to it
+    assert additions(loop, 2) is None  # nothing is added to it
 
 
 # Constants, also through loops.

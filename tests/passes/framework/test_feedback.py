@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support import toy_passes as toy
+from support.modules import module_after
 
 from hloom.passes.framework.feedback import (
     Attempt,
@@ -184,8 +185,7 @@ def loss(w: jax.Array, x: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("budget", [None, "40%", "1KiB"])
 def test_a_plan_of_remat_reads_back_from_its_json(budget: str | None) -> None:
     arguments = np.ones((64, 64), np.float32), np.ones((512, 64), np.float32)
-    module = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compiler_ir()
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    module = module_after(jax.jit(jax.value_and_grad(loss)).lower(*arguments))
     spec = "remat" if budget is None else f"remat{{budget={budget}}}"
     [step] = Pipeline.parse(spec).passes
     assert isinstance(step, Remat)

@@ -15,10 +15,10 @@ from hloom.passes.ir.names import (
     SourceLine,
     argument_groups,
     is_installed,
-    layer,
     short_line,
     split_name,
 )
+from hloom_tools.report.totals import layer
 
 pytestmark = pytest.mark.once
 

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.devices.meshes import mesh_of
 from support.flows.runs import compiled
+from support.modules import module_after
 from support.programs import PROGRAMS
 from support.results import assert_allclose
 from support.scan_programs import SCANS
@@ -114,8 +115,7 @@ def test_results_are_the_same(name: str) -> None:
 def test_each_stack_may_go_alone() -> None:
     """As `hloom bisect` tries them."""
     function, arguments = scanned()
-    module = clone_module(lowered(function, arguments))
-    Pipeline.parse("inline,cse").run(module, target=H100)
+    module = module_after(lowered(function, arguments), "inline,cse", H100)
     found = offloadable(module, H100, 1)
     plan = plan_offload(found, found.candidates)
     ids = [decision.id for decision in plan.decisions()]
@@ -167,8 +167,7 @@ def test_what_copies_expose() -> None:
 
 
 def test_a_faster_link_exposes_less() -> None:
-    module = clone_module(shaped(12, 4096, 4096))
-    Pipeline.parse("inline,cse").run(module, target=H100)
+    module = module_after(shaped(12, 4096, 4096), "inline,cse", H100)
 
     def exposed(bytes_per_s: float) -> float:
         speed = dataclasses.replace(H100.speed, host_bytes_per_s=bytes_per_s)
@@ -229,8 +228,7 @@ def test_a_stack_with_several_readers_stays() -> None:
 
 def test_the_memory_model_counts_two_slices_of_a_stack() -> None:
     layers = 24
-    module = clone_module(shaped(layers, 2048, 4096))
-    Pipeline.parse("inline,cse").run(module, target=H100)
+    module = module_after(shaped(layers, 2048, 4096), "inline,cse", H100)
     before = predict(module).temp_bytes
     changed, result = passed(module)
     stack_bytes = facts_of(result.runs[-1].plan)["pinned memory of the host"]
@@ -245,8 +243,7 @@ def test_the_memory_model_counts_two_slices_of_a_stack() -> None:
 def test_remat_recomputes_what_is_left(remat: str) -> None:
     """Here the first of five stacks goes to the host: the input of each layer."""
     function, arguments = scanned()
-    module = clone_module(lowered(function, arguments))
-    Pipeline.parse("inline,cse").run(module, target=H100)
+    module = module_after(lowered(function, arguments), "inline,cse", H100)
     placed = put_on_host(module, {"stack 0"})
     changed, result = passed(placed, remat)
     assert len(rows_of(result.runs[-1].plan, "Recomputed rather than kept")) >= 2

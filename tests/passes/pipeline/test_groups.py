@@ -10,11 +10,11 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support.devices.meshes import mesh_of
+from support.modules import module_after
 
 from hloom.passes.fit import Fit
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Speed, Target
-from hloom.passes.ir.clone import clone_module
 from hloom.passes.pipeline.schedule import PipelineSchedule
 from hloom.passes.planner.candidates import PlannerSettings
 from hloom.passes.planner.variants import Variant, Variants
@@ -45,9 +45,7 @@ def prepared(target: Target) -> ir.Module:
     placed = [NamedSharding(mesh, spec) for spec in (PartitionSpec("stage"), PartitionSpec())]
     arguments = np.ones((LAYERS, WIDTH, WIDTH), "float32"), np.ones((BATCH, WIDTH), "float32")
     lowered = jax.jit(jax.value_and_grad(loss), in_shardings=placed).lower(*arguments)
-    module = clone_module(lowered.compiler_ir())
-    Pipeline.parse("inline,drop-constraints,cse").run(module, target=target)
-    return module
+    return module_after(lowered, "inline,drop-constraints,cse", target)
 
 
 def variants_of(speed: Speed, behind: str) -> Variants:

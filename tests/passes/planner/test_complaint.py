@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.device import DeviceView
@@ -52,9 +53,7 @@ def spec(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def lowered(function: object, *arguments: object) -> ir.Module:
-    module: ir.Module = jax.jit(function).lower(*arguments).compiler_ir()  # type: ignore[arg-type]
-    Pipeline.parse("inline").run(module, target=Target())
-    return module
+    return module_after(jax.jit(function).lower(*arguments), "inline")
 
 
 def chain(kernels: list[jax.Array], x: jax.Array) -> jax.Array:

@@ -1,9 +1,13 @@
-"""`fit`: moves and recomputation for a budget, their results, and the plan taken apart."""
+"""`fit`: moves and recomputation for a budget, their results, and the plan taken apart.
+
+The strategies of the planner: their tables in decision 26, and what tells which found a plan.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 import re
 import warnings
@@ -15,9 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import ROOT
+from support.modules import module_after
 from support.remat_runs import assert_same
 
 import hloom
+from hloom import targets
 from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, record_in
@@ -27,11 +34,13 @@ from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.aim import Aim
-from hloom.passes.planner.candidates import STEPS, PlannerSettings
+from hloom.passes.planner.candidates import STEPS, Candidate, PlannerSettings
+from hloom.passes.planner.loop import CHOICES
 from hloom.passes.planner.moves import DEFAULT_MOVES, MOVES
 from hloom.passes.planner.plan import MemoryPlan
-from hloom.passes.planner.record import RematRecord
-from hloom.passes.planner.search import Search
+from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.search import STRATEGIES, Search
+from hloom.passes.planner.strategy import Choice, Strategy
 from hloom.passes.planner.variants import Variants, moves_of
 from hloom.passes.recompute.scan.plan import ScanPlan
 from hloom.passes.remat import Remat
@@ -73,9 +82,7 @@ def arguments() -> tuple[dict[str, Any], Any]:
 
 @functools.cache
 def prepared(loss: Callable[..., jax.Array]) -> ir.Module:
-    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments()).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
-    return module
+    return module_after(jax.jit(jax.value_and_grad(loss)).lower(*arguments()), target=TARGET)
 
 
 def planned(step: Fit | Remat, loss: Callable[..., jax.Array], share: float) -> Any:
@@ -303,3 +310,89 @@ def test_moves_are_spelled_as_words() -> None:
         Pipeline.parse("fit{moves=recompute+chunks}")
     with pytest.raises(SpecError, match="some of " + ", ".join(MOVES)):
         Fit(moves=Words(()))
+
+
+PAGE = (ROOT / "docs" / "decisions" / "0026-moves-of-fit.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.once
+def test_the_page_has_all_strategies_in_order_with_their_constants() -> None:
+    rows = [line.split(" | ") for line in PAGE.splitlines() if re.search(r" [\d.e+]+ \|$", line)]
+    told = [(row[0].removeprefix("| "), row[-1].removesuffix(" |")) for row in rows]
+    strategies: list[Strategy[..., Any]] = [each for _, turn in STRATEGIES for each in turn]
+    assert told == [
+        (each.name, ", ".join(f"{what} {value:.4g}" for what, value in each.constants.items()))
+        for each in [*strategies, *CHOICES]
+    ]
+
+
+def prepared_step(lowered: Any, target: Target) -> ir.Module:
+    return module_after(lowered, "inline,drop-constraints,cse,free-constants", target)
+
+
+@pytest.mark.once
+def test_the_page_shows_how_a_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step of the example, planned for an H100; nothing of it is compiled or run."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    example, target = importlib.import_module("gpt_train"), targets.load("h100_sxm")
+    step = example.TrainStep(example.ModelSizes(), seed=0)
+    module = prepared_step(step.lower(), target)
+    with module.context, ir.Location.unknown():
+        plan = Fit(budget=Budget(size_bytes=120 * 2**20)).plan_after(module, target, ())
+    [shown] = re.findall(r"^```text\n(hloom: jit_step: plan 1: .*?)^```$", PAGE, re.M | re.S)
+    assert shown.splitlines() == [f"hloom: jit_step: plan 1: {one}" for one in plan.record.found]
+
+
+def test_a_compiled_plan_whose_moves_are_left_out_by_now_may_be_chosen_again() -> None:
+    """As where undone checkpoints miss every budget, and still took least."""
+    undone = Estimate(Candidate.of_moves("undo-checkpoint"), 1024, 0.0)
+    choice = Choice(undone, 1024, (), {}, Aim(512), "again")
+    assert choice.lines == (
+        "chosen again: earlier attempts after undo-checkpoint, 1.00 KiB, +0 ms",
+    )
+
+
+def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(3):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+@functools.cache
+def lowered() -> ir.Module:
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 64), (512, 64))]
+    return prepared_step(jax.jit(jax.grad(loss)).lower(*shapes), Target())
+
+
+def test_each_estimate_is_of_the_whole_plan_and_has_a_strategy() -> None:
+    module = lowered()
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, Target(), PlannerSettings(moves=DEFAULT_MOVES))
+        first = Search(variants, DEFAULT_MOVES)
+        first.within(Aim(variants.base.whole.temp_bytes // 2))
+        names = {each.name for _, turn in STRATEGIES for each in turn}
+        assert first.found_by.keys() == first.estimates.keys()
+        assert set(first.found_by.values()) <= {*names, "as it is"}
+        assert "evictions" in first.found_by.values()
+        again = Search(variants, DEFAULT_MOVES, first.estimates.values())
+        assert set(again.found_by.values()) == {"earlier attempts"}
+        again.lowest()
+        assert "least memory" in again.found_by.values()
+        for candidate, estimate in again.estimates.items():
+            variant = variants.made_by(candidate)
+            assert variant.model.estimate(candidate) == estimate
+            assert estimate.seconds >= variant.added_seconds or not variant.moves
+
+
+def test_the_first_plan_of_a_share_says_what_it_is_for() -> None:
+    module, step = lowered(), Fit(budget=Budget(percent=50.0))
+    with module.context, ir.Location.unknown():
+        first = step.plan_after(module, Target(), ())
+        *_, last = first.record.found
+        assert last.startswith("chosen to measure what the budget is a share of: as it is, ")
+        assert first.record.estimate is not None
+        bytes_ = first.record.estimate.temp_bytes
+        second = step.plan_after(module, Target(), [Attempt(first.record, bytes_, bytes_)])
+    assert second.record.found[0].startswith("earlier attempts: 1 plan, none holds, the least is ")
+    assert second.record.found[-1].startswith("chosen to hold the budget: ")
+    assert dataclasses.replace(second.record, found=()) != second.record

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 from support.programs.chains import scanned, unrolled
 
 from hloom.passes.fit import Fit
@@ -19,7 +20,6 @@ from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import TOP, Candidate, PlannerSettings
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint, knees, undominated
 from hloom.passes.planner.plan import MemoryPlanner
@@ -42,8 +42,7 @@ def shape(*sizes: int) -> jax.ShapeDtypeStruct:
 @contextmanager
 def analysis_of(function: Any, target: Target = GPU, **more: Any) -> Iterator[FrontierAnalysis]:
     lowered = jax.jit(function).lower(shape(LAYERS, WIDTH, WIDTH), shape(ROWS, WIDTH))
-    module = clone_module(lowered.compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=target)
+    module = module_after(lowered, target=target)
     with module.context, ir.Location.unknown():
         yield FrontierAnalysis(module, target, 0, **more)
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import GpuRules
@@ -21,7 +22,6 @@ from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import UNINITIALIZED, marks_in
 from hloom.passes.planner.other_means import describe_others
 from hloom.passes.planner.variants import moves_of
@@ -38,9 +38,9 @@ def spec(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 def lowered(function: object, *arguments: object) -> ir.Module:
-    module: ir.Module = jax.jit(function).lower(*arguments).compiler_ir()  # type: ignore[arg-type]
-    Pipeline.parse("inline,drop-constraints,cse,free-constants").run(module, target=GPU)
-    return module
+    return module_after(
+        jax.jit(function).lower(*arguments), "inline,drop-constraints,cse,free-constants", GPU
+    )
 
 
 def blocks(p: jax.Array, x: jax.Array) -> jax.Array:
@@ -161,9 +161,9 @@ def test_the_copies_of_a_ragged_product_are_in_memory(by: int | None, mib: int) 
 def lowered_for_gpu(function: object, *arguments: object) -> ir.Module:
     traced = jax.jit(function).trace(*arguments)  # type: ignore[arg-type]
     # JAX keeps what it lowered, and a test may rewrite its own.
-    module = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
-    Pipeline.parse("inline,drop-constraints,cse").run(module, target=GPU)
-    return module
+    return module_after(
+        traced.lower(lowering_platforms=("cuda",)), "inline,drop-constraints,cse", GPU
+    )
 
 
 def test_loops_of_ragged_products_are_a_move() -> None:
@@ -225,8 +225,7 @@ def test_a_missed_budget_names_the_fewest_microbatches(whole_mib: int) -> None:
     whole_bytes = predict(module, rules=memory_rules(GPU)).temp_bytes
     left = {}
     for count in (2, 4, 8, 16):
-        parts = clone_module(module)
-        Pipeline.parse(f"accumulate{{microbatches={count}}}").run(parts, target=GPU)
+        parts = module_after(module, f"accumulate{{microbatches={count}}}", GPU)
         left[count] = predict(parts, rules=memory_rules(GPU)).temp_bytes
     limit_bytes = whole_mib * 2**20
     fewest = next(count for count, size in left.items() if size <= limit_bytes)

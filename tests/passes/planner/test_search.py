@@ -1,4 +1,9 @@
-"""The search for a setting finds what trying all would, and one model serves all attempts."""
+"""The search for a setting finds what trying all would, and one model serves all attempts.
+
+Plans of least memory for loops that stand one behind the other: tried, and checked.
+
+What rewritten loops change around them is what the memory model has for the rewritten module.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeGuard, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom import targets
+from hloom.passes.analysis.memory_model.targets import memory_rules
+from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Cuts
 from hloom.passes.framework.pipeline import Pipeline
@@ -24,18 +33,20 @@ from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import (
     EXPENSIVE_PRICES,
     PARTS,
+    PRICES,
     STEPS,
     TOP,
     Candidate,
     PlannerSettings,
 )
-from hloom.passes.planner.comparison import cheapest, leanest
+from hloom.passes.planner.comparison import cheapest, leanest, least
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.moves import DEFAULT_MOVES, RECOMPUTE, SPLIT_LOOP
 from hloom.passes.planner.price_search import PriceSearch, _parts_at, _rung_below
-from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 from hloom.passes.planner.search import Search
 from hloom.passes.planner.variants import Variant, Variants, moves_of
+from hloom.passes.recompute.plan import RematPlan, apply_plan
 from hloom.passes.remat import Remat
 from hloom.passes.split_loop import SplitLoop
 from hloom.passes.split_loop.plan import SplitChoice, UniformPlan
@@ -71,9 +82,7 @@ def loss_of_layers_with_tables(w: jax.Array, x: jax.Array) -> jax.Array:
 @functools.cache
 def prepared(loss: Callable[[jax.Array, jax.Array], jax.Array]) -> ir.Module:
     arguments = (np.ones((64, 64), np.float32), np.ones((512, 64), np.float32))
-    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
-    return module
+    return module_after(jax.jit(jax.value_and_grad(loss)).lower(*arguments))
 
 
 @pytest.fixture(params=[deep_loss, scanned_loss])
@@ -416,3 +425,136 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
     assert wide is not None
     assert wide.temp_bytes < best.temp_bytes
     assert wide.seconds > best.seconds
+
+
+TARGET = targets.load("h100_sxm")
+
+
+def blocks(rate: jax.Array, x: jax.Array) -> jax.Array:
+    def advance(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        first = jnp.sin(rate * x)
+        return x + first + jnp.cos(rate * first), None
+
+    for _ in range(3):
+        x = jax.lax.scan(advance, x, None, 64)[0]
+    return x.sum()
+
+
+@functools.cache
+def search_of_blocks() -> tuple[ir.Module, Variants, Search, dict[str, Estimate]]:
+    """The program, and by moves the plan that takes least."""
+    lowered = jax.jit(jax.grad(blocks)).lower(jnp.zeros(()), jnp.zeros((300, 100)))
+    module = module_after(lowered, "inline,drop-constraints,cse,free-constants", TARGET)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, TARGET, PlannerSettings(moves=DEFAULT_MOVES))
+        search = Search(variants, DEFAULT_MOVES)
+        found = sorted(search.lowest(), key=lambda each: -each.temp_bytes)
+    return module, variants, search, {moves_of(each): each for each in found}
+
+
+def test_segments_of_one_level_with_all_residuals_are_tried() -> None:
+    """The module that is asked about the loops may be the same: it is a trial then."""
+    *_, found = search_of_blocks()
+    assert {"recursive-checkpoint", "recursive-checkpoint{levels=1}"} & found.keys()
+
+
+def test_an_estimate_as_written_has_the_memory_of_the_text() -> None:
+    module, variants, search, found = search_of_blocks()
+    moves = "recursive-checkpoint{levels=1 residuals=0.25}"
+    with module.context, ir.Location.unknown():
+        before = found[moves]
+        after = search.as_written(before)
+        text = variants.made_by(before.candidate).written(before.candidate)
+        assert after.temp_bytes == predict(text, rules=memory_rules(TARGET)).temp_bytes
+        assert after.temp_bytes > 1.1 * before.temp_bytes
+        assert search.estimate(before.candidate) == after
+        assert search.as_written(found[""]).temp_bytes == found[""].temp_bytes
+
+
+def test_of_like_memory_the_plan_that_unlike_the_compiled_one_recomputes_nothing() -> None:
+    """XLA's figure of a plan that recomputes says little of moves alone."""
+    again, others = Candidate(0, 0, moves="offload"), Candidate(0, 0, moves="chunk")
+    alone = Candidate.of_moves("chunk")
+    tried = [Measurement(Estimate(again, 100, 1.0), 100)]
+    assert least([Estimate(others, 90, 1.0), Estimate(alone, 90, 1.0)], tried).candidate == alone
+
+
+ROWS, WIDTH, TABLES = 512, 64, 4
+
+
+def loss_of_shifted_layers(w: jax.Array, x: jax.Array) -> jax.Array:
+    """All layers add tables that are made once: to recompute a sum is to read its table again."""
+    turned = jax.numpy.arange(float(ROWS))[:, None] * jax.numpy.arange(float(WIDTH))
+    tables = [jax.numpy.sin(turned * each) for each in range(1, TABLES + 1)]
+
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        for table in tables:
+            x = jax.numpy.tanh(x @ w + table)
+        return x, None
+
+    return (jax.lax.scan(layer, x, length=8)[0] ** 2).mean()
+
+
+def loss_of_microbatches(w: jax.Array, x: jax.Array) -> jax.Array:
+    """The same in a loop around the scans."""
+
+    def one(total: jax.Array, part: jax.Array) -> tuple[jax.Array, None]:
+        loss, gradient = jax.value_and_grad(loss_of_shifted_layers)(w, part)
+        return total + gradient * loss, None
+
+    parts = jax.numpy.stack([x, x + 1, x + 2])
+    return jax.lax.scan(one, w, parts)[0]
+
+
+def gradient(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.grad(loss_of_shifted_layers)(w, x)
+
+
+@pytest.mark.parametrize("step", [gradient, loss_of_microbatches])
+def test_an_estimate_has_what_a_backward_loop_reads_to_recompute(
+    step: Callable[[jax.Array, jax.Array], jax.Array],
+) -> None:
+    arguments = (np.ones((WIDTH, WIDTH), np.float32), np.ones((ROWS, WIDTH), np.float32))
+    module = module_after(jax.jit(step).lower(*arguments))
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        whole = least = model.estimate(None).temp_bytes
+        for price_index in range(EXPENSIVE_PRICES):
+            candidate = Candidate(0, price_index * STEPS)
+            rewritten = clone_module(module)
+            apply_plan(RematPlan(*model.on(rewritten, model.plan(candidate))))
+            found = model.estimate(candidate).temp_bytes
+            assert found == predict(rewritten).temp_bytes
+            least = min(least, found)
+        # Some plan recomputes sums, whose tables are there as long as the backward loop.
+        assert least < whole
+
+
+def test_a_forward_loop_of_which_everything_is_recomputed_has_no_effect() -> None:
+    """The sum itself is not returned: nothing reads the forward loop where its stack is gone."""
+
+    def loss(x: jax.Array, y: jax.Array) -> jax.Array:
+        def add(total: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return total + (row[0] * jax.numpy.sin(row[1])).sum(), None
+
+        return jax.lax.scan(add, jax.numpy.zeros(()), (x, y))[0]
+
+    rows = np.ones((8, ROWS, WIDTH), np.float32)
+    module = module_after(jax.jit(jax.grad(loss, (0, 1))).lower(rows, rows))
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        whole, least = (model.estimate(each) for each in (None, Candidate(0, 0)))
+    assert least.temp_bytes <= whole.temp_bytes - rows.nbytes
+
+
+def test_the_first_price_below_a_time_is_the_same_from_any_start() -> None:
+    arguments = (np.ones((WIDTH, WIDTH), np.float32), np.ones((ROWS, WIDTH), np.float32))
+    module = module_after(jax.jit(gradient).lower(*arguments))
+    with module.context, ir.Location.unknown():
+        loops = Model(module, Target(), 0).loops
+        seconds = [loops.seconds(price * STEPS) for price in range(PRICES)]
+        assert min(seconds) < max(seconds)
+        for most in {*seconds, 2 * max(seconds) + 1}:
+            first = next((n for n, each in enumerate(seconds) if each < most), PRICES)
+            for near in (None, 0, first, PRICES):
+                assert loops.first_below(most, near) == first

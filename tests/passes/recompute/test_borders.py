@@ -1,4 +1,7 @@
-"""Straight-line code is planned by live ranges: names tell nothing, and no gradient is needed."""
+"""Straight-line code is planned by live ranges: names tell nothing, and no gradient is needed.
+
+Clones of operations behind the border, and clones that are carried from window to window.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support.ir_blocks import BlockOf
+from support.modules import module_after
 from support.programs import PROGRAMS, normal
 from support.random_programs import interpret
 from support.remat_runs import plain
+from support.results import assert_equal
+from support.training_blocks import TrainingBlock
 
+from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.pricing import Pricing
 from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
+from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.planner.candidates import STEPS, Candidate
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch
 from hloom.passes.recompute.block.borders import Borders
+from hloom.passes.recompute.block.plan import block_plan
+from hloom.passes.recompute.block.rewrite import apply_block
+from hloom.passes.recompute.block.schedule import CloneSchedule, clone_into_trace
 from hloom.passes.recompute.block.values import ForwardValues
 from hloom.passes.recompute.plan import RematPlan, apply_plan
 
 pytestmark = pytest.mark.once
+
 
 LAYERS, ROWS, WIDTH = 6, 32, 8
 Weights = list[jax.Array]
@@ -119,15 +132,9 @@ def lowered(step: Step) -> ir.Module:
     return clone_module(jax.jit(step, keep_unused=True).lower(WEIGHTS, X, Y).compiler_ir())
 
 
-def prepared(module: ir.Module) -> ir.Module:
-    changed = clone_module(module)
-    Pipeline.parse("inline,cse,free-constants").run(changed, target=Target())
-    return changed
-
-
 @EACH
 def test_less_memory_is_found_whatever_the_program_differentiates(step: Step) -> None:
-    module = prepared(lowered(step))
+    module = module_after(lowered(step))
     with module.context, ir.Location.unknown():
         search = PriceSearch(Model(module, Target(), 0))
         least = min(one.temp_bytes for one in search.lowest())
@@ -136,7 +143,7 @@ def test_less_memory_is_found_whatever_the_program_differentiates(step: Step) ->
 
 @EACH
 def test_every_kind_of_candidate_leaves_the_results(step: Step) -> None:
-    module = prepared(lowered(step))
+    module = module_after(lowered(step))
     arguments = (*WEIGHTS, X, Y)
     wanted = interpret(module, arguments)
     written: set[str] = set()
@@ -157,8 +164,7 @@ def test_every_kind_of_candidate_leaves_the_results(step: Step) -> None:
             if text in written:
                 continue
             written.add(text)
-            for got, each in zip(interpret(changed, arguments), wanted, strict=True):
-                np.testing.assert_array_equal(got, each)
+            assert_equal(interpret(changed, arguments), wanted)
     assert len(written) > 2
 
 
@@ -197,7 +203,7 @@ def test_the_steps_without_locations_are_planned_as_with_them(step: Step) -> Non
 
 
 def test_of_a_gradient_step_the_border_is_where_the_backward_pass_begins() -> None:
-    module = prepared(lowered(plain_gradient))
+    module = module_after(lowered(plain_gradient))
     with module.context, ir.Location.unknown():
         block = walk.entry_function(module).regions[0].blocks[0]
         forward = ForwardValues(Program(block), 0)
@@ -207,7 +213,7 @@ def test_of_a_gradient_step_the_border_is_where_the_backward_pass_begins() -> No
 
 
 def test_each_peak_has_a_border() -> None:
-    module = prepared(lowered(two_gradients))
+    module = module_after(lowered(two_gradients))
     with module.context, ir.Location.unknown():
         block = walk.entry_function(module).regions[0].blocks[0]
         graph = Program(block)
@@ -231,3 +237,89 @@ def test_a_returned_number_may_be_made_right_before_a_border() -> None:
         borders = ForwardValues(Program(block), 0).borders
     assert borders.highest in borders.positions
     assert len(set(borders.positions)) == len(borders.positions)
+
+
+LINES = """
+a dot x x
+b tanh a
+---
+g call d
+f add g b
+h call f
+i call h b
+k call i f
+"""
+"""The kernel k reads f, which reads the residual b long before."""
+
+
+def schedule_of(
+    block: TrainingBlock, *windows: tuple[str, str, str], carried: str = "", sinkable: str = ""
+) -> CloneSchedule:
+    """Windows from one value's operation to another's, with what each keeps.
+
+    What may be sunk is left where it stands in the first window; the second has what is carried.
+    """
+
+    def numbers(names: str) -> frozenset[int]:
+        return frozenset(block.number[name] for name in names.split())
+
+    ranges = [range(block.position(one), block.position(last) + 1) for one, last, _ in windows]
+    return CloneSchedule(
+        block.forward,
+        list(map(block.window, ranges)),
+        [numbers(kept) for _, _, kept in windows],
+        [numbers(sinkable), *[frozenset[int]()] * (len(windows) - 1)],
+        carried=[frozenset[int](), *[numbers(carried)] * (len(windows) - 1)],
+        sinkable=numbers(sinkable),
+    )
+
+
+def test_what_is_sunk_is_cloned_for_its_reader_with_what_it_reads(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, LINES, Pricing(CPU_SPEED))
+    schedule = schedule_of(block, ("g", "h", "a b"), ("i", "k", ""), sinkable="f")
+    (window,) = schedule.windows
+    assert [block.made_at(each.cloned) for each in window.placements] == [["a", "b"], ["f"]]
+    assert window.reads == {
+        block.position("i"): [block.number["b"]],
+        block.position("k"): [block.number["f"]],
+    }
+    seconds = block.forward.seconds
+    assert schedule.seconds == seconds[block.number["a"]] + seconds[block.number["b"]]
+    first, second = block_plan(schedule).groups
+    assert (len(first.recomputed), len(second.recomputed)) == (2, 0)
+
+
+def test_what_is_carried_is_read_and_not_cloned_again(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, LINES, Pricing(CPU_SPEED))
+    schedule = schedule_of(block, ("g", "h", ""), ("i", "k", ""), carried="a")
+    first, second = schedule.windows
+    assert [block.made_at(each.cloned) for each in first.placements] == [["a", "b"]]
+    (placement,) = second.placements
+    assert block.made_at(placement.cloned) == ["b"]
+    assert block.names(placement.leaves) == ["a"]
+    assert block.names(second.carried) == ["a"]
+
+
+def test_nothing_is_carried_that_was_not_cloned(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, LINES, Pricing(CPU_SPEED))
+    schedule = schedule_of(block, ("g", "h", "a b"), ("i", "k", ""), carried="a b")
+    (window,) = schedule.windows
+    assert not window.carried
+    assert [block.made_at(each.cloned) for each in window.placements] == [["a", "b"]]
+
+
+@pytest.mark.parametrize("carried", ["", "a", "b", "a b"])
+def test_clones_are_written_as_the_model_has_them(block_of: BlockOf, carried: str) -> None:
+    """Even where f reads a clone in the first window and is cloned itself for the second."""
+    block = TrainingBlock(block_of, LINES, Pricing(CPU_SPEED))
+    windows = ("g", "h", "a"), ("i", "k", "")
+    schedule = schedule_of(block, *windows, carried=carried, sinkable="f")
+    planned = clone_into_trace(trace_block(block.forward.graph), schedule)
+    apply_block(block_plan(schedule), Replacements())
+    written = trace_block(Program(block.forward.graph.block))
+    number = {value: value for value in planned.inputs}
+    for reads, got, makes, made in zip(
+        planned.reads, written.reads, planned.makes, written.makes, strict=True
+    ):
+        assert [number[value] for value in reads] == got
+        number.update(zip(makes, made, strict=True))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import jax
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom.passes.analysis import value_numbers
 from hloom.passes.analysis.device import DeviceView
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import clone_module
 from hloom.passes.recompute.scan.groups import scan_groups
 
 
@@ -29,9 +27,7 @@ def checkpointed(count: int) -> ir.Module:
 
     shapes = (count, 3, 8, 8), (4, 8)
     arguments = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
-    module = clone_module(jax.jit(jax.grad(loss)).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
-    return module
+    return module_after(jax.jit(jax.grad(loss)).lower(*arguments))
 
 
 def test_values_around_loops_are_numbered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +46,6 @@ def test_values_around_loops_are_numbered_once(monkeypatch: pytest.MonkeyPatch) 
         assert len(scan_groups(block, 0, DeviceView())) == count
         return numbered
 
-    monkeypatch.setattr("hloom.passes.recompute.scan.again.ValueNumbers", Counted)
+    monkeypatch.setattr("hloom.passes.recompute.scan.groups.ValueNumbers", Counted)
     few, many = of(6), of(24)
     assert 0 < many < 5 * few

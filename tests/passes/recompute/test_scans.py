@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from support import registering
+from support.modules import module_after
 from support.programs import PROGRAMS, normal
 from support.remat_runs import assert_same, plain
+from support.results import assert_allclose
 from support.scan_programs import SCANS, kernels, layer, random_loops
 from support.scans.linked import LINKED
 from support.scans.loops_pass import (
@@ -45,8 +46,7 @@ def assert_close(name: str, got: Any, wanted: Any) -> None:
     if name != "carries_of_many_types":
         assert_same(got, wanted)
         return
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+    assert_allclose(got, wanted, rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -99,8 +99,7 @@ def test_double_precision_stays_to_the_last_digits(name: str, rate: float) -> No
         lowered = jax.jit(function).lower(*arguments)
         wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
         got = lowered.compile(compiler_options={"hloom": spec_of(rate)})(*arguments)
-        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+        assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("rate", [CHEAP, FREE])
@@ -330,8 +329,7 @@ def test_min_bytes_counts_all_iterations_of_a_stack(step: str, steps: int, inner
 def test_stacks_below_min_bytes_stay(steps: int, inner: int) -> None:
     # Each stack takes 32 KiB in all.
     fn = jax.grad(lambda x: over_time(x, steps, inner))
-    module = clone_module(jax.jit(fn).lower(normal(64)).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    module = module_after(jax.jit(fn).lower(normal(64)))
     for min_bytes, is_planned in ((32 * 1024, True), (32 * 1024 + 1, False)):
         blocks = walk.code_blocks(module.operation)
         plans = [plan for block in blocks for plan in BlockScans(block, min_bytes).plan(None)]

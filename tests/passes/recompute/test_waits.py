@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
-import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support.random_programs import interpret
+from support.results import assert_equal
 
 from hloom._jax.modules import make_context
 from hloom.passes.ir import walk
@@ -121,8 +121,7 @@ def check_results(make: Callable[[], ir.Module], *, zeros_wait: bool = False) ->
         before = interpret(module, arguments)
         assert waiting(module, zeros_wait=zeros_wait)
         after = interpret(module, arguments)
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(before, after)
 
 
 @pytest.mark.parametrize("why", UNCHANGED)

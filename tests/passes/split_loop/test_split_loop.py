@@ -1,7 +1,13 @@
-"""`split-loop`: the parts of a loop give the same bits, and are loops that `remat` plans."""
+"""`split-loop`: the parts of a loop give the same bits, and are loops that `remat` plans.
+
+Where a loop is split: within the limit, with the least added time, and as the model has it.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import random
 from typing import Any
 
 import jax
@@ -10,12 +16,18 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend.mlir import ir
+from jax.sharding import Mesh
 from support.flows.runs import compiled
+from support.modules import module_after
 from support.programs import PROGRAMS, normal, weights
 from support.random_programs import interpret
 from support.remat_runs import plain, transformed
+from support.results import assert_allclose, assert_equal
 from support.scan_programs import SCANS, kernels, layer
 
+from benchmarks.programs.gpt import Gpt
+from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
+from hloom import targets
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.loops.pairs import loop_pairs
 from hloom.passes.framework.errors import SpecError
@@ -24,8 +36,22 @@ from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.aim import Aim
+from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.price_search import PriceSearch
+from hloom.passes.planner.uniform import uniform_plan, uniform_plans
 from hloom.passes.split_loop import SplitLoop
-from hloom.passes.split_loop.plan import SplitLoopPlan
+from hloom.passes.split_loop.groups import splittable
+from hloom.passes.split_loop.plan import (
+    SplitChoice,
+    SplitLoopPlan,
+    SplitPositionError,
+    UniformPlan,
+    choose_split,
+    even_positions,
+    plan_split,
+)
 
 SPLIT = (
     "two_levels_outer_reversed",
@@ -56,11 +82,9 @@ def split(function: Any, arguments: tuple[Any, ...], spec: str) -> tuple[ir.Modu
 def assert_same_bits(function: Any, arguments: tuple[Any, ...], spec: str) -> ir.Module:
     """The module after the pipeline, which gave the same bits on the CPU."""
     original = jax.jit(function, keep_unused=True).lower(*arguments).compiler_ir()
-    changed = clone_module(original)
-    Pipeline.parse(spec).run(changed, target=Target())
+    changed = module_after(original, spec)
     leaves = jax.tree.leaves(arguments)
-    for one, other in zip(compiled(changed, leaves), compiled(original, leaves), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(compiled(changed, leaves), compiled(original, leaves))
     return changed
 
 
@@ -155,8 +179,7 @@ def test_a_counter_that_is_read_behind_the_loop() -> None:
     x = jnp.arange(3, dtype=jnp.float32)
     wanted = interpret(module, (x,))
     Pipeline.parse("split-loop").run(module, target=Target())
-    for one, other in zip(interpret(module, (x,)), wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(interpret(module, (x,)), wanted)
     assert len(_loops(module)) == 4
 
 
@@ -333,8 +356,9 @@ def test_other_passes_before_and_behind() -> None:
     result = Pipeline.parse(spec).run(changed, target=Target(platform="cuda"))
     done = {run.name for run in result.runs if not run.empty}
     assert {"accumulate", "chunk", "split-loop", "remat"} <= done
-    for one, other in zip(compiled(changed, arguments), compiled(original, arguments), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+    assert_allclose(
+        compiled(changed, arguments), compiled(original, arguments), rtol=2e-4, atol=2e-5
+    )
 
 
 def _loops(module: ir.Module) -> list[ir.Operation]:
@@ -348,6 +372,166 @@ def _parsed(spec: str) -> SplitLoop:
 
 
 def _prepared(lowered: Any) -> ir.Module:
-    module = clone_module(lowered.compiler_ir())
-    Pipeline.parse("inline,cse").run(module, target=Target())
-    return module
+    return module_after(lowered, "inline,cse")
+
+
+LOW, HIGH = UniformPlan(400, 240, 6.0), UniformPlan(1000, 900, 0.0)
+"""What is not stacked takes 160 in the one and 100 in the other."""
+
+
+def test_as_many_iterations_as_fit_keep_more() -> None:
+    choice = choose_split(750, [HIGH, LOW], 12)
+    assert choice == SplitChoice(LOW, HIGH, 5, 12)
+    # 100 beside the stacks: 5 slices of 20 and 7 of 75.
+    assert choice.temp_bytes == 100 + 5 * 20 + 7 * 75
+    assert choice.seconds == pytest.approx(2.5)
+    assert SplitChoice(LOW, HIGH, 4, 12).temp_bytes > 750
+
+
+def test_what_the_part_in_front_takes_alone_counts() -> None:
+    """Its iterations take much beside the stacks, but only when the other stacks are gone."""
+    heavy = UniformPlan(800, 240, 6.0)
+    assert SplitChoice(heavy, HIGH, 9, 12).temp_bytes == 560 + 9 * 20
+    assert SplitChoice(heavy, HIGH, 2, 12).temp_bytes == 100 + 2 * 20 + 10 * 75
+
+
+@pytest.mark.parametrize("limit", [100, 400, 440, 1000, 5000])
+def test_nothing_is_split_where_it_does_not_gain(limit: int) -> None:
+    """Under the least plan, at one, so close that a part had one iteration, and where all fits."""
+    assert choose_split(limit, [LOW, HIGH], 12) is None
+
+
+def test_loops_that_are_too_short_stay_whole() -> None:
+    assert choose_split(750, [LOW, HIGH], 3) is None
+    assert choose_split(750, [], 12) is None
+
+
+def test_the_best_of_all_pairs_is_taken() -> None:
+    draw = random.Random(0)
+    for _ in range(50):
+        plans = [
+            UniformPlan(stacked + draw.randint(10, 90), stacked, draw.random())
+            for stacked in draw.sample(range(100, 2000), 5)
+        ]
+        limit, trips = draw.randint(300, 1900), draw.randint(4, 9)
+        whole = [plan.seconds for plan in plans if plan.temp_bytes <= limit]
+        split = [
+            SplitChoice(one, other, at, trips).seconds
+            for one in plans
+            for other in plans
+            for at in range(2, trips - 1)
+            if one.stacked_bytes < other.stacked_bytes and one.seconds > other.seconds
+            if SplitChoice(one, other, at, trips).temp_bytes <= limit
+        ]
+        choice = choose_split(limit, plans, trips)
+        best = min(split, default=float("inf"))
+        assert (choice is None) == (not split or min(whole, default=float("inf")) <= best)
+        assert choice is None or choice.seconds == best
+
+
+def test_a_billion_iterations_are_not_tried_one_by_one() -> None:
+    choice = choose_split(750, [HIGH, LOW], 10**9)
+    assert choice is not None
+    assert choice.at == -(-(10**9) * 250 // 660)
+
+
+def test_parts_of_equal_length() -> None:
+    assert even_positions(12, 2) == (6,)
+    assert even_positions(11, 3) == (4, 7)
+    assert even_positions(5, 3) == (2,)
+    assert even_positions(4, 3) == (2,)
+
+
+@functools.cache
+def gpt() -> ir.Module:
+    sizes = Gpt(scanned=True, layers=8, width=64, heads=2, vocabulary=64, batch=4, sequence=128)
+    return module_after(sizes.lower(), target=targets.load("h100_sxm"))
+
+
+def best_seconds(module: ir.Module, limit_bytes: float) -> float:
+    """The added time of the best plan of `remat` within the limit, by its model."""
+    with module.context, ir.Location.unknown():
+        search = PriceSearch(Model(module, targets.load("h100_sxm"), 0))
+        aim = Aim(limit_bytes)
+        search.within(aim)
+        return min(one.seconds for one in filter(aim.fits, search.estimates.values()))
+
+
+def test_remat_plans_the_parts_otherwise_and_better() -> None:
+    whole = gpt()
+    with whole.context, ir.Location.unknown():
+        (group,), _ = splittable(whole.operation)
+        plans = uniform_plans(Model(whole, targets.load("h100_sxm"), 0), group)
+    # Between two plans that recompute products in every layer, and none.
+    plans.sort(key=lambda plan: plan.temp_bytes)
+    low, high = max(itertools.pairwise(plans), key=lambda two: two[0].seconds - two[1].seconds)
+    limit = (low.temp_bytes + high.temp_bytes) / 2
+    choice = choose_split(limit, plans, group.trip_count)
+    assert choice is not None
+    split = clone_module(whole)
+    spec = f"split-loop{{at={choice.at}}}"
+    Pipeline.parse(spec).run(split, target=targets.load("h100_sxm"))
+    assert best_seconds(split, limit) < best_seconds(whole, limit)
+
+
+def test_prices_between_two_that_decide_the_same_are_left_out() -> None:
+    """What they decide is what all prices of the grid decide."""
+    whole = gpt()
+    with whole.context, ir.Location.unknown():
+        model = Model(whole, targets.load("h100_sxm"), 0)
+        every = {model.loops.plans(price * STEPS) for price in range(PRICES)}
+        (group,), _ = splittable(whole.operation)
+        plans = uniform_plans(model, group)
+        assert {model.estimate(Candidate(0, p * STEPS)).seconds for p in range(PRICES)} == {
+            plan.seconds for plan in plans
+        }
+    assert len(plans) == len(every) > 2
+
+
+def test_stacks_of_a_plan_are_those_of_a_device() -> None:
+    """Of a step over four devices, by parts of a batch, that is about a quarter."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(MESHES["fsdp"]), (DATA, MODEL))
+    module = module_after(ShardedDecoder(mesh, layers=4).lower())
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        (group,), _ = splittable(module.operation)
+        plans = [*uniform_plans(model, group), uniform_plan(model, group, model.estimate(None))]
+    assert all(plan.stacked_bytes <= plan.temp_bytes for plan in plans)
+    assert group.stacked_bytes / 4 <= plans[-1].stacked_bytes < group.stacked_bytes / 3
+
+
+def test_a_position_that_leaves_no_part_is_refused() -> None:
+    module = gpt()
+    with module.context:
+        (group,), _ = splittable(module.operation)
+    assert plan_split(group, [5, 2]).trip_counts == (2, 3, 3)
+    with pytest.raises(SplitPositionError, match="split at 7, its 8 iterations leave a part with"):
+        plan_split(group, [7])
+    with pytest.raises(SplitPositionError, match="into 2 to 3 parts, not 4"):
+        plan_split(group, [2, 4, 6])
+
+
+def test_plans_that_take_too_long_to_be_a_part_are_not_estimated() -> None:
+    """Without them the same splits are found, of those that are worth it."""
+    whole = gpt()
+    with whole.context, ir.Location.unknown():
+        (group,), _ = splittable(whole.operation)
+        every = uniform_plans(Model(whole, targets.load("h100_sxm"), 0), group)
+        sizes = sorted(plan.temp_bytes for plan in every)
+        worth, fewest = 0, len(every)
+        for most_s in sorted(plan.seconds for plan in every):
+            model = Model(whole, targets.load("h100_sxm"), 0)
+            some = uniform_plans(model, group, most_seconds=most_s)
+            fewest = min(fewest, len(some))
+            for low, high in itertools.pairwise(sizes):
+                found, choice = (
+                    choose_split((low + high) / 2, plans, group.trip_count)
+                    for plans in (some, every)
+                )
+                if choice is not None and choice.seconds <= most_s:
+                    worth += 1
+                    assert found == choice
+                else:
+                    assert found is None or found.seconds > most_s
+    assert worth
+    assert fewest < len(every)

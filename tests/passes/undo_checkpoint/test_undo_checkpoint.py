@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.mlir import ir
 from support.checkpointed_programs import CHECKPOINTED, gradient, no_checkpoint, scanned
+from support.modules import module_after
 from support.programs import normal
 from support.random_programs import interpret
+from support.results import assert_equal
 from support.scan_programs import kernels
 
 from benchmarks.programs.gpt import Gpt
@@ -46,17 +47,14 @@ def lowered_module(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 
 def after(module: ir.Module, spec: str, target: Target | None = None) -> ir.Module:
-    changed = clone_module(module)
-    Pipeline.parse(spec).run(changed, target=target or Target())
+    changed = module_after(module, spec, target or Target())
     assert changed.operation.verify()
     return changed
 
 
 def assert_same_bits(changed: ir.Module, original: ir.Module, arguments: tuple[Any, ...]) -> None:
     leaves = tuple(jax.tree.leaves(arguments))
-    pairs = zip(interpret(changed, leaves), interpret(original, leaves), strict=True)
-    for got, wanted in pairs:
-        np.testing.assert_array_equal(got, wanted)
+    assert_equal(interpret(changed, leaves), interpret(original, leaves))
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)

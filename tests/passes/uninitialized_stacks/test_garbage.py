@@ -15,6 +15,7 @@ from support.programs import normal, weights
 from support.programs.garbage import GarbageStacks
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
 from support.remat_runs import assert_same, plain
+from support.results import assert_equal
 from support.scan_programs import SCANS
 
 import hloom
@@ -142,7 +143,5 @@ def interpreted_same(original: ir.Module, arguments: Any, spec: str, before: str
     if before:
         Pipeline.parse(before.rstrip(",")).run(reference, target=Target())
     run = Pipeline.parse(spec).run(changed, target=Target()).runs[-1]
-    pairs = zip(interpret(changed, arguments), interpret(reference, arguments), strict=True)
-    for got, wanted in pairs:
-        np.testing.assert_array_equal(got, wanted)
+    assert_equal(interpret(changed, arguments), interpret(reference, arguments))
     return not run.empty

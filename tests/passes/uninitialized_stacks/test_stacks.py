@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 from support.programs import normal
 
 from hloom import targets
@@ -148,8 +149,7 @@ def test_lowering(partitions: int, calls: int) -> None:
 
 
 def test_decisions_are_stacks() -> None:
-    module = clone_module(jax.jit(stacks).lower(normal(16, 64)).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    module = module_after(jax.jit(stacks).lower(normal(16, 64)))
     plan = UninitializedStacks(min_bytes=Bytes(1)).plan(module, Target())
     assert isinstance(plan, StacksPlan)
     first, *_, last = plan.decisions()

@@ -1,10 +1,16 @@
-"""`hloom.split`: what it takes, what it gives, and what it says of mistakes."""
+"""`hloom.split`: what it takes, what it gives, and what it says of mistakes.
+
+`hloom.split` of a GPT over 8 devices: values, and bytes of a device as XLA has them.
+
+Programs as people write them: the two halves give what `value_and_grad` gives.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support.programs import normal
+from support.programs.libraries import diffrax_neural_ode, equinox_mlp
 from support.results import assert_close
 
 import hloom
+from benchmarks.programs.gpt import Gpt
+from hloom.passes.framework.tables import facts_of
 
 W, X = normal(16, 16) / 4, normal(8, 16, seed=1)
 
@@ -270,3 +280,233 @@ def test_residuals_of_another_function() -> None:
         bwd(residuals, 1.0)
     with pytest.raises(TypeError, match="wants the residuals that its fwd gave, got int"):
         bwd(3, 1.0)  # type: ignore[arg-type]
+
+
+ROWS, COLUMNS = PartitionSpec("model"), PartitionSpec(None, "model")
+FULLY_SHARDED = dict.fromkeys(
+    ("query_key_value", "attention_out", "up", "down", "embedding", "position"),
+    PartitionSpec("data"),
+)
+TENSOR_PARALLEL = {
+    "query_key_value": COLUMNS, "up": COLUMNS, "attention_out": ROWS, "down": ROWS,
+    "embedding": ROWS,
+}  # fmt: skip
+
+
+def placed(program: Gpt, mesh: jax.sharding.Mesh, specs: Any) -> tuple[Any, jax.Array]:
+    """Parameters and tokens on the devices of a mesh."""
+
+    def put(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        name = path[-1].key
+        spec = specs.get(name, PartitionSpec())
+        stacked = program.scanned and name not in ("embedding", "position")
+        spec = PartitionSpec(*((None, *spec) if stacked else spec))
+        values = 0.05 * normal(*shape.shape, seed=len(name))
+        return jax.device_put(values, NamedSharding(mesh, spec))
+
+    tokens = np.random.default_rng(0).integers(0, 64, (program.batch, program.sequence))
+    over_data = NamedSharding(mesh, PartitionSpec("data"))
+    return (
+        jax.tree_util.tree_map_with_path(put, program.parameters()),
+        jax.device_put(jnp.asarray(tokens, "int32"), over_data),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "specs", "scanned"),
+    [((8, 1), FULLY_SHARDED, True), ((2, 4), TENSOR_PARALLEL, False)],
+    ids=["fully sharded, scanned", "tensor parallel, unrolled"],
+)
+def test_a_gpt_over_eight_devices(shape: tuple[int, int], specs: Any, scanned: bool) -> None:
+    mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    program = Gpt(scanned, layers=2, width=64, heads=4, vocabulary=64, batch=16, sequence=32)
+    arguments = placed(program, mesh, specs)
+    with jax.set_mesh(mesh):
+        fwd, bwd = hloom.split(program.loss)
+        y, residuals = fwd(*arguments)
+        got = y, bwd(residuals, 1.0)
+        assert_close(got, jax.jit(jax.value_and_grad(program.loss))(*arguments), 3e-6)
+        figures = fwd.lower(*arguments).compile().memory_analysis()
+    held = sum(value.addressable_shards[0].data.nbytes for value in residuals.values.values())
+    assert held * 4 <= residuals.nbytes
+    pointers = 8 * (1 + len(residuals.values))  # of a tuple of results, on a CPU
+    assert figures.output_size_in_bytes == held + y.nbytes + pointers
+    facts = facts_of(hloom.records("loss")[-1].runs[-1].plan)
+    assert facts["bytes of residuals"] == held
+
+
+def test_three_programs_over_eight_devices() -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    program = Gpt(scanned=True, layers=2, width=64, heads=4, batch=16, sequence=32)
+    parameters, _ = placed(program, mesh, TENSOR_PARALLEL)
+    over_data = NamedSharding(mesh, PartitionSpec("data"))
+    layers = parameters["layers"]
+    x = jax.device_put(normal(16, 32, 64), over_data)
+    with jax.set_mesh(mesh):
+        fwd, bwd_x, bwd_w = hloom.split(program.stage, argnums=(0, 1), weights=0)
+        y, residuals = fwd(layers, x)
+        (of_x,), rest = bwd_x(residuals, y)
+        of_weights = bwd_w(rest)
+        _, pullback = jax.vjp(jax.jit(program.stage), layers, x)
+        assert_close((of_weights, of_x), pullback(y), 3e-6)
+    held = sum(value.addressable_shards[0].data.nbytes for value in rest.values.values())
+    facts = facts_of(hloom.records("stage")[-1].runs[-1].plan)
+    assert held == (
+        facts["bytes of residuals for gradients of weights"]
+        + facts["bytes handed to gradients of weights"]
+    )
+    assert held * 2 <= rest.nbytes
+
+
+Loss = tuple[Callable[..., Any], tuple[Any, ...]]
+LAYERS, WIDTH, BATCH, SEQUENCE = 2, 32, 2, 16
+
+
+def gpt(*, scanned: bool) -> Loss:
+    program = Gpt(scanned, layers=LAYERS, width=WIDTH, heads=2, vocabulary=64, batch=BATCH,
+                  sequence=SEQUENCE)  # fmt: skip
+    shapes, tree = jax.tree.flatten(program.parameters())
+    parameters = [0.2 * normal(*shape.shape, seed=seed) for seed, shape in enumerate(shapes)]
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (BATCH, SEQUENCE)), "int32")
+    return program.loss, (jax.tree.unflatten(tree, parameters), tokens)
+
+
+def gpt_unrolled() -> Loss:
+    return gpt(scanned=False)
+
+
+def gpt_scanned() -> Loss:
+    return gpt(scanned=True)
+
+
+def normalized(x: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+
+def llama() -> Loss:
+    """Rotary positions, queries in groups, SwiGLU."""
+
+    def rotated(x: jax.Array) -> jax.Array:
+        angles = jnp.arange(SEQUENCE)[:, None] * 10.0 ** (-jnp.arange(x.shape[-1] // 2) / 4)
+        left, right = jnp.split(x, 2, axis=-1)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+
+    def layer(x: jax.Array, p: Any) -> tuple[jax.Array, None]:
+        h = normalized(x)
+        query = rotated((h @ p["q"]).reshape(BATCH, SEQUENCE, 2, 2, 8).transpose(0, 2, 3, 1, 4))
+        key, value = ((h @ p[n]).reshape(BATCH, SEQUENCE, 2, 8).swapaxes(1, 2) for n in "kv")
+        scores = jnp.einsum("bkgtd,bksd->bkgts", query, rotated(key))
+        causal = jnp.tril(jnp.ones((SEQUENCE, SEQUENCE), bool))
+        weights = jax.nn.softmax(jnp.where(causal, scores, -1e9))
+        mixed = jnp.einsum("bkgts,bksd->btkgd", weights, value).reshape(x.shape)
+        x = x + mixed @ p["o"]
+        h = normalized(x)
+        return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"], None
+
+    shapes = {"q": (32, 32), "k": (32, 16), "v": (32, 16), "o": (32, 32)}
+    shapes |= {"gate": (32, 48), "up": (32, 48), "down": (48, 32)}
+    parameters = {name: 0.2 * normal(LAYERS, *shape) for name, shape in shapes.items()}
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        return (normalized(jax.lax.scan(layer, x, parameters)[0]) * jnp.cos(x)).mean()
+
+    return loss, (parameters, normal(BATCH, SEQUENCE, WIDTH))
+
+
+def mixture_of_experts() -> Loss:
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        for _ in range(2):
+            gates, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
+            taken = (jax.nn.one_hot(chosen, 4) * gates[..., None]).sum(-2)
+            hidden = jax.nn.gelu(jnp.einsum("td,edf->tef", x, p["up"]))
+            x = x + jnp.einsum("tef,efd,te->td", hidden, p["down"], taken)
+        return (x**2).mean()
+
+    parameters = {
+        "router": normal(16, 4),
+        "up": 0.2 * normal(4, 16, 32),
+        "down": 0.2 * normal(4, 32, 16),
+    }
+    return loss, (parameters, normal(24, 16))
+
+
+def resnet() -> Loss:
+    def convolved(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def loss(p: Any, x: jax.Array) -> jax.Array:
+        for first, second in zip(p["first"], p["second"], strict=True):
+            h = convolved(x, first)
+            h = jax.nn.relu((h - h.mean((0, 1, 2))) * jax.lax.rsqrt(h.var((0, 1, 2)) + 1e-5))
+            x = jax.nn.relu(x + convolved(h, second))
+        return (x.mean((1, 2)) @ p["out"]).std()
+
+    kernels = [0.2 * normal(3, 3, 8, 8, seed=seed) for seed in range(4)]
+    parameters = {"first": kernels[:2], "second": kernels[2:], "out": normal(8, 4)}
+    return loss, (parameters, normal(2, 8, 8, 8))
+
+
+def flax_nnx_with_dropout() -> Loss:
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.first, self.second = nnx.Linear(16, 32, rngs=rngs), nnx.Linear(32, 16, rngs=rngs)
+            self.dropout = nnx.Dropout(0.3, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.second(self.dropout(nnx.gelu(self.first(x))))
+
+    graph, parameters, others = nnx.split(Net(nnx.Rngs(0)), nnx.Param, ...)
+
+    def loss(parameters: Any, others: Any, x: jax.Array) -> jax.Array:
+        return (nnx.merge(graph, parameters, others, copy=True)(x) ** 2).mean()
+
+    return loss, (parameters, others, normal(8, 16))
+
+
+def equinox() -> Loss:
+    step, arguments = equinox_mlp()
+    return step.__wrapped__, arguments  # type: ignore[attr-defined]
+
+
+def diffrax() -> Loss:
+    step, arguments = diffrax_neural_ode()
+    return step.__wrapped__, arguments  # type: ignore[attr-defined]
+
+
+PROGRAMS = (
+    gpt_unrolled, gpt_scanned, llama, mixture_of_experts, resnet, flax_nnx_with_dropout, equinox,
+    diffrax,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_two_programs_give_what_one_gives(make: Callable[[], Loss]) -> None:
+    loss, arguments = make()
+    fwd, bwd = hloom.split(loss)
+    y, residuals = fwd(*arguments)
+    gradients = bwd(residuals, 1.0)
+    value, wanted = jax.jit(jax.value_and_grad(loss))(*arguments)
+    np.testing.assert_allclose(y, value, rtol=1e-6)
+    assert_close(gradients, wanted)
+    own = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(arguments) if _is_plain(leaf)}
+    assert all(
+        v.unsafe_buffer_pointer() in own for v in residuals.arguments.values() if _is_plain(v)
+    )
+
+
+@pytest.mark.parametrize("make", [llama, mixture_of_experts, resnet], ids=lambda m: m.__name__)
+def test_three_programs_give_what_one_gives(make: Callable[[], Loss]) -> None:
+    loss, arguments = make()
+    fwd, bwd_x, bwd_w = hloom.split(loss, argnums=(0, 1), weights=0)
+    _, residuals = fwd(*arguments)
+    (of_x,), rest = bwd_x(residuals, 1.0)
+    of_weights = bwd_w(rest)
+    assert_close((of_weights, of_x), jax.jit(jax.grad(loss, (0, 1)))(*arguments))
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether an array has a buffer of its own; one of keys has none."""
+    return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

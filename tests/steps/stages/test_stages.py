@@ -15,8 +15,10 @@ from hypothesis import given, seed
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
 from support.examples import drawn
+from support.modules import module_after
 from support.programs import normal
 from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
+from support.results import assert_allclose
 
 from benchmarks.programs.uneven import dense_and_experts
 from hloom.passes.analysis.loops.counted import runs_of
@@ -200,8 +202,7 @@ def stages_of(
     module: ir.Module, count: int, *, weights: bool = False, **more: Any
 ) -> seam.StagePrograms:
     """The programs of a module."""
-    copy = clone_module(module)
-    Pipeline.parse(PREPARED).run(copy, target=Target())
+    copy = module_after(module, PREPARED)
     found = Stages(stages=count, weights=weights, **more).plan(copy, Target()).stages
     assert found is not None
     return found
@@ -217,8 +218,7 @@ def products(function: ir.Operation) -> int:
 @pytest.mark.parametrize("spec", ["stages", "stages{stages=3 weights=on}"])
 def test_the_stages_give_what_the_step_gives(name: str, spec: str) -> None:
     module, arguments, wanted = made(name)
-    copy = clone_module(module)
-    Pipeline.parse(spec).run(copy, target=Target())
+    copy = module_after(module, spec)
     assert copy.operation.verify()
     for got, value in zip(interpret(copy, arguments), wanted, strict=True):
         largest = np.abs(value.astype(np.float64)).max() if value.size else 0
@@ -236,8 +236,7 @@ def test_random_programs_give_what_they_gave(program: list[Step], weights: bool)
     spec = f"stages{{weights={'on' if weights else 'off'}}}"
     with contextlib.suppress(PassError):  # some have nothing between which they could be cut
         Pipeline.parse(spec).run(module, target=Target())
-    for got, value in zip(interpret(module, arguments), wanted, strict=True):
-        np.testing.assert_allclose(got, value, rtol=2e-5, atol=2e-6)
+    assert_allclose(interpret(module, arguments), wanted, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["unrolled", "scanned", "mixed"])
@@ -262,15 +261,9 @@ def test_programs_read_what_is_there_and_no_product_is_done_twice(name: str) -> 
     assert (Direction.WEIGHTS, 0) not in kinds
     assert {(Direction.WEIGHTS, 1), (Direction.WEIGHTS, 2)} <= set(kinds)
     found = sum(products(functions[program.function]) for program in stages.programs)
-    assert found == products(walk.entry_function(prepared(module)))
+    assert found == products(walk.entry_function(module_after(module, PREPARED)))
     outputs = [each for p in stages.programs for each in p.gives if isinstance(each, StageOutput)]
     assert sorted(each.number for each in outputs) == list(range(len(outputs)))
-
-
-def prepared(module: ir.Module) -> ir.Module:
-    copy = clone_module(module)
-    Pipeline.parse(PREPARED).run(copy, target=Target())
-    return copy
 
 
 @pytest.mark.parametrize("name", ["unrolled", "scanned"])
@@ -390,8 +383,7 @@ def test_the_same_module_gives_the_same_bytes() -> None:
     module, _, _ = made("mixed")
     texts = set[str]()
     for _ in range(2):
-        copy = clone_module(module)
-        Pipeline.parse("stages{weights=on}").run(copy, target=Target())
+        copy = module_after(module, "stages{weights=on}")
         texts.add(str(copy))
     assert len(texts) == 1
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import marks
-from hloom.passes.ir.collectives import (
+from hloom.passes.barriers.requirements import (
     Participants,
     covers,
     is_trivial,
@@ -21,6 +20,7 @@ from hloom.passes.ir.collectives import (
     sync_requirement_of,
     synchronized,
 )
+from hloom.passes.ir import marks
 from hloom.passes.ir.marks import BarrierKind
 from hloom.passes.ir.ops import facts_of
 

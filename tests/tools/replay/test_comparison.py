@@ -1,9 +1,13 @@
-"""Comparing the results of two runs."""
+"""Comparing the results of two runs.
+
+Whether a plan is the recorded one.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +18,7 @@ from hloom_tools.document.content import Document
 from hloom_tools.document.terminal import as_text
 from hloom_tools.replay import table
 from hloom_tools.replay.comparison import Tolerance, ValueComparison, compare
+from hloom_tools.replay.decisions import other_plans
 
 pytestmark = pytest.mark.once
 
@@ -198,3 +203,42 @@ def test_of_unequal_results_the_worst_comes_first_and_names_stay_whole() -> None
     assert "and 9 more" in text
     lines = [line.split()[0] for line in text.splitlines() if "blocks[29]" in line]
     assert lines[0] == names[29]
+
+
+USERS, LIBRARY = "/home/user/train.py:41", "/v/site-packages/flax/linear.py:4"
+VALUE = {"name": "jit(f)/mul", "source": {"line": USERS, "library": LIBRARY, "function": "f"}}
+
+
+def others(made: dict[str, Any], recorded: dict[str, Any]) -> tuple[str, ...]:
+    runs: Any = [SimpleNamespace(name="remat", plan={"kept": [made]})]
+    dump: Any = SimpleNamespace(
+        planned=[SimpleNamespace(index=1, name="remat", json={"kept": [recorded]})]
+    )
+    return other_plans(runs, dump)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        VALUE,
+        VALUE | {"source": {"line": USERS}},
+        # A place in the dumped text.
+        {"source": {"line": "-:3:7"}},
+    ],
+)
+def test_what_the_dumped_text_has_not_makes_no_other_plan(made: dict[str, Any]) -> None:
+    assert others(made, VALUE) == ()
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        VALUE | {"source": {"line": "/home/user/train.py:42"}},
+        VALUE | {"name": "jit(f)/add"},
+        VALUE | {"bytes": 4},
+        {"name": "jit(f)/mul", "source": {"line": "/v/site-packages/flax/linear.py:5"}},
+    ],
+)
+def test_another_value_makes_another_plan(recorded: dict[str, Any]) -> None:
+    assert others(VALUE, recorded) == ("'remat' (kept)",)
+    assert others(recorded, VALUE) == ("'remat' (kept)",)

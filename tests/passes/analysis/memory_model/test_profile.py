@@ -12,16 +12,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.structure import read, written
-from hloom.passes.framework.target import Target
-from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.op_facts import BufferUse
 from hloom_tools.report.memory import curve_of_text
 
@@ -31,10 +28,7 @@ ONE_BYTES = 4 * ROWS * WIDTH
 
 def prepared(function: Callable[..., Any], *arguments: Any, **options: Any) -> ir.Module:
     """The module as `remat` gets it, in a clone."""
-    module = clone_module(jax.jit(function, **options).lower(*arguments).compiler_ir())
-    passes = parse_spec("inline,cse,free-constants", source="test")
-    Pipeline(passes).run(module, target=Target())
-    return module
+    return module_after(jax.jit(function, **options).lower(*arguments))
 
 
 def spec(*shape: int) -> jax.ShapeDtypeStruct:

@@ -9,21 +9,18 @@ from typing import Any
 import jax
 import pytest
 from jax.extend.mlir import ir
+from support.modules import module_after
 from support.programs.chains import scanned, unrolled
 
 from hloom.passes.analysis.memory_model.fusion import Kernels
-from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
+from hloom.passes.analysis.memory_model.scheduled import post_order, scheduled_temp_bytes
 from hloom.passes.analysis.memory_model.schedulers import (
     depth_first_order,
     greedy_order,
-    post_order,
 )
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
 from hloom.passes.analysis.program import Program
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import clone_module
 
 LAYERS, ROWS, WIDTH = 6, 256, 64
 
@@ -32,8 +29,7 @@ LAYERS, ROWS, WIDTH = 6, 256, 64
 def inlined(function: Any) -> Iterator[ir.Module]:
     shapes = [(LAYERS, WIDTH, WIDTH), (ROWS, WIDTH)]
     arguments = [jax.ShapeDtypeStruct(each, "float32") for each in shapes]
-    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
-    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    module = module_after(jax.jit(function).lower(*arguments))
     with module.context, ir.Location.unknown():
         yield module
 

@@ -1,21 +1,37 @@
-"""Exchanges before XLA has seen a program: what XLA's partitioner then makes of it."""
+"""Exchanges before XLA has seen a program: what XLA's partitioner then makes of it.
+
+What XLA gathers to give it another sharding, and the stops that end it, beside what XLA does.
+
+A missing sharding constraint is found by trying it; nothing is advised where none helps.
+
+What a sharded program's lines send, and what lies whole on each device.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
+from support.devices.mlps import lowered
 
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
+from hloom.passes.analysis.shardings.fallbacks import Axes, gathered_dimensions, stop_between
+from hloom.passes.analysis.shardings.missing import missing_constraints
+from hloom.passes.analysis.shardings.overview import Overview
+from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.shardings import MeshAxis
 from hloom.xla.collectives import collectives, sent_bytes_by_kind
 
 F32 = 4
@@ -234,3 +250,276 @@ def test_seconds_are_those_of_the_links_that_a_group_needs() -> None:
     assert far.seconds(Speed()) is None
     slow = dataclasses.replace(speed, collective_s=5e-6)
     assert exchange.seconds(slow) == pytest.approx(10e-6 + 14000 / 1e9)
+
+
+SHAPE = (16, 16, 16)
+
+WARNED = re.compile(r"Involuntary full rematerialization.*?(?:xs\[|/x)(\d+)")
+"""XLA's warning of an argument of a program, or of what is made of it."""
+
+
+def axes_of(sizes: dict[str, int]) -> list[Axes]:
+    """All ways to split three dimensions along some axes of a mesh."""
+    found: dict[Axes, None] = {}
+    for order in itertools.permutations(sizes):
+        for places in itertools.product(range(len(SHAPE) + 1), repeat=len(sizes)):
+            pairs = list(zip(order, places, strict=True))
+            found[
+                tuple(
+                    tuple(MeshAxis(name, "", sizes[name]) for name, place in pairs if place == n)
+                    for n in range(len(SHAPE))
+                )
+            ] = None
+    return list(found)
+
+
+def lies(mesh: Mesh, axes: Axes) -> NamedSharding:
+    names = (tuple(axis.name for axis in each) or None for each in axes)
+    return NamedSharding(mesh, PartitionSpec(*names))
+
+
+def moved(mesh: Mesh, ways: Sequence[Sequence[Axes]]) -> Any:
+    """A program that gives each argument one sharding after the other."""
+
+    def step(xs: list[jax.Array]) -> list[jax.Array]:
+        made = []
+        for number, (x, way) in enumerate(zip(xs, ways, strict=True)):
+            with jax.named_scope(f"x{number}"):
+                y = x + 1
+                for axes in way[1:]:
+                    y = jax.lax.with_sharding_constraint(y, lies(mesh, axes))
+                made.append(y)
+        return made
+
+    xs = [jax.ShapeDtypeStruct(SHAPE, "float32", sharding=lies(mesh, way[0])) for way in ways]
+    made = [lies(mesh, way[-1]) for way in ways]
+    return jax.jit(step, out_shardings=made).lower(xs)
+
+
+def compiled(lowered: Any) -> dict[str, int]:
+    """By kind, what XLA's program sends."""
+    return sent_bytes_by_kind(lowered.compile(compiler_options={"hloom": "off"}).as_text())
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"x": 4, "y": 2}, {"x": 2, "y": 2, "z": 2}], ids=["4x2", "2x2x2"]
+)
+def test_it_is_foreseen_as_xla_does_it(
+    sizes: dict[str, int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [pair for pair in itertools.permutations(axes_of(sizes), 2) if pair[0] != pair[1]]
+    pairs = random.Random(len(sizes)).sample(pairs, 30)
+    mesh = mesh_of(AxisType.Auto, **sizes)
+    capfd.readouterr()
+    compiled(moved(mesh, pairs))
+    warned = {int(number) for number in WARNED.findall(capfd.readouterr().err)}
+    gathered = {n for n, pair in enumerate(pairs) if gathered_dimensions(SHAPE, *pair, sizes)}
+    assert gathered == warned
+    assert len(gathered) > 3
+
+    # With a stop XLA has a way for each of them, and sends less.
+    before = [pairs[number] for number in sorted(gathered)]
+    after = []
+    for source, target in before:
+        stop = stop_between(SHAPE, source, target, sizes)
+        assert stop is not None
+        after.append((source, stop, target))
+    first, second = moved(mesh, before), moved(mesh, after)
+    sent = compiled(first)
+    capfd.readouterr()
+    mended = compiled(second)
+    assert not WARNED.findall(capfd.readouterr().err)
+    assert sum(mended.values()) < 0.6 * sum(sent.values())
+    # Shardy may split what is made of an argument along the axes of both, which sends less.
+    foreseen = sum(each.exchange.sent_bytes for each in exchanges_of(first.compiler_ir()))
+    assert 0.7 * sent["all-gather"] <= foreseen <= 1.7 * sent["all-gather"]
+
+
+AXES = {"x": 4, "y": 2}
+X, Y = (MeshAxis(name, "", size) for name, size in AXES.items())
+
+
+def test_the_reported_pair() -> None:
+    source, target = ((Y,), (), (X,)), ((), (X, Y), ())
+    assert gathered_dimensions((8, 8, 8), source, target, AXES) == {0, 2}
+    assert stop_between((8, 8, 8), source, target, AXES) == ((Y,), (X,), ())
+    # What it stays split along is not gathered.
+    assert gathered_dimensions((8, 8, 8), ((Y,), (), (X,)), ((Y,), (X,), ()), AXES) == frozenset()
+
+
+def test_what_is_not_known_is_not_named() -> None:
+    half = MeshAxis("x", '"x":(1)2', 2)
+    assert not gathered_dimensions((8, 8, 8), ((Y,), (), (half,)), ((), (half, Y), ()), AXES)
+    assert not gathered_dimensions((8, 6, 8), ((Y,), (), (X,)), ((), (X, Y), ()), AXES)
+
+
+@each_kind_of_axes
+@pytest.mark.parametrize("way", ["made", "argument"])
+def test_the_stop_is_named_and_ends_it(way: str, axes: AxisType) -> None:
+    mesh = mesh_of(axes, **AXES)
+    wide = NamedSharding(mesh, PartitionSpec("y", None, "x"))
+    tall = NamedSharding(mesh, PartitionSpec(None, ("x", "y"), None))
+    move = jax.lax.with_sharding_constraint if axes is AxisType.Auto else jax.reshard
+
+    def lowered(*stops: NamedSharding) -> Any:
+        def step(a: jax.Array, c: jax.Array) -> jax.Array:
+            d = a * 2 if way == "made" else a
+            for stop in stops:
+                d = move(d, stop)
+            return move(d, tall) + c
+
+        arrays = (jax.ShapeDtypeStruct((16, 16, 16), "float32", sharding=s) for s in (wide, tall))
+        return jax.jit(step, out_shardings=tall).lower(*arrays)
+
+    plain = lowered()
+    [found] = missing_constraints(plain.compiler_ir())
+    assert found.code == "x = jax.lax.with_sharding_constraint(x, P('y', 'x'))"
+    assert "test_exchanges.py:" in found.value.source.line
+    stopped = lowered(NamedSharding(mesh, PartitionSpec(*found.spec)))
+    assert missing_constraints(stopped.compiler_ir()) == ()
+    sent, mended = (sum(compiled(each).values()) for each in (plain, stopped))
+    assert sent - mended == found.saved_bytes == 46 * 16**3 * 4 // 64
+
+
+def sent_bytes(module: Any) -> int:
+    return sum(each.exchange.sent_bytes for each in exchanges_of(module))
+
+
+def test_the_constraint_that_ends_the_sums_of_activations_is_found() -> None:
+    module = lowered(constrained=False).compiler_ir()
+    before = str(module)
+    [found] = missing_constraints(module)
+    assert str(module) == before
+    assert found.value.operation == "stablehlo.gather"
+    assert "mlps.py:" in found.value.source.line
+    assert found.code == "x = jax.lax.with_sharding_constraint(x, P('data'))"
+    # What JAX constrains of the gradients as well, the trial does not.
+    mended = lowered(constrained=True).compiler_ir()
+    saved = sent_bytes(module) - sent_bytes(mended)
+    assert found.saved_bytes == pytest.approx(saved, rel=0.1)
+    assert found.sentence.splitlines()[0].startswith("10.")
+
+
+def test_a_program_that_has_its_constraints_needs_no_more() -> None:
+    assert missing_constraints(lowered(constrained=True).compiler_ir()) == ()
+
+
+@each_kind_of_axes
+def test_replicas_of_work_are_no_remedy(axes: AxisType) -> None:
+    mesh = mesh_of(axes, a=8)
+    x, w = shaped(mesh, (None, "a"), 512, 512), shaped(mesh, ("a",), 512, 512)
+
+    def summed(x: jax.Array, w: jax.Array) -> jax.Array:
+        whole = NamedSharding(mesh, PartitionSpec())
+        explicit = axes is AxisType.Explicit
+        made = jnp.dot(x, w, out_sharding=whole) if explicit else x @ w
+        return jnp.tanh(made)
+
+    module = jax.jit(summed).lower(x, w).compiler_ir()
+    assert sent_bytes(module)
+    # The sum may be scattered. Explicit axes have it whole, as the program says.
+    scattered = [] if axes is AxisType.Explicit else [("a",)]
+    assert [each.spec for each in missing_constraints(module)] == scattered
+
+
+def test_what_a_manual_computation_sends_is_its_own() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    x = shaped(mesh, ("a",), 512, 512)
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x * x, "a"),
+        mesh=mesh,
+        in_specs=PartitionSpec("a"),
+        out_specs=PartitionSpec(),
+    )
+    module = jax.jit(summed).lower(x).compiler_ir()
+    assert sent_bytes(module)
+    assert missing_constraints(module) == ()
+
+
+def test_one_device_lacks_nothing() -> None:
+    module = jax.jit(lambda x: x @ x).lower(jnp.ones((8, 8))).compiler_ir()
+    assert missing_constraints(clone_module(module)) == ()
+
+
+FAST = Speed(link_bytes_per_s=1e9, kernel_s=0.0)
+MIB = 2**20
+
+
+def overview(function: Any, *arguments: jax.ShapeDtypeStruct, least_bytes: int = 1) -> Overview:
+    module = jax.jit(function).lower(*arguments).compiler_ir()
+    return Overview.of(module, FAST, least_bytes=least_bytes)
+
+
+@each_kind_of_axes
+def test_a_line_with_what_it_sends(axes: AxisType) -> None:
+    mesh = mesh_of(axes, a=8)
+
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        whole = NamedSharding(mesh, PartitionSpec())
+        explicit = axes is AxisType.Explicit
+        return jnp.tanh(jnp.dot(x, w, out_sharding=whole) if explicit else x @ w)
+
+    found = overview(product, shaped(mesh, (None, "a"), 512, 64), shaped(mesh, ("a",), 64, 512))
+    [line] = found.lines
+    assert "test_exchanges.py:" in line.line
+    assert line.sent_bytes == found.sent_bytes == 2 * 7 * MIB // 8
+    assert found.sent_by_kind() == {"all-reduce": found.sent_bytes}
+    assert found.seconds == pytest.approx(found.sent_bytes / 1e9)
+    assert found.summary.startswith("sends 1.75 MiB a step, 100 % of it at test_exchanges.py:")
+    assert not found.is_small
+    # Of the result, whatever it is called, every device has all.
+    assert {each.type for each in found.whole} == {"tensor<512x512xf32>"}
+
+
+def test_what_a_manual_computation_sends_and_has() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x * x, "a"),
+        mesh=mesh,
+        in_specs=PartitionSpec("a"),
+        out_specs=PartitionSpec(),
+    )
+    found = overview(summed, shaped(mesh, ("a",), 512, 512))
+    assert found.sent_by_kind() == {"all-reduce": 2 * 7 * MIB // 8 // 8}
+    # Inside, a value has its size on a device.
+    assert [each.type for each in found.whole] == ["tensor<64x512xf32>"]
+    assert found.whole_arguments_bytes == 0
+
+
+def test_kinds_of_a_line_stand_under_it() -> None:
+    module = lowered(constrained=False).compiler_ir()
+    found = Overview.of(module, FAST, least_bytes=2**19)
+    sent = found.tables()[0]
+    assert sent.depths == (0, 1, 1) * (len(sent.rows) // 3)
+    groups = [row for row, depth in zip(sent.rows, sent.depths, strict=True) if not depth]
+    assert [row[-1] for row in groups] == ["2 kinds"] * len(groups)
+    assert sent.more == len(found.lines) - len(groups)
+    totals = [row[1] for row in groups]
+    assert totals == sorted(totals, reverse=True)
+    assert sum(totals) <= found.sent_bytes
+
+
+def test_an_argument_that_no_axis_splits_is_named() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    found = overview(
+        lambda x, table: x + table.sum(0),
+        shaped(mesh, ("a",), 512, 512),
+        shaped(mesh, (), 512, 512),
+    )
+    assert found.whole[0] == Described("table", found.whole[0].source, "tensor<512x512xf32>", MIB)
+    assert found.whole_arguments_bytes == MIB
+    assert found.summary == "sends 0 B a step; 1.00 MiB of arguments lie whole on every device"
+
+
+def test_little_is_not_listed() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    arguments = shaped(mesh, (None, "a"), 8, 64), shaped(mesh, ("a",), 64, 8)
+    found = overview(lambda x, w: jnp.tanh(x @ w), *arguments, least_bytes=MIB)
+    assert found.sent_bytes
+    assert found.is_small
+    assert found.tables() == ()
+
+
+def test_one_device_sends_nothing_and_is_told_nothing_of() -> None:
+    found = overview(lambda x: x @ x, jax.ShapeDtypeStruct((8, 8), "float32"))
+    assert (found.lines, found.whole, found.is_small) == ((), (), True)
