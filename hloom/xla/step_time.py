@@ -19,6 +19,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.hlo import MOST_CHARACTERS, HloModule
 from hloom.xla.kernels import HloKernel, KernelKind, kernels_of, loops_of, unknown_operation
+from hloom.xla.numbers import wrong_number
 
 _Key = TypeVar("_Key")
 
@@ -87,6 +88,10 @@ one with copies of whole values half of the kernels were hidden
 (benchmarks/results/time_error.md)."""
 
 
+_TIMEOUT_S = 1e7
+"""No run of a program takes longer, a third of a year: a trip count or a size is wrong."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StepTime:
     """The seconds of a run of a program.
@@ -149,6 +154,8 @@ def _read(text: str, target: Target, reached: Reached) -> StepTime:
         raise NoStepTimeError(f"XLA's text is damaged: it does not define {name!r}")
     if operation := unknown_operation(module):
         raise NoStepTimeError(f"XLA's operation {operation!r} is not known")
+    if wrong := wrong_number(module, target.memory_bytes):
+        raise NoStepTimeError(f"XLA's text is damaged: {wrong}")
     loops = loops_of(module)
     if loops.unknown:
         raise NoStepTimeError(f"{pluralize(loops.unknown, 'loop')} without a known trip count")
@@ -163,7 +170,10 @@ def _read(text: str, target: Target, reached: Reached) -> StepTime:
     has_copies = any(each.kind is KernelKind.HOST_COPY for each in kernels)
     if has_copies and target.speed.host_bytes_per_s is None:
         raise NoStepTimeError(f"the rate of copies to the host of {target.name} is not known")
-    return _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
+    found = _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
+    if found.seconds > _TIMEOUT_S:
+        raise NoStepTimeError(f"XLA's text is damaged: a step of {found.seconds:.0e} s")
+    return found
 
 
 def _summed(

@@ -110,6 +110,37 @@ def test_a_loop_takes_its_kernels_and_its_iterations() -> None:
         (text().replace("}\n\n%condition", "\n%condition", 1), H200, "a part of it is missing"),
         (text().replace("sine(%at)", "sine(%gone)"), H200, "does not define 'gone'"),
         (text().replace("sine(", "hypersine("), H200, "operation 'hypersine' is not known"),
+        *(
+            (text().replace("%more = f32[1024]", f"%more = {type_}"), H200, f"damaged: {why}")
+            for type_, why in {
+                "f32[-1024]": "'more' has a size that is no number",
+                "f32[<=1024]": "'more' has a size that is no number",
+                "f32[9999999999999999999]": "'more' has a size that is no number",
+                "f32[999999999999,999999999999]": "'more' has an array larger than the memory",
+                "f32[99999999,1024]": "'more' has an array larger than the memory",
+                "f999[1024]": "'more' has elements of 999 bits",
+            }.items()
+        ),
+        *(
+            (
+                text().replace("sine(%at)", f"dot(%at, %at), {sums}"),
+                H200,
+                "damaged: 'more' has a dimension that its operand does not",
+            )
+            for sums in (
+                "lhs_contracting_dims={-1}, rhs_contracting_dims={0}",
+                "lhs_contracting_dims={7}, rhs_contracting_dims={0}",
+                "lhs_contracting_dims={0}",
+            )
+        ),
+        *(
+            (text(trips=f'"known_trip_count":{{"n":"{trips}"}}'), H200, why)
+            for trips, why in {
+                10**17: "damaged: a step of 3e+11 s",
+                10**18: "1 loop without a known trip count",
+                -1: "1 loop without a known trip count",
+            }.items()
+        ),
     ],
 )
 def test_what_is_not_known_is_not_told(hlo: str, target: Target, why: str) -> None:
