@@ -25,9 +25,10 @@ from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.devices.mlps import lowered
 
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
-from hloom.passes.analysis.shardings.fallbacks import Axes, gathered_dimensions, stop_between
+from hloom.passes.analysis.shardings.fallbacks import Axes, gathered_dimensions
 from hloom.passes.analysis.shardings.missing import missing_constraints
 from hloom.passes.analysis.shardings.overview import Overview
+from hloom.passes.analysis.shardings.stops import stop_between
 from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.clone import clone_module
