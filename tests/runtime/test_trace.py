@@ -102,7 +102,6 @@ def test_two_processes_write_two_files(tmp_path: Path) -> None:
             text=True,
         )
         processes.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ran\n"
     for process in processes:
         process.communicate(timeout=60)

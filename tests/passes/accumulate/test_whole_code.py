@@ -63,7 +63,6 @@ def test_nothing_whole_is_done_with_each_microbatch(make: Make) -> None:
     step = make()
     jax.jit(step.step, compiler_options={"hloom": FOUR})(*step.arguments)
     added = hloom.records()[-1].added_work
-    assert added is not None
     assert added < 0.04, f"{added:.1%} more FLOPs"
 
 

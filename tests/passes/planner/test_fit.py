@@ -144,7 +144,6 @@ def test_what_stacks_cost_is_counted_up_to_where_loops_are_fastest() -> None:
     with search._variants.base.of.module.context, ir.Location.unknown():
         loops = search._variants.base.model.loops
         fastest = loops.fastest
-        assert fastest is not None
         free = {price: loops.seconds(price) for price in range(0, fastest.price + 1, STEPS)}
         most_bytes = saved_bytes(loops.plans(fastest.price))
         for price, seconds in free.items():
@@ -390,7 +389,6 @@ def test_the_first_plan_of_a_share_says_what_it_is_for() -> None:
         first = step.plan_after(module, Target(), ())
         *_, last = first.record.found
         assert last.startswith("chosen to measure what the budget is a share of: as it is, ")
-        assert first.record.estimate is not None
         bytes_ = first.record.estimate.temp_bytes
         second = step.plan_after(module, Target(), [Attempt(first.record, bytes_, bytes_)])
     assert second.record.found[0].startswith("earlier attempts: 1 plan, none holds, the least is ")

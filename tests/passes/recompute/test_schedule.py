@@ -150,7 +150,6 @@ def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: Blo
     (placement,) = window.placements
     # Right after ``held``: nothing later is both in memory and still read.
     assert told(block, placement) == ("dead", ["b"], ["a"], "held")
-    assert placement.gate is not None
     assert block.made_at(placement.gate.readers[0]) == ["dead", "cheap", "i"]
 
 
@@ -159,7 +158,6 @@ def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -
     (window,) = schedule_of(block, ("g", "i"), kept="a").windows
     (placement,) = window.placements
     assert told(block, placement) == ("h", ["b"], ["a"], "g")
-    assert placement.gate is not None
     assert block.made_at(placement.gate.readers[0]) == ["h"]
 
 
@@ -211,7 +209,6 @@ def test_windows_behind_a_later_border_are_written_first(block_of: BlockOf) -> N
     assert [told(block, each) for each in late.placements] == [("k", ["b", "h"], ["a"], "j")]
     assert [told(block, each) for each in early.placements] == [("h", ["b"], ["a"], "g")]
     # What is read behind the next border does not wait for this one's clones.
-    assert early.placements[0].gate is not None
     assert block.made_at(early.placements[0].gate.readers[0]) == ["i"]
 
 
@@ -239,7 +236,6 @@ def test_a_segment_is_cloned_together_where_its_window_starts(block_of: BlockOf)
     (found,) = CloneSchedule(block.forward, [window], [kept]).windows
     assert [told(block, each) for each in found.placements] == [("i", ["b", "c"], ["a"], "e h")]
     (placement,) = found.placements
-    assert placement.gate is not None
     assert [block.made_at(readers) for readers in placement.gate.readers] == [["i", "k"], ["l"]]
 
 
