@@ -42,8 +42,7 @@ CHLO: dict[str, Callable[[Any], Any]] = {
 
 def lowered(function: Callable[[Any], Any], *axes: str | None) -> ir.Module:
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
-    module: ir.Module = jax.jit(function).lower(shaped(mesh, axes, 8, 4)).compiler_ir()
-    return module
+    return jax.jit(function).lower(shaped(mesh, axes, 8, 4)).compiler_ir()
 
 
 def shares(module: ir.Module, operation: str) -> list[Fraction]:
