@@ -104,7 +104,8 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
     text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)), Target())
     # The layers' inputs are among them: each is what the layer before has made on that line.
-    found = r"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:68"
+    line = scanned.__code__.co_firstlineno + 2
+    found = rf"in (\d x )?f32\[6,256,64\] of (add|mul|sub), stacked over 6 iterations, \S+:{line}"
     assert re.search(found, text), text
     assert " in a loop, " in text
     assert_shares_are_all(text)
