@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support import ROOT
+from support.dumps.fit_dump import language_model
 from support.modules import module_after
 from support.remat_runs import assert_same
 
@@ -48,19 +49,6 @@ from hloom.passes.remat import Remat
 TARGET = Target(platform="cuda")
 
 _TOKENS, _WIDTH, _WORDS = 512, 32, 1024
-
-
-def language_model(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
-    """Six layers in a scan, and a loss whose logits are larger than all that the scan stacks."""
-    x = parameters["embedding"][tokens]
-
-    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-        return x + jnp.tanh(jnp.tanh(x @ w) @ w.T), None
-
-    x, _ = jax.lax.scan(layer, x, parameters["layers"])
-    logits = x @ parameters["embedding"].T
-    picked = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
-    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
 
 
 def unrolled(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:

@@ -422,16 +422,17 @@ def test_replicas_of_work_are_no_remedy(axes: AxisType) -> None:
     assert [each.spec for each in missing_constraints(module)] == scattered
 
 
+def summed(mesh: Mesh) -> Any:
+    """A sum over devices in a manual computation."""
+    spec = PartitionSpec("a")
+    product = lambda x: jax.lax.psum(x * x, "a")  # noqa: E731
+    return jax.shard_map(product, mesh=mesh, in_specs=spec, out_specs=PartitionSpec())
+
+
 def test_what_a_manual_computation_sends_is_its_own() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
     x = shaped(mesh, ("a",), 512, 512)
-    summed = jax.shard_map(
-        lambda x: jax.lax.psum(x * x, "a"),
-        mesh=mesh,
-        in_specs=PartitionSpec("a"),
-        out_specs=PartitionSpec(),
-    )
-    module = jax.jit(summed).lower(x).compiler_ir()
+    module = jax.jit(summed(mesh)).lower(x).compiler_ir()
     assert sent_bytes(module)
     assert missing_constraints(module) == ()
 
@@ -473,13 +474,7 @@ def test_a_line_with_what_it_sends(axes: AxisType) -> None:
 
 def test_what_a_manual_computation_sends_and_has() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
-    summed = jax.shard_map(
-        lambda x: jax.lax.psum(x * x, "a"),
-        mesh=mesh,
-        in_specs=PartitionSpec("a"),
-        out_specs=PartitionSpec(),
-    )
-    found = overview(summed, shaped(mesh, ("a",), 512, 512))
+    found = overview(summed(mesh), shaped(mesh, ("a",), 512, 512))
     assert found.sent_by_kind() == {"all-reduce": 2 * 7 * MIB // 8 // 8}
     # Inside, a value has its size on a device.
     assert [each.type for each in found.whole] == ["tensor<64x512xf32>"]
