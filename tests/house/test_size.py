@@ -21,7 +21,7 @@ MOST = {
     "plugin: `hloom`, `passes`, `lowering`, `runtime`": 71_700,
     "`hloom_steps`": 8_400,
     "`hloom_tools`": 12_000,
-    "`tests/`": 67_500,
+    "`tests/`": 67_200,
 }
 """Lines of Python. The numbers may only fall; the rest of the table has limits of its own."""
 
