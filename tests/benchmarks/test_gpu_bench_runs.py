@@ -50,8 +50,7 @@ def run(folder: Path, part: int, *more: str, check: int = 0) -> str:
 
 def written(folder: Path) -> dict[str, Any]:
     report = json.loads((folder / "out" / "gpu_dry_run.json").read_text())
-    entry: dict[str, Any] = report[jax.__version__]
-    return entry
+    return report[jax.__version__]
 
 
 def checked(tmp_path: Path, part: int) -> dict[str, Any]:

@@ -329,5 +329,4 @@ def test_ahead_of_time_and_donation(new_records: NewRecords) -> None:
     [record] = new_records()
     assert record.alias_bytes == MATRIX_BYTES
     attempt = record.attempts[-1]
-    assert attempt.temp_bytes is not None
     assert attempt.step_bytes == MATRIX_BYTES + attempt.temp_bytes

@@ -212,8 +212,7 @@ def _told() -> Told:
 
 
 def _module() -> ir.Module:
-    module: ir.Module = jax.jit(lambda x: x @ x).lower(jax.numpy.ones((2, 2))).compiler_ir()
-    return module
+    return jax.jit(lambda x: x @ x).lower(jax.numpy.ones((2, 2))).compiler_ir()
 
 
 @pytest.mark.once

@@ -287,7 +287,6 @@ def test_a_program_that_is_refused_as_it_is_compiles_to_a_budget(
     record = compiled(spec, small_device, module=scanned).record
     assert record.changed
     assert record.complaint is None
-    assert record.step_bytes is not None
     assert record.step_bytes <= LIMIT_BYTES
     *refused, used = record.attempts[: (record.best_attempt or 0) + 1]
     assert used.refusal == ""

@@ -36,8 +36,7 @@ def test_passes_md_is_up_to_date() -> None:
 
 @pytest.fixture(params=registry.all_passes(), ids=lambda cls: cls.name)
 def pass_class(request: pytest.FixtureRequest) -> type[Pass]:
-    found: type[Pass] = request.param
-    return found
+    return request.param
 
 
 def test_every_pass_shows_before_and_after(pass_class: type[Pass]) -> None:

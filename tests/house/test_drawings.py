@@ -108,8 +108,7 @@ def is_called(by: Drawn, name: str) -> bool:
 
 @pytest.fixture(params=DRAWINGS, ids=["a module's way", "a budget's way"])
 def drawing(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    return request.param
 
 
 def test_it_fits_a_screen(drawing: str) -> None:

@@ -56,8 +56,7 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture(params=CURRENT, ids=page_id)
 def page(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.param
-    return found
+    return request.param
 
 
 def code(text: str) -> str:

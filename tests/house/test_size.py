@@ -17,11 +17,11 @@ pytestmark = pytest.mark.once
 
 
 MOST = {
-    "plugin, the core: what a jit with `fit` or `remat` imports": 60_000,
-    "plugin: `hloom`, `passes`, `lowering`, `runtime`": 72_000,
-    "`hloom_steps`": 8_600,
-    "`hloom_tools`": 12_100,
-    "`tests/`": 70_000,
+    "plugin, the core: what a jit with `fit` or `remat` imports": 58_500,
+    "plugin: `hloom`, `passes`, `lowering`, `runtime`": 71_700,
+    "`hloom_steps`": 8_400,
+    "`hloom_tools`": 12_000,
+    "`tests/`": 67_200,
 }
 """Lines of Python. The numbers may only fall; the rest of the table has limits of its own."""
 

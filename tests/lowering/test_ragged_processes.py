@@ -153,7 +153,6 @@ def told_within(seconds: float, workers: Sequence[Member]) -> list[str]:
 
 
 def _read(worker: Member, lines: list[str]) -> None:
-    assert worker.stdout is not None
     # XLA's transport writes lines of its own.
     lines.extend(islice((each for each in worker.stdout if each.startswith("ended with")), 1))
 

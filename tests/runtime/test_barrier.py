@@ -161,8 +161,7 @@ def unordered_program(target: str, timeout_ms: int) -> Callable[[jax.Array], jax
             values.append(value + (jax.lax.psum(value[0, 0, 0], "ranks") * 0 + 1))
         return sum(values[1:], values[0])
 
-    compiled: Callable[[jax.Array], jax.Array] = on_every_rank(program)
-    return compiled
+    return on_every_rank(program)
 
 
 def test_a_rank_that_never_comes_is_named_and_the_next_run_works() -> None:

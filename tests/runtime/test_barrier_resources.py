@@ -48,8 +48,7 @@ def barriers_in_a_loop(rounds: int) -> Callable[[jax.Array], jax.Array]:
         token, value = jax.lax.fori_loop(0, rounds, body, (new_token(), x))
         return value + token
 
-    compiled: Callable[[jax.Array], jax.Array] = on_every_rank(program)
-    return compiled
+    return on_every_rank(program)
 
 
 def test_ten_thousand_barriers_leave_nothing_behind() -> None:

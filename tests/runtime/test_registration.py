@@ -155,7 +155,6 @@ def test_a_library_newer_than_jaxlib_is_refused(
 
 def test_the_version_is_that_of_the_installed_headers() -> None:
     installed = registration._installed_ffi_version()
-    assert installed is not None
     assert installed >= (0, 3)
 
 

@@ -52,8 +52,7 @@ def run(library: Path, devices: int, *options: str) -> dict[str, Any]:
     finally:
         worker.kill()
     assert worker.returncode == 0, errors
-    happened: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return happened
+    return json.loads(output.splitlines()[-1])
 
 
 def assert_all_is_well(happened: dict[str, Any], devices: int, runs: int) -> None:

@@ -43,8 +43,7 @@ def events_of(file: Path) -> list[dict[str, Any]]:
     text = file.read_text(encoding="utf-8")
     assert text.startswith("[\n")
     assert text.endswith(",\n")
-    events: list[dict[str, Any]] = json.loads(text.removesuffix(",\n") + "]")
-    return events
+    return json.loads(text.removesuffix(",\n") + "]")
 
 
 def test_every_call_is_recorded(run_python: RunPython, tmp_path: Path) -> None:
@@ -102,7 +101,6 @@ def test_two_processes_write_two_files(tmp_path: Path) -> None:
             text=True,
         )
         processes.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ran\n"
     for process in processes:
         process.communicate(timeout=60)

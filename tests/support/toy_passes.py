@@ -267,5 +267,4 @@ class DropProducts(MeasuredPass[PlanRecord]):
         if self.budget.percent is not None:
             temp_bytes = min(attempt.temp_bytes for attempt in attempts)
             return temp_bytes - int(attempts[0].temp_bytes * self.budget.percent / 100)
-        assert target.usable_bytes is not None
         return least - target.usable_bytes

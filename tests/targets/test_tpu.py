@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support.programs.made_up import made_up
 
 import hloom
 from benchmarks.programs import llama, lstm, mixture_of_experts, resnet, two_level_scan
@@ -32,6 +31,19 @@ from hloom._jax.execution import compile_module, execute
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
+
+
+def made_up(shapes: Any) -> Any:
+    """Numbers of a sensible size, and tokens that every vocabulary has."""
+    random = np.random.default_rng(0)
+
+    def leaf(info: Any) -> jax.Array:
+        if jnp.issubdtype(info.dtype, jnp.integer):
+            return jnp.asarray(random.integers(0, 16, info.shape), info.dtype)
+        return jnp.asarray(random.standard_normal(info.shape) / 4, jnp.float32)
+
+    return jax.tree.map(leaf, shapes, is_leaf=lambda node: hasattr(node, "shape"))
+
 
 TPUS = ("v4", "v5e", "v5p", "v6e")
 SMALL = Gpt(scanned=True, layers=4, width=256, heads=2, batch=4, sequence=512)

@@ -59,6 +59,5 @@ def test_what_is_refused_as_it_is_compiles_to_a_budget() -> None:
     assert first.unmodified
     assert record.attempts[record.best_attempt or 0].refusal == ""
     assert record.changed
-    assert record.step_bytes is not None
     assert record.step_bytes < refused.limit_bytes
     assert "(1 refused)" in record.headline

@@ -234,7 +234,6 @@ def test_collectives_in_the_order_of_the_schedule() -> None:
 
 def test_the_table_of_a_report() -> None:
     table = collectives_table(SCHEDULED_TEXT)
-    assert table is not None
     assert [row[:5] for row in table.rows] == [
         (64, 3, 3, "NCCL", ""),
         (16, 1, 0, "one-shot", "S(1)"),

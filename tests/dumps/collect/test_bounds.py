@@ -102,7 +102,6 @@ def test_what_a_killed_process_left_is_deleted_by_the_next(tmp_path: Path) -> No
         )
 
     def folder_of(process: subprocess.Popen[str]) -> Path:
-        assert process.stdout is not None
         return Path(process.stdout.readline().strip())
 
     with start() as killed, start() as alive:

@@ -31,7 +31,6 @@ pytestmark = DUMP_MARKS
 def test_states_are_kept_as_bytecode_on_disk(tmp_path: Path, captures: Captures) -> None:
     run_step(program(hloom="needs-touch{by=5}"), tmp_path)
     kept = executed(captures).kept
-    assert kept is not None
     assert [name for name in sorted(kept.files) if not name.startswith("xla/")] == [
         "00-input.mlir",
         "01-after-touch.mlir",
@@ -56,7 +55,6 @@ def test_the_facts_of_a_module(tmp_path: Path, captures: Captures) -> None:
     spec = "replace-two"
     run_step(program(hloom=spec, xla_cpu_enable_fast_math=True), tmp_path)
     kept = executed(captures).kept
-    assert kept is not None
     facts = kept.facts
     told = facts.manifest
     assert (facts.name, told["spec"], told["passes"]) == ("jit_step", spec, [spec])
@@ -75,7 +73,6 @@ def test_the_facts_of_a_module(tmp_path: Path, captures: Captures) -> None:
 def test_a_module_without_passes_is_kept(tmp_path: Path, captures: Captures) -> None:
     run_step(program(), tmp_path)
     kept = executed(captures).kept
-    assert kept is not None
     assert [name for name in kept.files if not name.startswith("xla/")] == ["00-input.mlir"]
     assert (kept.facts.manifest["spec"], kept.facts.manifest["passes"]) == ("", [])
     assert kept.facts.manifest["target"] is not None
@@ -89,7 +86,6 @@ def test_a_module_on_several_devices(tmp_path: Path, captures: Captures) -> None
     with hloom.dump(to=tmp_path, steps=1), hloom.step(1):
         step(x)
     kept = executed(captures).kept
-    assert kept is not None
     assert kept.facts.manifest["partitions"] == 8
     assert [device["id"] for device in kept.facts.manifest["devices"]] == list(range(8))
 
@@ -105,7 +101,6 @@ def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Capt
     with registry.registered(toy.DropProducts), dumping, hloom.step(1):
         jitted(x)
     kept = executed(captures).kept
-    assert kept is not None
     assert {"attempts.json", "attempt-1/plan-02-drop-products.json"} <= kept.files.keys()
     assert kept.facts.manifest["compile"]["best_attempt"] == 1
 
@@ -117,7 +112,6 @@ def test_a_module_that_a_pass_fails_on_is_kept(
     with registry.registered(toy.Fail), pytest.warns(hloom.HloomWarning, match="See .*jit_step-0"):
         run_step(program(hloom="fail"), tmp_path)
     execution = executed(captures)
-    assert execution.kept is not None
     assert "00-input.mlir" in execution.kept.files
     assert "fail" in str(execution.kept.facts.manifest["compile"]["fell_back"])
     # What fails is worth a look at once, whatever steps are chosen.
@@ -182,7 +176,6 @@ def test_files_go_with_the_last_reference(
     monkeypatch.setattr("hloom.dumps.collect.tracer.LIVE", few)
     run_step(program(), tmp_path)
     kept = executed(captures).kept
-    assert kept is not None
     file = kept.files["00-input.mlir"]
     assert isinstance(file, Path)
     del kept
@@ -211,7 +204,6 @@ def test_a_full_disk_is_one_warning(
         "hloom cannot keep the states of a module for dumps of later steps in "
     )
     kept = executed(captures).kept
-    assert kept is not None
     assert kept.files == {}
     assert "No space left on device" in kept.missing[0].why
 

@@ -78,7 +78,6 @@ def test_a_compile_that_was_cut_off_is_no_module(
     # What a killed process leaves: the folder that is not whole yet.
     monkeypatch.setattr(module_folder, "claim", lambda half, name: half)
     half = write_module(live, ran.executable, tmp_path)
-    assert half is not None
     (half / "manifest.json").unlink()
     monkeypatch.undo()
     with pytest.raises(DumpError, match=f"holds no dump. Writing {half.name} was cut off."):

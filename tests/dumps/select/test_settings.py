@@ -109,7 +109,6 @@ def test_the_environment_is_read_as_the_block_is(
     ):
         assert settings.current() == from_environment == settings.current_for_step()
     changed = settings.current()
-    assert changed is not None
     assert changed.to == Path.cwd() / "elsewhere"
 
 

@@ -89,7 +89,6 @@ def claim_at_once(root: Path, processes: int) -> None:
         for process in range(processes)
     ]
     for process in started:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in started:
         process.stdin.write("\n")  # type: ignore[union-attr]

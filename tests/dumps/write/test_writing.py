@@ -61,7 +61,6 @@ def test_a_step_is_read_back_as_it_was_written(tmp_path: Path, ran: Execution) -
     assert [plan.name for plan in module.planned] == PASSES
     assert module.planned[-1].json["tables"]
     assert module.spec == "remat"
-    assert module.memory is not None
     assert module.memory["step_bytes"] == sum(
         sign * module.memory[name]
         for name, sign in {
@@ -232,7 +231,6 @@ def test_without_a_root_a_compiled_module_goes_to_a_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert ran.kept is not None
     folder = write_module(ran.kept, None, None)
-    assert folder is not None
     assert folder.parent == tmp_path
     assert open_dump(folder).modules[0].memory is None
 
@@ -349,7 +347,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def two_ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("dump")
     members = run_members(WORKER, str(folder), devices=2, timeout_s=FINISHES_WITHIN_S)
     for member in members:
@@ -374,13 +372,13 @@ def named(folders: Sequence[Path]) -> dict[str, np.ndarray]:
     }
 
 
-def test_both_processes_write_into_one_folder(ran: Run) -> None:
-    assert [child.name for child in ran.folder.iterdir()] == [f"step-{CHOSEN}"]
-    inside = sorted(child.name for child in (ran.folder / f"step-{CHOSEN}").iterdir())
+def test_both_processes_write_into_one_folder(two_ran: Run) -> None:
+    assert [child.name for child in two_ran.folder.iterdir()] == [f"step-{CHOSEN}"]
+    inside = sorted(child.name for child in (two_ran.folder / f"step-{CHOSEN}").iterdir())
     assert inside == ["manifest.json", "process-0", "process-1"]
     runs = {
         json.loads(file.read_text())["run"]
-        for file in ran.folder.glob("step-*/**/manifest.json")
+        for file in two_ran.folder.glob("step-*/**/manifest.json")
         if json.loads(file.read_text())["kind"] != "module"
     }
     assert len(runs) == 1
@@ -388,8 +386,8 @@ def test_both_processes_write_into_one_folder(ran: Run) -> None:
 
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize(("kind", "steps"), [("arguments", CHOSEN), ("results", CHOSEN + 1)])
-def test_the_state_reads_back_equal(ran: Run, kind: str, steps: int, process: int) -> None:
-    folders = ran.module("jit_train_step", process).array_folders(kind)
+def test_the_state_reads_back_equal(two_ran: Run, kind: str, steps: int, process: int) -> None:
+    folders = two_ran.module("jit_train_step", process).array_folders(kind)
     assert len(folders) == 2
     read = named(folders)
     for name, value in expected(steps).items():
@@ -401,8 +399,8 @@ def test_the_state_reads_back_equal(ran: Run, kind: str, steps: int, process: in
 
 
 @pytest.mark.parametrize("kind", ["arguments", "results"])
-def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
-    folders = ran.module("jit_train_step", 0).array_folders(kind)
+def test_no_value_is_in_two_shares(two_ran: Run, kind: str) -> None:
+    folders = two_ran.module("jit_train_step", 0).array_folders(kind)
     written: dict[int, np.ndarray] = {}
     for folder in folders:
         for entry in ArrayShare.open(folder).entries.values():
@@ -415,8 +413,8 @@ def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["arguments", "results"])
-def test_no_byte_is_written_twice(ran: Run, kind: str) -> None:
-    folders = ran.module("jit_train_step", 0).array_folders(kind)
+def test_no_byte_is_written_twice(two_ran: Run, kind: str) -> None:
+    folders = two_ran.module("jit_train_step", 0).array_folders(kind)
     sizes = [sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders]
     state = first_state().values()
     # The second process has half of what is split between the processes, and nothing else.
@@ -426,16 +424,16 @@ def test_no_byte_is_written_twice(ran: Run, kind: str) -> None:
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_what_a_process_runs_alone_is_its_own(ran: Run, process: int) -> None:
-    module = ran.module("jit_own_step", process)
+def test_what_a_process_runs_alone_is_its_own(two_ran: Run, process: int) -> None:
+    module = two_ran.module("jit_own_step", process)
     [result] = read_arrays(module.array_folders("results")).values()
     after = (10.0 + process) * 2 ** (CHOSEN + 1)
     np.testing.assert_array_equal(result, np.full(3, after, np.float32))
-    assert ran.told[process]["mine"] == [2 * after] * 3
+    assert two_ran.told[process]["mine"] == [2 * after] * 3
 
 
-def test_without_the_other_process_the_share_is_told(ran: Run) -> None:
-    module = ran.module("jit_train_step", 1)
+def test_without_the_other_process_the_share_is_told(two_ran: Run) -> None:
+    module = two_ran.module("jit_train_step", 1)
     with pytest.raises(DumpError, match=r"is not whole: \d+ of 65536 values are here"):
         read_arrays([module.folder / "arguments"])
 

@@ -297,7 +297,6 @@ def test_the_plan_is_one_decision() -> None:
 )
 def test_what_has_a_budget_decides_on_attempts(spec: str, name: str) -> None:
     found = Pipeline.parse(spec).driver("cpu")
-    assert found is not None
     assert found[1].name == name
     assert Pipeline.parse(spec).steps()[found[0]] == found[1]
 

@@ -157,7 +157,6 @@ def test_kernels_of_transformer_engine() -> None:
 def test_seconds_are_those_of_the_slower_unit(block_of: BlockOf) -> None:
     forward, _ = cudnn_calls()
     work = work_of(forward)
-    assert work is not None
     assert seconds(forward, Speed(kernel_s=0)) == max(
         work.flops / Speed().matrix_rate(16),
         work.vector_flops / Speed().vector_flops_per_s,

@@ -113,7 +113,6 @@ def loop_of(block_of: BlockOf, *exchanges: tuple[str, str]) -> ir.Operation:
 
 def test_a_counted_loop(block_of: BlockOf) -> None:
     loop = counted_loop(loop_of(block_of))
-    assert loop is not None
     assert (loop.counter, loop.trip_count) == (1, 3)
     assert loop.invariant == {0}
     (stack,) = loop.stacks
@@ -124,7 +123,6 @@ def test_a_counted_loop(block_of: BlockOf) -> None:
 
 def test_a_stack_that_is_written_back_to_front(block_of: BlockOf) -> None:
     loop = counted_loop(loop_of(block_of, ("%s, %3, %i :", "%s, %3, %at :")))
-    assert loop is not None
     (stack,) = loop.stacks
     assert (stack.slope, stack.offset) == (-1, 2)
 
@@ -139,7 +137,6 @@ def test_a_bound_that_the_loop_carries(block_of: BlockOf) -> None:
             (": tensor<f32>, tensor<i32>, tensor<f32>", ": tensor<i32>, tensor<i32>, tensor<f32>"),
         )
     )
-    assert loop is not None
     assert loop.trip_count == 3
 
 
@@ -176,7 +173,6 @@ def test_not_a_stack(block_of: BlockOf, exchange: tuple[str, str]) -> None:
         count = "    %5 = stablehlo.add %i, %one : tensor<i32>\n"
         exchanges += [(count, ""), ("    %at =", count + "    %at =")]
     loop = counted_loop(loop_of(block_of, *exchanges))
-    assert loop is not None
     assert not loop.stacks
 
 
@@ -374,7 +370,6 @@ def test_chain_of_a_shared_step_has_it_once(block_of: BlockOf) -> None:
     %2 = stablehlo.multiply %1, %0 : tensor<4xi32>""")
     )
     chain = ConstantValues().chain(value)
-    assert chain is not None
     names = [op.name.removeprefix("stablehlo.") for op in chain]
     assert names == ["iota", "add", "multiply"]
 

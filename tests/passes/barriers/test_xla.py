@@ -87,8 +87,7 @@ def compiled_text(mesh: Mesh, spec: str) -> str:
         jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, whole)),
     )
     compiled = mapped.lower(*arguments).compile(compiler_options={"hloom": spec})
-    text: str = compiled.as_text()
-    return text
+    return compiled.as_text()
 
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = .*? ([\w\-]+)\((.*)")

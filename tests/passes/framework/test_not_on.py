@@ -216,7 +216,6 @@ def _remarks(text: str) -> list[str]:
 
 def test_a_report_has_no_plan_of_it_to_show() -> None:
     nothing = NotThere.nothing_on("tpu")
-    assert nothing is not None
     plans = [PlanFile("not-there", 1, dict(nothing.to_json()))]
     assert plan_sections(plans, (), Sources({})) == ()
     assert without_tables(plans, ()) == []

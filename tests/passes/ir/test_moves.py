@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from jax.extend.mlir import ir
-from support.ir_blocks import BlockOf, block_of, context
+from support.ir_blocks import BlockOf
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.erase import StillReadError, erase, erase_argument
 from hloom.passes.ir.moves import MisplacedError, move_before, move_behind, reorder
-
-__all__ = ["block_of", "context"]
 
 BODY = """
   %sine = stablehlo.sine %a : tensor<f32>

@@ -137,10 +137,8 @@ def test_what_a_loop_only_hands_on_is_the_loops(body: str) -> None:
         [loop] = loops(module)
         for result in list(loop.results)[:2]:
             origin = origin_of(result)
-            assert origin is not None
             assert (origin.op.name, origin.stacked) == ("stablehlo.while", 1)
         counter = origin_of(loop.results[2])
-        assert counter is not None
         assert counter.op.name == "stablehlo.add"
         block = walk.functions(module)["main"].regions[0].blocks[0]
         assert origin_of(block.arguments[0]) is None

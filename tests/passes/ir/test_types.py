@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support.ir_blocks import BlockOf, block_of, context
+from support.ir_blocks import BlockOf
 
 from hloom._jax.modules import make_context
 from hloom.passes.ir import mesh, walk
@@ -87,9 +87,6 @@ def test_meshes(context: ir.Context) -> None:
         assert mesh.resolved(ir.FlatSymbolRefAttr.get("third"), tanh) is None
         assert mesh.is_in_manual_computation(tanh.block)
         assert not mesh.is_in_manual_computation(computation.block)
-
-
-__all__ = ["block_of", "context"]
 
 
 def test_what_is_the_same_everywhere(block_of: BlockOf) -> None:

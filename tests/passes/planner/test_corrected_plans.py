@@ -277,7 +277,6 @@ def test_with_much_memory_products_run_once(scanned: bool) -> None:
     assert [effect.spec for effect in plan.effects if not effect.prepares] == ["undo-checkpoint"]
     assert plan.record.cost < 0
     prediction = plan.record.prediction
-    assert prediction is not None
     assert prediction.added_flops < 0
     assert "saved" in plan.summary()
     changed = rewritten(plan, prepared(scanned))
@@ -292,7 +291,6 @@ def test_time_falls_with_the_memory_that_there_is(scanned: bool) -> None:
     for share in (0.02, 0.5, 1.1):
         budget = int(low + share * (high - low))
         plan = plan_for(scanned, budget)
-        assert plan.record.prediction is not None
         assert plan.record.prediction.step_bytes <= budget
         seconds.append(plan.record.cost)
     assert seconds == sorted(seconds, reverse=True)
@@ -532,7 +530,6 @@ def test_a_budget_is_of_one_device_of_several(axes) -> None:
     half = lowered.compile(compiler_options={"hloom": "remat{budget=60%}"})
     assert half.memory_analysis().temp_size_in_bytes <= 0.6 * off_bytes
     predicted = record_in(hloom.records()[-1].attempts[-1].plan, RematRecord).prediction
-    assert predicted is not None
     assert predicted.temp_bytes < off_bytes
     sharded_x = jax.device_put(x, rows)
     assert_same(half(placed, sharded_x), off(placed, sharded_x))

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support import ROOT
+from support.dumps.fit_dump import language_model
 from support.modules import module_after
 from support.remat_runs import assert_same
 
@@ -48,19 +49,6 @@ from hloom.passes.remat import Remat
 TARGET = Target(platform="cuda")
 
 _TOKENS, _WIDTH, _WORDS = 512, 32, 1024
-
-
-def language_model(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
-    """Six layers in a scan, and a loss whose logits are larger than all that the scan stacks."""
-    x = parameters["embedding"][tokens]
-
-    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-        return x + jnp.tanh(jnp.tanh(x @ w) @ w.T), None
-
-    x, _ = jax.lax.scan(layer, x, parameters["layers"])
-    logits = x @ parameters["embedding"].T
-    picked = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
-    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
 
 
 def unrolled(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
@@ -144,7 +132,6 @@ def test_what_stacks_cost_is_counted_up_to_where_loops_are_fastest() -> None:
     with search._variants.base.of.module.context, ir.Location.unknown():
         loops = search._variants.base.model.loops
         fastest = loops.fastest
-        assert fastest is not None
         free = {price: loops.seconds(price) for price in range(0, fastest.price + 1, STEPS)}
         most_bytes = saved_bytes(loops.plans(fastest.price))
         for price, seconds in free.items():
@@ -390,7 +377,6 @@ def test_the_first_plan_of_a_share_says_what_it_is_for() -> None:
         first = step.plan_after(module, Target(), ())
         *_, last = first.record.found
         assert last.startswith("chosen to measure what the budget is a share of: as it is, ")
-        assert first.record.estimate is not None
         bytes_ = first.record.estimate.temp_bytes
         second = step.plan_after(module, Target(), [Attempt(first.record, bytes_, bytes_)])
     assert second.record.found[0].startswith("earlier attempts: 1 plan, none holds, the least is ")

@@ -76,7 +76,6 @@ def test_a_plan_for_the_budget_of_a_point_takes_no_more_time_nor_memory(
         assert point.budget is not None
         assert point.holds
         reached = analysis.at(point.budget)
-        assert reached is not None
         assert reached.holds
         assert reached.added_seconds <= point.added_seconds * 1.001
 
@@ -103,9 +102,7 @@ def test_a_size_gives_what_the_pass_plans_for_it(share: float) -> None:
         budget = Budget(size_bytes=int(analysis.unmodified.step_bytes * share))
         point = analysis.at(budget)
         record = first_plan(analysis, budget)
-    assert point is not None
     assert point.estimate == record.estimate
-    assert record.prediction is not None
     assert point.step_bytes == record.prediction.step_bytes
     assert point.added_flops == record.prediction.added_flops
 
@@ -115,14 +112,12 @@ def test_a_share_gives_what_the_pass_plans_for_it(percent: float) -> None:
     with analysis_of(jax.grad(unrolled)) as analysis:
         point = analysis.at(Budget(percent=percent))
         record = first_plan(analysis, Budget(percent=percent))
-    assert point is not None
     assert point.estimate == record.estimate
     assert point.temp_bytes <= analysis.unmodified.temp_bytes * percent / 100
 
 
 def test_below_the_floor_there_is_the_floor(analysis: FrontierAnalysis) -> None:
     point = analysis.at(Budget(size_bytes=1))
-    assert point is not None
     assert not point.holds
     assert point.estimate == analysis.floor.estimate
     assert analysis.at(Budget(percent=0.0, least=True)) == analysis.floor
@@ -130,7 +125,6 @@ def test_below_the_floor_there_is_the_floor(analysis: FrontierAnalysis) -> None:
 
 def test_fit_is_the_memory_of_the_target(analysis: FrontierAnalysis) -> None:
     point = analysis.at(Budget())
-    assert point is not None
     assert point.limit_bytes == 2**29 - analysis.around_bytes
     assert point.estimate.candidate is None  # it fits as it is
 
@@ -162,7 +156,6 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
         assert analysis.unmodified.temp_bytes == 2 * model.temp_bytes
         assert analysis.around_bytes == 3 * model.temp_bytes
         point = analysis.at(Budget(percent=50.0))
-        assert point is not None
         assert point.estimate.candidate == plain.estimate.candidate
         assert point.temp_bytes == 2 * plain.temp_bytes
 
@@ -280,8 +273,6 @@ def test_attempts_for_another_budget_are_no_attempts_for_this_one() -> None:
             FrontierAnalysis(analysis.module, analysis.target, 0, each).at(Budget(percent=60.0))
             for each in (tried, tried[:3])  # as cautious as with more
         )
-    assert found is not None
-    assert wanted is not None
     assert found.estimate == wanted.estimate
     assert found.temp_bytes > analysis.floor.temp_bytes
 
@@ -304,6 +295,5 @@ def test_matrices_that_are_drawn_by_a_constant_key_are_made_again() -> None:
 
     with analysis_of(jax.value_and_grad(loss, argnums=1)) as analysis:
         held = analysis.at(Budget(percent=50.0))
-    assert held is not None
     assert held.holds
     assert held.added_seconds < 0.1 * analysis.step_seconds

@@ -315,7 +315,6 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
     ]
     least = Budget(percent=0.0, least=True)
     candidate = decide(search, 0, made, PlannerSettings(least)).estimate.candidate
-    assert candidate is not None
     assert candidate.moves == chosen
 
 

@@ -116,7 +116,6 @@ def test_what_the_machine_does_not_run(sequence: tuple[int, ...], why: str) -> N
 def test_nothing_is_better_than_the_optimum(problem: SchedulingProblem) -> None:
     runs = all_runs(problem)
     lowest = least_peak(problem, EXACT)
-    assert lowest.run is not None
     assert lowest.run == run(problem, lowest.run.sequence)
     assert lowest.run.peak_bytes == min(one.peak_bytes for one in runs)
     for limit_bytes in {lowest.run.peak_bytes - 1, *(one.peak_bytes for one in runs)}:
@@ -126,7 +125,6 @@ def test_nothing_is_better_than_the_optimum(problem: SchedulingProblem) -> None:
             assert found.run is None
             assert math.isinf(found.bound)
             continue
-        assert found.run is not None
         assert found.run == run(problem, found.run.sequence)
         assert found.run.peak_bytes <= limit_bytes
         assert found.run.seconds == pytest.approx(min(fitting), abs=1e-6)
@@ -143,7 +141,6 @@ def test_the_bound_holds_where_the_search_ends_early() -> None:
     problem = SchedulingProblem(tuple(nodes), frozenset(range(width + 1, len(nodes))))
     limit_bytes = (least_peak(problem).bound + unmodified(problem).peak_bytes) // 2
     early, late = (optimum(problem, int(limit_bytes), Effort(nodes=n)) for n in (1, 10**5))
-    assert late.run is not None
     assert early.bound <= late.run.seconds + 1e-9
     assert late.run.seconds == pytest.approx(late.bound, rel=1e-3)
 
@@ -251,7 +248,6 @@ def test_of_a_chain_evictions_are_the_optimum(block_of: BlockOf) -> None:
     machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
     problem, evictions = machine.problem, Evictions(machine.problem)
     lowest, as_it_is = least_peak(problem, EXACT).run, unmodified(problem).peak_bytes
-    assert lowest is not None
     assert lowest.peak_bytes < as_it_is
     for limit_bytes in (lowest.peak_bytes, (lowest.peak_bytes + as_it_is) // 2):
         plan, best = evictions.within(limit_bytes), optimum(problem, limit_bytes, EXACT).run

@@ -62,7 +62,6 @@ def test_chunks_are_tried_without_layers_where_they_have_others(
     of_layers: int, seconds: dict[str, float], wanted: list[str]
 ) -> None:
     trials = MOVES["chunk"].trials
-    assert trials is not None
     assert [*trials(Known(seconds, of_layers))] == ["one-hot", *wanted]
 
 
@@ -78,7 +77,6 @@ def test_more_chunks_are_not_tried_where_fewer_are_dear(
     dear: tuple[str, ...], wanted: list[str]
 ) -> None:
     trials = MOVES["chunk"].trials
-    assert trials is not None
     assert [*trials(Known({}, 0, dear))] == ["one-hot", *wanted]
 
 

@@ -104,8 +104,6 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     fits = at_most(limit)
     search.within(Aim(limit))
     best = cheapest(filter(fits, search.estimates.values()))
-    assert best is not None
-    assert best.candidate is not None
     above = [
         model.estimate(Candidate(best.candidate.window_length, step))
         for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * STEPS + 1)
@@ -262,7 +260,6 @@ def test_one_planner_plans_as_one_for_each_attempt_would(
             remat.apply(remat.plan_after(alone, target, attempts))
         assert shared.operation.verify()
         assert text(shared) == text(alone)
-        assert record.estimate is not None
         real_bytes = record.estimate.temp_bytes * 11 // 10
         attempts.append(Attempt(record, real_bytes, real_bytes))
     assert text(origin) == before
@@ -289,8 +286,6 @@ def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() ->
         fits = at_most(limit)
         search.within(Aim(limit))
         best = cheapest(filter(fits, search.estimates.values()))
-    assert best is not None
-    assert best.candidate is not None
     assert best.candidate.cheap_prefix
     assert best.seconds <= beside.seconds
 
@@ -421,8 +416,6 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
             return leanest(filter(fits, search.estimates.values()), same_seconds)
 
         best, wide = found(0.0), found(1.0)
-    assert best is not None
-    assert wide is not None
     assert wide.temp_bytes < best.temp_bytes
     assert wide.seconds > best.seconds
 

@@ -305,7 +305,6 @@ def test_the_told_work_of_a_dense_product_is_that_of_every_group() -> None:
     assert before is not None
     assert after is not None
     added = ModelledChange(before, after).added_work
-    assert added is not None
     assert -0.6 < added < -0.3
 
 

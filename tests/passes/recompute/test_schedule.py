@@ -56,28 +56,6 @@ def test_what_is_kept_is_not_cloned(block_of: BlockOf) -> None:
     assert schedule_of(block, ("g", "h"), kept="b").windows == ()
 
 
-def test_constants_are_cloned_and_tables_are_read(block_of: BlockOf) -> None:
-    block = TrainingBlock(
-        block_of,
-        """
-        a call x
-        k constant
-        t table
-        i iota
-        b add a k
-        c add b t
-        e add c i
-        ---
-        g call d
-        h call g e
-        """,
-    )
-    (window,) = schedule_of(block, ("g", "h"), kept="a").windows
-    assert [told(block, each) for each in window.placements] == [
-        ("h", ["k", "i", "b", "c", "e"], ["a"], "g")
-    ]
-
-
 def test_what_is_made_of_constants_alone_is_kept_apart_from_the_original(block_of: BlockOf) -> None:
     """XLA merges operations that read the same: the smallest constant passes the barrier."""
     lines = "k constant\nm constant 4\nn slice k 4\na dot m n\n---\ng call d 4\nh call g a"
@@ -117,6 +95,40 @@ def test_the_time_is_that_of_all_clones(block_of: BlockOf) -> None:
 
 # Where clones stand.
 
+WINDOWS = {
+    "constants are cloned and tables are read": (
+        "a call x\nk constant\nt table\ni iota\nb add a k\nc add b t\ne add c i\n---\n"
+        "g call d\nh call g e",
+        "g h",
+        [("h", ["k", "i", "b", "c", "e"], ["a"], "g")],
+    ),
+    "without a gradient clones stand right before their reader": (
+        "a call x\nb tanh a\n---\ng call d b",
+        "g g",
+        [("g", ["b"], ["a"], "")],
+    ),
+    "clones do not stand before what they read": (
+        "a call x\nb tanh a\nc tanh b\ne add c a\n---\n"
+        "g call d\nh add g b\ni add h c\nj add i e\nk call j g",
+        "g k",
+        [("h", ["b"], ["a"], "g"), ("i", ["c"], [], ""), ("i", ["e"], ["a"], "g")],
+    ),
+    "neighbours with one place and gradient are cloned together": (
+        "a call x\nb tanh a\nc sine a\n---\ng call d\nh tanh d\ni add h c\nj add i b\nk call j g",
+        "g k",
+        [("h", ["b", "c"], ["a"], "g")],
+    ),
+}
+"""Blocks, the first and last operation of their window, and its placements with ``a`` kept."""
+
+
+def test_placements(block_of: BlockOf) -> None:
+    for name, (lines, ends, placements) in WINDOWS.items():
+        block = TrainingBlock(block_of, lines)
+        first, last = ends.split()
+        (window,) = schedule_of(block, (first, last), kept="a").windows
+        assert [told(block, each) for each in window.placements] == placements, name
+
 
 def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: BlockOf) -> None:
     """Not one that nobody reads any more, nor one of cheap work: XLA fuses that."""
@@ -138,7 +150,6 @@ def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: Blo
     (placement,) = window.placements
     # Right after ``held``: nothing later is both in memory and still read.
     assert told(block, placement) == ("dead", ["b"], ["a"], "held")
-    assert placement.gate is not None
     assert block.made_at(placement.gate.readers[0]) == ["dead", "cheap", "i"]
 
 
@@ -147,14 +158,7 @@ def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -
     (window,) = schedule_of(block, ("g", "i"), kept="a").windows
     (placement,) = window.placements
     assert told(block, placement) == ("h", ["b"], ["a"], "g")
-    assert placement.gate is not None
     assert block.made_at(placement.gate.readers[0]) == ["h"]
-
-
-def test_without_a_gradient_clones_stand_right_before_their_reader(block_of: BlockOf) -> None:
-    block = TrainingBlock(block_of, "a call x\nb tanh a\n---\ng call d b")
-    (window,) = schedule_of(block, ("g", "g"), kept="a").windows
-    assert [told(block, each) for each in window.placements] == [("g", ["b"], ["a"], "")]
 
 
 def test_clones_do_not_stand_before_their_window(block_of: BlockOf) -> None:
@@ -164,30 +168,6 @@ def test_clones_do_not_stand_before_their_window(block_of: BlockOf) -> None:
     assert [told(block, each)[0] for each in window.placements] == ["h"]
     (window,) = schedule_of(block, ("i", "k"), kept="a").windows
     assert [told(block, each)[0] for each in window.placements] == ["i"]
-
-
-def test_clones_do_not_stand_before_what_they_read(block_of: BlockOf) -> None:
-    block = TrainingBlock(
-        block_of,
-        """
-        a call x
-        b tanh a
-        c tanh b
-        e add c a
-        ---
-        g call d
-        h add g b
-        i add h c
-        j add i e
-        k call j g
-        """,
-    )
-    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
-    assert [told(block, each) for each in window.placements] == [
-        ("h", ["b"], ["a"], "g"),
-        ("i", ["c"], [], ""),
-        ("i", ["e"], ["a"], "g"),
-    ]
 
 
 def test_what_is_made_behind_the_border_is_not_made_again(block_of: BlockOf) -> None:
@@ -229,7 +209,6 @@ def test_windows_behind_a_later_border_are_written_first(block_of: BlockOf) -> N
     assert [told(block, each) for each in late.placements] == [("k", ["b", "h"], ["a"], "j")]
     assert [told(block, each) for each in early.placements] == [("h", ["b"], ["a"], "g")]
     # What is read behind the next border does not wait for this one's clones.
-    assert early.placements[0].gate is not None
     assert block.made_at(early.placements[0].gate.readers[0]) == ["i"]
 
 
@@ -257,27 +236,7 @@ def test_a_segment_is_cloned_together_where_its_window_starts(block_of: BlockOf)
     (found,) = CloneSchedule(block.forward, [window], [kept]).windows
     assert [told(block, each) for each in found.placements] == [("i", ["b", "c"], ["a"], "e h")]
     (placement,) = found.placements
-    assert placement.gate is not None
     assert [block.made_at(readers) for readers in placement.gate.readers] == [["i", "k"], ["l"]]
-
-
-def test_neighbours_with_one_place_and_gradient_are_cloned_together(block_of: BlockOf) -> None:
-    block = TrainingBlock(
-        block_of,
-        """
-        a call x
-        b tanh a
-        c sine a
-        ---
-        g call d
-        h tanh d
-        i add h c
-        j add i b
-        k call j g
-        """,
-    )
-    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
-    assert [told(block, each) for each in window.placements] == [("h", ["b", "c"], ["a"], "g")]
 
 
 # Of blocks drawn at random.

@@ -40,7 +40,6 @@ def test_all_iterations_are_in_a_segment_or_after_them(levels: int, sizes: tuple
 
 def test_one_level_takes_the_square_root() -> None:
     found = choose(1024, 2, 1)
-    assert found is not None
     assert found.kept_bytes(2, 1) <= 2 * math.sqrt(2 * 1024)
     assert found.repeated < 1024
 
@@ -73,11 +72,9 @@ def test_each_level_takes_less_and_computes_more() -> None:
 def test_more_bytes_never_repeat_more() -> None:
     for carry, residual in ((1, 1), (2, 1), (1, 30)):
         least = choose(4096, carry, residual, levels=3)
-        assert least is not None
         before, bytes_ = math.inf, least.kept_bytes(carry, residual)
         while bytes_ < 4096 * residual:
             found = choose(4096, carry, residual, levels=3, most_bytes=bytes_)
-            assert found is not None
             # Lengths are whole numbers, so that a step may repeat some iterations more.
             assert found.repeated <= 1.01 * before
             before, bytes_ = found.repeated, bytes_ * 5 // 4 + 1
@@ -87,17 +84,14 @@ def test_more_bytes_never_repeat_more() -> None:
 def test_the_least_bytes_are_enough(levels: int) -> None:
     for trips, carry, residual in itertools.product((1000, 100_000), (1, 7), (1, 8)):
         least = choose(trips, carry, residual, levels=levels)
-        assert least is not None
         bytes_ = least.kept_bytes(carry, residual)
         found = choose(trips, carry, residual, levels=levels, most_bytes=bytes_)
-        assert found is not None
         assert found.kept_bytes(carry, residual) <= bytes_
 
 
 def test_iterations_that_fit_keep_their_residuals() -> None:
     for share in (0.25, 0.5, 0.9):
         found = choose(1000, 1, 1, most_bytes=int(1000 * share))
-        assert found is not None
         assert found.repeated == pytest.approx(1000 * (1 - share), abs=8)
 
 

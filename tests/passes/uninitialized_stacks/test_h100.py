@@ -50,8 +50,6 @@ def test_nothing_is_filled_at_no_more_memory(lowered: Any) -> None:
     unfilled_bytes = record_in(record.runs[-1].plan, StacksRecord).unfilled_bytes
     assert before.at_entry_bytes >= unfilled_bytes >= 4 * LAYERS * 256 * (256 + 512)
     assert after.at_entry_bytes <= before.at_entry_bytes - unfilled_bytes
-    assert record.step_bytes is not None
-    assert off.step_bytes is not None
     assert record.step_bytes <= off.step_bytes
     assert [attempt.unmodified for attempt in record.attempts][:2] == [False, True]
 
@@ -61,10 +59,6 @@ def test_captured(lowered: Any) -> None:
     _, without = compiled(lowered, "capture")
     after, record = compiled(lowered, "uninitialized-stacks,capture")
     assert after.at_entry_bytes == COTANGENT_BYTES
-    assert without.captured is not None
-    assert record.captured is not None
-    assert record.captured.coverage is not None
-    assert without.captured.coverage is not None
     assert len(record.captured.coverage.left_out) <= len(without.captured.coverage.left_out)
 
 

@@ -155,7 +155,6 @@ def test_a_dump_has_the_step_and_its_report_the_residuals(tmp_path: Path) -> Non
     with hloom.dump(to=tmp_path):
         hloom.split(loss)[0](W, X)
     folder = hloom.records("loss")[-1].dump_dir
-    assert folder is not None
     assert "hloom.residual" in next(folder.glob("*after-split.mlir")).read_text()
     assert any(folder.glob("plan-*-split.json"))
     compiled = json.loads((folder / "manifest.json").read_text())["compile"]

@@ -34,21 +34,27 @@ LAYERS = 3
 ARGUMENTS = normal(ROWS, WIDTH), weights(1, WIDTH)[0], normal(ROWS, WIDTH, seed=2)
 
 
-def joint(program: Any) -> ir.Module:
-    """A step with its gradients, whose cotangent is marked."""
+def joint(program: Any, *arguments: Any) -> ir.Module:
+    """A step of (x, w, cotangent) that gives y and the gradients: with arguments of its own that of
+    w is one of weights."""
 
     def step(x: Any, w: Any, ct: Any) -> Any:
         y, pullback = jax.vjp(program, x, w)
-        return y, pullback(ct)
+        return y, *pullback(ct)
 
-    module = clone_module(jax.jit(step, keep_unused=True).lower(*ARGUMENTS).compiler_ir())
+    given = arguments or ARGUMENTS
+    module = clone_module(jax.jit(step, keep_unused=True).lower(*given).compiler_ir())
     main = walk.entry_function(module)
     with module.context:
-        *before, last = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else (
-            [ir.DictAttr.get({})] * 3)  # fmt: skip
+        unit, none = ir.UnitAttr.get(), ir.DictAttr.get({})
+        *before, last = walk.attributes(main).get("arg_attrs", [none] * 3)
         known = {entry.name: entry.attr for entry in ir.DictAttr(last)}
-        marked = ir.DictAttr.get(known | {COTANGENT: ir.UnitAttr.get()})
+        marked = ir.DictAttr.get(known | {COTANGENT: unit})
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([*before, marked])
+        if arguments:
+            main.attributes["res_attrs"] = ir.ArrayAttr.get(
+                [none, ir.DictAttr.get({GRADIENT: unit}), ir.DictAttr.get({WEIGHT_GRADIENT: unit})]
+            )
     return module
 
 
@@ -152,26 +158,6 @@ STACKED = 0.3 * normal(STACKS, WIDTH, WIDTH)
 ROW, MATRIX = normal(ROWS, WIDTH), weights(1, WIDTH)[0]
 
 
-def joint_with_weights(program: Any, *arguments: Any) -> ir.Module:
-    """A step of (x, w, cotangent) that gives y and the gradients; that of w is one of weights."""
-
-    def step(x: Any, w: Any, ct: Any) -> Any:
-        y, pullback = jax.vjp(program, x, w)
-        return y, *pullback(ct)
-
-    module = clone_module(jax.jit(step, keep_unused=True).lower(*arguments).compiler_ir())
-    main = walk.entry_function(module)
-    with module.context:
-        unit, none = ir.UnitAttr.get(), ir.DictAttr.get({})
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [none, none, ir.DictAttr.get({COTANGENT: unit})]
-        )
-        main.attributes["res_attrs"] = ir.ArrayAttr.get(
-            [none, ir.DictAttr.get({GRADIENT: unit}), ir.DictAttr.get({WEIGHT_GRADIENT: unit})]
-        )
-    return module
-
-
 def products(module: ir.Module, function: str) -> int:
     """The matrix products that a function runs, of loops each iteration's."""
     found = walk.operations(walk.functions(module)[function])
@@ -193,7 +179,7 @@ def assert_divided(module: ir.Module, arguments: Any, spec: str = "split") -> Pi
 @drawn(24)
 @given(programs, st.sampled_from(("split", "remat{min_bytes=0},split")))
 def test_random_programs_with_weights_give_what_they_gave(program: list[Step], spec: str) -> None:
-    module = joint_with_weights(lambda x, w: run(program, x, w), ROW, MATRIX, ROW)
+    module = joint(lambda x, w: run(program, x, w), ROW, MATRIX, ROW)
     wanted = interpret(module, (ROW, MATRIX, ROW))
     split(module, spec)
     assert_equal(interpret(module, (ROW, MATRIX, ROW)), wanted)
@@ -231,7 +217,7 @@ def scan_of_one_matrix(x: Any, ws: Any) -> Any:
     "program", [unrolled, scanned, two_scans, scan_of_a_scan, scan_of_one_matrix]
 )
 def test_each_product_is_in_one_function(program: Any, spec: str) -> None:
-    module = joint_with_weights(program, ROW, STACKED, ROW)
+    module = joint(program, ROW, STACKED, ROW)
     result = assert_divided(module, (ROW, STACKED, ROW), spec)
     # Of a layer's three products one is of each function.
     forward, of_inputs, of_weights = (
@@ -259,7 +245,7 @@ def test_what_the_gradient_of_an_input_needs_stays_in_the_first_function() -> No
     def program(x: Any, w: Any) -> Any:
         return jnp.tanh(x @ w) @ w
 
-    module = joint_with_weights(program, ROW, MATRIX, ROW)
+    module = joint(program, ROW, MATRIX, ROW)
     assert_divided(module, (ROW, MATRIX, ROW))
     assert products(module, "backward_x") == 2
     assert products(module, "backward_w") == 2
@@ -270,7 +256,7 @@ def test_sums_for_biases_cross_and_not_what_they_are_of() -> None:
         return jnp.tanh(jnp.tanh(x @ MATRIX + b) @ MATRIX)
 
     bias = normal(WIDTH)
-    module = joint_with_weights(program, ROW, bias, ROW)
+    module = joint(program, ROW, bias, ROW)
     result = assert_divided(module, (ROW, bias, ROW))
     facts = facts_of(result.runs[-1].plan)
     assert facts["bytes handed to gradients of weights"] == bias.nbytes
@@ -282,7 +268,7 @@ def test_a_loop_that_adds_up_biases_alone_stays_whole() -> None:
         return jax.lax.scan(lambda c, row: (jnp.tanh(c @ MATRIX + row), None), x, b)[0]
 
     biases = normal(STACKS, WIDTH)
-    module = joint_with_weights(program, ROW, biases, ROW)
+    module = joint(program, ROW, biases, ROW)
     assert_divided(module, (ROW, biases, ROW))
     found = walk.operations(walk.functions(module)["backward_w"])
     assert "stablehlo.while" not in [op.name for op in found]
@@ -308,7 +294,7 @@ def test_a_loop_of_unknown_trip_count_stays_whole() -> None:
         looped.defvjp(lambda x, w: (looped(x, w), (x, w)), backward)
         return looped(x, ws)
 
-    module = joint_with_weights(program, ROW, MATRIX, ROW)
+    module = joint(program, ROW, MATRIX, ROW)
     wanted = interpret(module, (ROW, MATRIX, ROW))
     split(module)
     assert_equal(interpret(module, (ROW, MATRIX, ROW)), wanted)
@@ -316,14 +302,14 @@ def test_a_loop_of_unknown_trip_count_stays_whole() -> None:
 
 
 def test_the_same_module_with_weights_gives_the_same_bytes() -> None:
-    first, second = (joint_with_weights(scan_of_a_scan, ROW, STACKED, ROW) for _ in range(2))
+    first, second = (joint(scan_of_a_scan, ROW, STACKED, ROW) for _ in range(2))
     split(first)
     split(second)
     assert str(first) == str(second)
 
 
 def test_a_bound_holds() -> None:
-    module = joint_with_weights(unrolled, ROW, STACKED, ROW)
+    module = joint(unrolled, ROW, STACKED, ROW)
     bound = 2 * ROW.nbytes
     wanted = interpret(module, (ROW, STACKED, ROW))
     result = split(module, f"split{{residuals={bound}B}}")
@@ -335,7 +321,7 @@ def test_a_bound_holds() -> None:
 
 
 def test_the_plan_says_what_is_held() -> None:
-    module = joint_with_weights(scanned, ROW, STACKED, ROW)
+    module = joint(scanned, ROW, STACKED, ROW)
     summary = split(module).runs[-1].summary
     assert "held for the gradients of weights" in summary
     assert SplitPlan().kept == ()

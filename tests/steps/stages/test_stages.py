@@ -336,7 +336,6 @@ def test_stages_are_even_with_head_and_embedding() -> None:
         target = Target("cuda", "h100_sxm", speed=Speed())
         Pipeline.parse(PREPARED).run(module, target=target)
         stages = Stages(stages=count).plan(module, target).stages
-        assert stages is not None
         assert stages.balance <= 1.15
         assert stages.shared == [0]
         assert len(stages.transfers) <= 4 * (count - 1)
@@ -351,7 +350,6 @@ def test_uneven_stages_are_cut_again_by_what_their_programs_take() -> None:
     Pipeline.parse(PREPARED).run(module, target=target)
     first = stages_of_cut(StageCuts(module, target, 8).first(), target, weights=False, remat=True)
     stages = Stages(stages=8).plan(module, target).stages
-    assert stages is not None
     assert first.balance > 1 + EVEN >= stages.balance
     assert stages.longest < first.longest
 

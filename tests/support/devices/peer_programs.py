@@ -76,8 +76,7 @@ def on_every_device(
     part = PartitionSpec(AXIS)
     mapped = jax.shard_map(function, mesh=mesh, in_specs=part, out_specs=part, check_vma=False)
     options = {} if spec is None else {"hloom": spec}
-    compiled: Callable[..., Any] = jax.jit(mapped, compiler_options=options)
-    return compiled
+    return jax.jit(mapped, compiler_options=options)
 
 
 def parts(size: int = 8) -> jax.Array:

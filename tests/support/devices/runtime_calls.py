@@ -89,8 +89,7 @@ def on_every_rank(function: Callable[..., Any]) -> Callable[..., Any]:
     mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
     spec = PartitionSpec(AXIS)
     mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    compiled: Callable[..., Any] = jax.jit(mapped)
-    return compiled
+    return jax.jit(mapped)
 
 
 _registered: list[ctypes.CDLL] = []
@@ -133,5 +132,4 @@ def run_with_one_absent(missing: int, **attributes: object) -> Callable[[jax.Arr
         token = jax.lax.cond(skips, lambda t: t, lambda t: barrier(t, **attributes)[0], token)
         return (flag + token.astype(flag.dtype)).reshape(flag.shape)
 
-    compiled: Callable[[jax.Array], jax.Array] = on_every_rank(program)
-    return compiled
+    return on_every_rank(program)

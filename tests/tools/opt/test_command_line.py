@@ -109,7 +109,6 @@ def test_a_reader_that_goes_away_is_no_news(unbuffered: str) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdout=pipe, stderr=pipe, env=environment) as process:
-        assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()

@@ -59,8 +59,6 @@ def module(dump: Path) -> ModuleReport:
 
 def test_the_program_as_it_was_has_a_curve_of_its_own(dump: Path, module: ModuleReport) -> None:
     was = module.memory.live_ranges_before
-    assert was is not None
-    assert module.memory.xla_before is not None
     assert was.temp_bytes == module.memory.xla_before.temp_bytes
     figure = next(figures_of(module.memory))
     assert figure.title == "By XLA: temporaries before the passes and after them"
@@ -82,7 +80,6 @@ def test_a_damaged_curve_of_the_program_as_it_was_is_missing(dump: Path) -> None
 
 def test_text_tells_the_same(dump: Path, module: ModuleReport, command: Command) -> None:
     out = " ".join(command("report", "--text", dump).shown.split())
-    assert module.cost is not None
     assert f"Added to a step: {module.cost.figure}; {module.cost.remark}" in out
     assert f"What was done: {module.cost.effects[0]}" in out
 
@@ -90,7 +87,6 @@ def test_text_tells_the_same(dump: Path, module: ModuleReport, command: Command)
 def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
     dump: Path, module: ModuleReport, tmp_path: Path
 ) -> None:
-    assert module.cost is not None
     assert module.cost.step_seconds
     page = write_page(gather(open_dump(dump)), tmp_path / "report.html").read_text("utf-8")
     assert "<h1>jit_step</h1>" in page
@@ -104,8 +100,6 @@ def test_a_page_of_one_program_begins_with_memory_cost_and_what_was_done(
 
 def test_temporaries_stand_beside_the_step(module: ModuleReport, dump: Path) -> None:
     before, after = module.memory.xla_before, module.memory.xla
-    assert before is not None
-    assert after is not None
     change = units.change(before.temp_bytes, after.temp_bytes)
     page = write_page(gather(open_dump(dump)), dump.parent / "beside.html").read_text("utf-8")
     sizes = units.sizes(before.temp_bytes, after.temp_bytes)

@@ -111,7 +111,6 @@ def test_attempts_are_numbered_and_the_budget_is_a_line(tried: Path) -> None:
 def test_without_xlas_figures_it_is_by_the_model(folder: Path) -> None:
     (folder / "xla" / "memory.json").unlink()
     found = view(folder)
-    assert found is not None
     assert found.caption.startswith("4 plans that hloom considered, by its model: what")
     assert "from 110 MiB" in found.alternative
 

@@ -207,15 +207,11 @@ def test_a_place_of_a_curve_tells_what_lives_there(
             assert re.match(r"instructions? \d+( to \d+)? of \d+\n[\d.]+ \S*B\n", seen[0])
             assert ".py:" in seen[0]
             box, drawn = tips.nth(at).bounding_box(), plot.bounding_box()
-            assert box is not None
-            assert drawn is not None
             assert drawn["x"] <= box["x"]
             assert box["x"] + box["width"] <= drawn["x"] + drawn["width"]
         # The stretches lie over the axes of the drawing that is seen.
         axes = plot.locator(".tips").bounding_box()
         image = plot.locator("[role=img]:visible").bounding_box()
-        assert axes is not None
-        assert image is not None
         assert image["x"] < axes["x"] < axes["x"] + axes["width"] < image["x"] + image["width"]
         assert image["y"] < axes["y"] < axes["y"] + axes["height"] < image["y"] + image["height"]
         # For the keyboard, the highest places as text.

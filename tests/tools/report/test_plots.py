@@ -70,8 +70,7 @@ def svg_of(name: str, width: Width) -> str:
 
 @pytest.fixture(params=["wide", "phone"])
 def width(request: pytest.FixtureRequest) -> Width:
-    found: Width = request.param
-    return found
+    return request.param
 
 
 @pytest.mark.parametrize("name", PLOTS)

@@ -134,7 +134,6 @@ def test_damage_is_an_error_of_reading(path: list[Any], value: object) -> None:
 def test_a_compile_without_attempts_or_figures() -> None:
     assert attempts_section([], None) is None
     found = attempts_section([{"used": True}], None)
-    assert found is not None
     assert [cell.entries for cell in found.tables[0].rows[0].cells][-1] == ("used",)
     unknown = graphs_section({"coverage": None, "options": {}, "notes": []}, NO_SOURCES)
     assert "not known" in shown(unknown)

@@ -42,8 +42,7 @@ CHLO: dict[str, Callable[[Any], Any]] = {
 
 def lowered(function: Callable[[Any], Any], *axes: str | None) -> ir.Module:
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
-    module: ir.Module = jax.jit(function).lower(shaped(mesh, axes, 8, 4)).compiler_ir()
-    return module
+    return jax.jit(function).lower(shaped(mesh, axes, 8, 4)).compiler_ir()
 
 
 def shares(module: ir.Module, operation: str) -> list[Fraction]:
@@ -101,7 +100,6 @@ def test_a_value_has_the_axes_of_its_dimensions_and_the_shape_of_its_part() -> N
     [product] = (op for op in walk.operations(module.operation) if op.name == "stablehlo.multiply")
     found = Shardings.of(module)
     placement = found.placement(product.results[0])
-    assert placement is not None
     assert [[axis.name for axis in axes] for axes in placement.axes] == [["b"], []]
     assert placement.counts == {0: 2}
     assert found.local_shape(product.results[0]) == (4, 4)
@@ -236,7 +234,6 @@ def test_what_a_program_says_itself_is_not_asked(context: ir.Context) -> None:
 def test_a_result_that_a_rewrite_moves_is_held(context: ir.Context) -> None:
     module = ir.Module.parse(_PROGRAM % "")
     places = ResultPlaces.of(module)
-    assert places is not None
     assert places.hold(module) == 0
     moved = ir.Module.parse(_PROGRAM.replace("tanh %%x", "tanh %%w") % "")
     assert places.hold(moved) == 1

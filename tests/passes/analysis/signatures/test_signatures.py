@@ -61,7 +61,6 @@ def test_what_is_read_off_a_signature(
     block = block_of(body, "%x: tensor<4x6x1xf32>")
     op = list(block.operations)[-2].operation
     found = signature_of(op)
-    assert found is not None
     assert found.kept_axes() == kept
     assert rule_of(found) == f"#sdy.op_sharding_rule<{rule}>"
     with block.owner.context:

@@ -248,8 +248,7 @@ SIZES = {"width": 256, "heads": 4, "batch": 8, "length": 256}
 
 def module_on(kind: AxisType) -> ir.Module:
     lowered = sharded_twice(mesh_of(kind, **{AXIS: 2, MESH_MODEL: 2}), **SIZES)
-    module: ir.Module = lowered.compiler_ir()
-    return module
+    return lowered.compiler_ir()
 
 
 def facts_of_fit(kind: AxisType) -> dict[str, Any]:
