@@ -92,7 +92,7 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-"""What most fields of a plan hold beside operations and values; told before slower questions."""
+"""The types of most fields of plans besides operations and values; checked first, for speed."""
 
 
 @functools.cache
