@@ -34,7 +34,9 @@ def gc_paused() -> Iterator[None]:
     """Disables the collection of cyclic garbage inside the block.
 
     Passes make no cycles, but lists by the hundred thousand, and scanning these repeatedly takes a
-    quarter of their time.
+    quarter of their time. Those that are left count as old: the next collection, of young objects,
+    would scan them all for a tenth of that time. Where a program has frozen objects, they are not
+    touched.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -42,6 +44,9 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 from collections.abc import Hashable, Mapping, Sequence
@@ -90,6 +91,15 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
     return {name: attributes[name] for name in attributes}
 
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""The types of most fields of plans besides operations and values; checked first, for speed."""
+
+
+@functools.cache
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
+
+
 class IRMapping:
     """A map from operations and values of a module to those of its clone, both not edited yet."""
 
@@ -126,6 +136,8 @@ class IRMapping:
         Raises TypeError where it holds other collections.
         """
         found: Any = plan
+        if type(found) in _PLAIN:
+            return plan
         if isinstance(found, tuple):
             return cast(_T, tuple(map(self.of, found)))
         if isinstance(found, frozenset):
@@ -139,6 +151,6 @@ class IRMapping:
         if not dataclasses.is_dataclass(found) or isinstance(found, type):
             return plan
         if id(found) not in self._known:
-            changes = {f.name: self.of(getattr(found, f.name)) for f in dataclasses.fields(found)}
+            changes = {name: self.of(getattr(found, name)) for name in _fields(type(found))}
             self._known[id(found)] = found, dataclasses.replace(found, **changes)
         return cast(_T, self._known[id(found)][1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -13,7 +13,12 @@ from .types import tensor_bytes
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
     """Yields the blocks of the program; combiners of reductions, sorts and scatters are none."""
-    for op in operations(module):
+    return blocks_in(operations(module))
+
+
+def blocks_in(operations: Iterable[ir.Operation]) -> Iterator[ir.Block]:
+    """Yields the blocks of code right inside of some operations."""
+    for op in operations:
         if facts_of(op.name).holds_code:
             for region in op.regions:
                 yield from region.blocks

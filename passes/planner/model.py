@@ -110,11 +110,11 @@ class Model:
         self.nothing = Candidate.of_moves(moves) if moves else None
         """The candidate that recomputes nothing."""
         self.operations = list(walk.operations(module.operation))
-        self._leaves_stacks = leaves_stacks(module)
+        self._leaves_stacks = leaves_stacks(self.operations)
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
-        self.blocks = list(walk.code_blocks(module.operation))
+        self.blocks = list(walk.blocks_in(self.operations))
         self.device = DeviceView.of(module, memory_rules(target))
         self.pricing = Pricing(
             target.speed, sizes=self.device.sizes, exchanged=self.device.exchanged
@@ -136,6 +136,11 @@ class Model:
         self._solved: Solved = {} if like is None else like._solved
 
     # Variants that are slower than a known plan do not need these: they are computed on demand.
+
+    @functools.cached_property
+    def runs(self) -> dict[ir.Block, int]:
+        """Returns by block how often it runs in a step."""
+        return {block: runs_of(block) for block in self.blocks}
 
     @functools.cached_property
     def _scans(self) -> list[BlockScans]:
@@ -280,7 +285,7 @@ class Model:
 
     def _seconds(self, candidate: Candidate, schedules: Mapping[ir.Block, CloneSchedule]) -> float:
         again_s = self.loops.seconds(candidate.price) + sum(
-            schedule.seconds * runs_of(block) for block, schedule in schedules.items()
+            schedule.seconds * self.runs[block] for block, schedule in schedules.items()
         )
         return again_s + self.moves_seconds()
 

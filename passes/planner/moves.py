@@ -377,7 +377,11 @@ class Moved:
 
 
 def moved(
-    module: ir.Module, moves: str, target: Target, ids: Collection[str] | None = None
+    module: ir.Module,
+    moves: str,
+    target: Target,
+    ids: Collection[str] | None = None,
+    known: dict[tuple[Pass, ...], Moved] | None = None,
 ) -> Moved:
     """Returns a copy of the module after a spec of moves; equal modules give the same.
 
@@ -386,11 +390,24 @@ def moved(
       moves: the passes.
       target: what it will run on.
       ids: the decisions to carry out; None for all.
+      known: the results of steps that other moves began with, to which these are added: most moves
+        have the same preparations.
     """
-    copy, runs = clone_module(module), list[MoveRun]()
+    known = {} if known is None or ids is not None else known
+    pipeline = Pipeline.parse(moves, source="fit")
+    steps = pipeline.steps()
+    done = max((count for count in range(len(steps)) if steps[:count] in known), default=0)
+    before = known.get(steps[:done], Moved(module, ()))
+    copy = clone_module(before.module)
+    runs = [
+        dataclasses.replace(run, prepares=run.step not in pipeline.passes) for run in before.runs
+    ]
     with copy.context, ir.Location.unknown():
-        pipeline = Pipeline.parse(moves, source="fit")
-        for step in pipeline.steps():
+        for number, step in enumerate(steps[done:], done):
+            if not runs:
+                known[steps[:number]] = Moved(module, ())
+            elif step is steps[-1]:
+                known.setdefault(steps[:number], Moved(clone_module(copy), tuple(runs)))
             plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
                 continue

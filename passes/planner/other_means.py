@@ -12,11 +12,12 @@ from jax.extend.mlir import ir
 
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import predict
+from ..framework.base import Pass
 from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from .model import Model
-from .moves import MOVES, LoopCut, MoveRun, moved
+from .moves import MOVES, LoopCut, Moved, MoveRun, moved
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ def describe_others(
         return ""
     ratio = 1.0 if real_bytes is None else real_bytes / max(model_bytes, 1)
 
+    known: dict[tuple[Pass, ...], Moved] = {}
+
     @functools.cache
     def left_bytes(spec: str) -> float:
-        found = moved(module, spec, target)
+        found = moved(module, spec, target, known=known)
         if not found.count:
             return math.inf
         return ratio * predict(found.module, rules=rules).temp_bytes

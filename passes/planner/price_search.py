@@ -69,6 +69,8 @@ class PriceSearch:
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
+        self._last: dict[Candidate, int] = {}
+        """By refined base, the last of the steps from it that fits."""
         self.estimates: dict[Candidate | None, Estimate] = {
             one.candidate: one for one in known if model.has(one.candidate)
         }
@@ -91,11 +93,12 @@ class PriceSearch:
         self.evict(aim)
         self.refine(self.at_grid_prices(aim), aim)
 
-    def evict(self, aim: Aim) -> None:
+    def evict(self, aim: Aim, worth_seconds: float = math.inf) -> None:
         """Tries evictions to about the aim, where there is one block without loops to plan.
 
         The abstract machine has other figures than the model. So each plan is estimated by the
-        model, and the machine's next target is corrected by how far that misses the aim.
+        model, and the machine's next target is corrected by how far that misses the aim. Where one
+        that misses it adds ``worth_seconds``, those with more evictions are not tried.
         """
         whole, machine_bytes = self.whole, self.model.machine_bytes
         if not machine_bytes or not whole.temp_bytes or aim.fits(whole):
@@ -115,9 +118,10 @@ class PriceSearch:
                 low = parts
             else:
                 high = parts
-            if high - low <= 1 or (low == parts and missing < _NEAR * aim.aim_bytes):
+            is_dear = high == parts and found.seconds >= worth_seconds
+            if high - low <= 1 or is_dear or (low == parts and missing < _NEAR * aim.aim_bytes):
                 break
-        if not low:
+        if not low and not is_dear:
             # Where a buffer is a large share of the total, neighbouring targets give one plan.
             rung = _rung_below(high - 1)
             for each in (rung, rung + 1):
@@ -134,10 +138,13 @@ class PriceSearch:
         shares = range(1, _SHARES) if self.model.is_short else ()
         return [self.estimate(self.model.evicted(PARTS * n // _SHARES)) for n in shares]
 
-    def at_grid_prices(self, aim: Aim, below_seconds: float = math.inf) -> tuple[Candidate, ...]:
+    def at_grid_prices(
+        self, aim: Aim, below_seconds: float = math.inf, worth_seconds: float = math.inf
+    ) -> tuple[Candidate, ...]:
         """Returns the best candidates that hold at grid prices, one of each kind of windows;
         without those where neither they nor the steps to the next price add less than
-        ``below_seconds``."""
+        ``below_seconds``, and, where that is known only after an estimate, than ``worth_seconds``
+        or the best of them."""
         columns = self.model.columns()
         if aim.fits(self.whole) or not columns:
             return ()
@@ -151,13 +158,16 @@ class PriceSearch:
             known, wanted = best.get(family), least
             if known is not None and self._is_dearer(_at(column, guess), known):
                 wanted = max(guess + 1, least)  # at lower prices it would add more time
-            price_index = self._highest(column, aim, max(guess, wanted), wanted, known)
+            price_index = self._highest(
+                column, aim, max(guess, wanted), wanted, known, worth_seconds
+            )
             if price_index is None:
                 if known is None:
                     guess = 0  # the price that saves least bytes holds first, if any does
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
+            worth_seconds = min(worth_seconds, found.seconds)
             best[family] = better(best.get(family, found), found, self.model.moves_seconds())
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
@@ -179,23 +189,28 @@ class PriceSearch:
         aim: Aim,
         worth_seconds: float = math.inf,
         precision_seconds: float = 0.0,
-        same_seconds: float = 0.0,
     ) -> None:
         """Tries steps between the prices of the grid.
 
         Steps from a candidate of ``bases`` to its next price, which add more time than that does,
         are left out if that is ``worth_seconds`` or more, and end where the next ones save less
-        than ``precision_seconds``. The last one tried is the step that saves the fewest bytes in at
-        most ``same_seconds`` more than the best.
+        than ``precision_seconds``.
         """
         for base in self._undominated(bases):
             if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
-                last = self._between(base, aim, precision_seconds)
-                last_s = self.model.seconds(_at(base, base.price_index, last))
-                if last_s < worth_seconds + same_seconds and same_seconds and self.left > 0:
-                    self._keep_less(base, last, same_seconds)
+                self._last[base] = self._between(base, aim, precision_seconds)
         if bases:
             self._try_cheap_prefix(aim)
+
+    def keep_less(self, worth_seconds: float, same_seconds: float) -> None:
+        """Tries the step that saves the fewest bytes in at most ``same_seconds`` more than the last
+        that fits, from each base that was refined where that one adds less than ``worth_seconds``
+        and as much more."""
+        for base, last in self._last.items():
+            last_s = self.model.seconds(_at(base, base.price_index, last))
+            if last_s < worth_seconds + same_seconds and self.left > 0:
+                self._keep_less(base, last, same_seconds)
+        self._last.clear()
 
     def _undominated(self, bases: Sequence[Candidate]) -> list[Candidate]:
         """Returns the bases without those that take no less memory and time than one before them,
@@ -307,9 +322,11 @@ class PriceSearch:
         guess: int,
         wanted: int,
         best: Estimate | None,
+        worth_seconds: float,
     ) -> int | None:
         """Returns the highest price index that fits, ``wanted`` or above, searched from a guess;
-        None where none fits, or all that fit are slower than the best plan of other columns."""
+        None where none fits, or all that fit are slower than the best plan of other columns, or
+        the steps to the next price add ``worth_seconds``."""
 
         def holds(price_index: int) -> bool:
             return aim.fits(self.estimate(_at(column, price_index)))
@@ -325,6 +342,8 @@ class PriceSearch:
         else:
             high = guess
             while high - width >= wanted:
+                if self.estimate(_at(column, high)).seconds >= worth_seconds:
+                    return None
                 if best is not None and self._is_dearer(_at(column, high - 1), best):
                     return None
                 if holds(high - width):

@@ -185,6 +185,7 @@ class Hunt:
       bases: by moves, the best candidates at grid prices.
       waiting: the unmodified program, where evictions hold: those after the next moves may do so in
         less time, and leave less to recompute.
+      refined: the variants whose prices between those of the grid were tried.
     """
 
     search: Search
@@ -192,6 +193,7 @@ class Hunt:
     enough_s: float = math.inf
     bases: dict[str, Sequence[Candidate]] = field(default_factory=dict)
     waiting: Variant | None = None
+    refined: list[Variant] = field(default_factory=list)
 
     @property
     def best(self) -> Estimate | None:
@@ -231,7 +233,7 @@ class Hunt:
     def evict(self, variant: Variant) -> None:
         """Tries plans by evictions, where one block without loops can be planned."""
         if RECOMPUTE in self.search._moves:
-            self.search._search(variant).evict(self.aim)
+            self.search._search(variant).evict(self.aim, self.worth_seconds)
 
     def price(self, variant: Variant) -> None:
         """Tries grid prices, where no plan adds next to nothing; waits where evictions hold."""
@@ -259,12 +261,18 @@ class Hunt:
         """Tries prices between those of the grid, around the variant's best candidates."""
         if not self.bases[variant.moves]:
             return
-        step_s, best = self.search.step_seconds, self.best
+        step_s = self.search.step_seconds
         # Up to the last step of the program without moves: no plan is to be slower than that one.
         precision_s = _PRECISION * step_s if variant.moves else 0.0
-        worth_s = math.inf if best is None else best.seconds
+        worth_s = self.worth_seconds
         search, bases = self.search._search(variant), self.bases[variant.moves]
-        search.refine(bases, self.aim, worth_s, precision_s, NO_TIME * step_s)
+        search.refine(bases, self.aim, worth_s, precision_s)
+        self.refined.append(variant)
+
+    def keep_less(self, variant: Variant) -> None:
+        """Tries, near the best plan alone, steps that take less memory in as little time."""
+        same_s = NO_TIME * self.search.step_seconds
+        self.search._search(variant).keep_less(self.worth_seconds, same_s)
 
     def to_split(self) -> list[Variant]:
         """Returns the variants to split, where the best plan adds time: the best plan with whole
@@ -354,6 +362,12 @@ class Hunt:
                 if name in self.search._moves and name != start and move.trials is not None:
                     yield from (_joined(start, each) for each in move.trials(trials))
 
+    @property
+    def worth_seconds(self) -> float:
+        """Returns the added time of the best plan; infinite without one."""
+        best = self.best
+        return math.inf if best is None else best.seconds
+
     def _below_seconds(self, variant: Variant) -> float:
         """Returns the added time that a variant's plans have to stay below to be the fastest."""
         best = self.best
@@ -365,7 +379,11 @@ class Hunt:
         found: Sequence[Candidate] = ()
         if RECOMPUTE not in self.search._moves:
             search.estimate(variant.whole.candidate)
-        elif not (found := search.at_grid_prices(self.aim, self._below_seconds(variant))):
+        elif not (
+            found := search.at_grid_prices(
+                self.aim, self._below_seconds(variant), self.worth_seconds
+            )
+        ):
             self.search.speed_up(variant)
         self.bases[variant.moves] = found
 
@@ -373,7 +391,7 @@ class Hunt:
 _Turn = tuple[Callable[[Hunt], Iterable[Variant]], tuple[Strategy[[Hunt, Variant], None], ...]]
 
 _LOOPS = {"next to nothing": _NEXT_TO_NOTHING}
-_STEPS = {"precision": _PRECISION, "no time": NO_TIME, **STEPPING}
+_STEPS = {"precision": _PRECISION, **STEPPING}
 _SPLIT = {"worth": _WORTH_A_SPLIT, "variants": _MOST_SPLIT, "later by": _LATER}
 
 STRATEGIES: tuple[_Turn, ...] = (
@@ -387,6 +405,7 @@ STRATEGIES: tuple[_Turn, ...] = (
     ),
     (Hunt.priced, (Strategy("steps between prices", _STEPS, Hunt.step),)),
     (Hunt.to_split, (Strategy("split loops", _SPLIT, Hunt.split),)),
+    (lambda hunt: hunt.refined, (Strategy("less memory", {"no time": NO_TIME}, Hunt.keep_less),)),
 )
 """How plans that hold are found, in order: the variants on which it is worth it, and what is tried
 on each of them."""
@@ -431,8 +450,7 @@ class _Trials:
         return self.hunt.least_seconds(_joined(self.start, moves))
 
     def best_seconds(self) -> float:
-        best = self.hunt.best
-        return math.inf if best is None else best.seconds
+        return self.hunt.worth_seconds
 
     def added_seconds(self, moves: str) -> float:
         start, variant = self._variant(""), self._variant(moves)

@@ -9,8 +9,8 @@ from jax.extend.mlir import ir
 
 from ..analysis.cost import all_flops
 from ..analysis.flops import executed_sizes
-from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.targets import memory_rules
+from ..framework.base import Pass
 from ..framework.errors import echo
 from ..framework.target import Target
 from ..ir.clone import clone_module, digest_of
@@ -53,7 +53,7 @@ class Variant:
         """Returns the roofline time of a step on a device, in which cheap work counts by a share,
         and the time of its communication by the links; nothing overlaps."""
         pricing = self.model.pricing
-        runs = {block: runs_of(block) for block in self.model.blocks}
+        runs = self.model.runs
         work_s = sum(
             runs[op.block] * pricing.seconds(op)
             for op in self.model.operations
@@ -127,6 +127,7 @@ class Variants:
         self._target, self._settings = target, settings
         self.base = Variant("", Moved(origin, ()), target, settings)
         self._known: dict[str, Variant | None] = {"": self.base}
+        self._steps: dict[tuple[Pass, ...], Moved] = {}
         self._modules: dict[bytes, str] = {}
         """By the digest of a variant's module, the moves that made it first."""
 
@@ -134,7 +135,7 @@ class Variants:
         """Returns the program after these moves; None where they find nothing to do, or make the
         program that others made before."""
         if moves not in self._known:
-            found = moved(self.base.of.module, moves, self._target)
+            found = moved(self.base.of.module, moves, self._target, known=self._steps)
             first = next((one for one in FASTER if moves.startswith(f"{one},")), "")
             base = self.of(first)
             made = None

@@ -76,7 +76,7 @@ class Evictions:
         plan, ran = self._repaired(WindowedPlan(list(self._stages[:1])), limit_bytes)
         if ran.peak_bytes <= limit_bytes:
             plan, ran = self._exchanged(*self._kept_again(plan, ran, limit_bytes), limit_bytes)
-        return plan if plan.until and any(ran.again()) else None
+        return plan if plan.until and ran.again else None
 
     def _run(self, plan: WindowedPlan) -> WindowedRun:
         ran = self.machine.run(plan)
@@ -255,7 +255,7 @@ class Evictions:
             return plan.begins[number - 1]
         stages = self._stages[bisect_right(self._stages, first) : bisect_right(self._stages, last)]
         crossing = [0.0] * (len(stages) + 1)
-        for place in ran.again():
+        for place in ran.again:
             if later := ran.reads[place]:
                 crossing[bisect_right(stages, ran.steps[place])] += self._seconds[
                     ran.sequence[place]
@@ -298,7 +298,7 @@ class Evictions:
 
     def _carried(self, plan: WindowedPlan, ran: WindowedRun, node: int, limit_bytes: int) -> _Found:
         """Carries a node's result in a window into later ones, instead of running it there."""
-        steps = [ran.steps[place] for place in ran.again() if ran.sequence[place] == node]
+        steps = [ran.steps[place] for place in ran.again if ran.sequence[place] == node]
         for earlier, later in pairwise(steps):
             other = plan.copy()
             first, stop = (bisect_right(plan.begins, step) for step in (earlier, later))
@@ -376,7 +376,7 @@ class Evictions:
     def _dearest(self, ran: WindowedRun) -> list[int]:
         """Returns the nodes that run again, by their total time."""
         spent: dict[int, float] = {}
-        for place in ran.again():
+        for place in ran.again:
             node = ran.sequence[place]
             spent[node] = spent.get(node, 0.0) + self._seconds[node]
         return sorted(spent, key=lambda node: (-spent[node], node))

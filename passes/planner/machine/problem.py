@@ -15,6 +15,7 @@ value itself is better: it is a node.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -200,11 +201,12 @@ class BlockMachine:
         self.holds_less = _peak_bytes(self._kernels) < _NO_LESS * _peak_bytes(as_it_is)
         """Whether the block, with such values saved, takes less in the machine than in XLA."""
         maker, buffer = self._kernels.maker, self._kernels.buffer
-        self._made_from = [
-            frozenset([maker[buffer[source]] for source in sources]) - {-1}
-            for sources in _sources(trace, self._kernels)
-        ]
-        """By value, the nodes that write its buffer or the values that it is computed from."""
+        self._made_from: dict[frozenset[int], list[int]] = {}
+        """By nodes, the values whose buffer they write, or that are computed from what they
+        write."""
+        for value, sources in enumerate(_sources(trace, self._kernels)):
+            made = frozenset([maker[buffer[source]] for source in sources]) - {-1}
+            self._made_from.setdefault(made, []).append(value)
         self._fused = _fused(trace, self._kernels)
 
     @property
@@ -271,7 +273,8 @@ class BlockMachine:
     def fused_from(self, nodes: Collection[int]) -> frozenset[int]:
         """Returns the values that are fused and computed only from results of the nodes."""
         kept = frozenset(nodes)
-        return frozenset([value for value, made in enumerate(self._made_from) if made <= kept])
+        found = (values for made, values in self._made_from.items() if made <= kept)
+        return frozenset(itertools.chain.from_iterable(found))
 
     @cached_property
     def sinkable(self) -> frozenset[int]:

@@ -8,7 +8,7 @@ its result in the window before is carried into this one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -88,9 +88,11 @@ class WindowedRun:
     def peak_bytes(self) -> int:
         return max(self.memory, default=0)
 
-    def again(self) -> Iterator[int]:
-        """Yields the places at which nodes run again."""
-        return (p for p, node in enumerate(self.sequence) if node != self.steps[p])
+    @cached_property
+    def again(self) -> list[int]:
+        """Returns the places at which nodes run again."""
+        steps = zip(self.sequence, self.steps, strict=True)
+        return [place for place, (node, step) in enumerate(steps) if node != step]
 
 
 class WindowedMachine:

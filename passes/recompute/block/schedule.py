@@ -136,12 +136,15 @@ class CloneSchedule:
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
-        for position in window.positions:
+        read = forward.read_again(window.positions)
+        if self.sinkable:
+            read = [(position, graph.operands[position]) for position in window.positions]
+        for position, operands in read:
             if sunk and not sunk.isdisjoint(graph.results[position]):
                 continue  # its clones read the same values
             wanted = [
                 value
-                for value in graph.operands[position]
+                for value in operands
                 if (gone[value] and value not in fused) or value in carried
             ]
             if wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -190,6 +191,19 @@ class ForwardValues:
                 value for value in read if not constant[value] and graph.producers[value] < border
             ]
         return self._sinks_of[window]
+
+    @functools.cached_property
+    def _read_again(self) -> list[tuple[int, list[int]]]:
+        found = (
+            (position, [value for value in read if self.recomputable[value]])
+            for position, read in enumerate(self.graph.operands)
+        )
+        return [each for each in found if each[1]]
+
+    def read_again(self, code: range) -> list[tuple[int, list[int]]]:
+        """Returns the positions in a stretch at which recomputable values are read, with these."""
+        first, stop = (bisect_left(self._read_again, (at,)) for at in (code.start, code.stop))
+        return self._read_again[first:stop]
 
     def reads_within(self, code: range) -> list[tuple[int, int, int]]:
         """Returns the values with a weight from before the code; their first and last reads."""

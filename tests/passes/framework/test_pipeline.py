@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,7 +14,7 @@ from support import toy_passes as toy
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.errors import PassError, SpecError
-from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.pipeline import Pipeline, gc_paused
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
@@ -244,3 +246,32 @@ def test_the_table_is_sorted_and_agrees_with_the_classes() -> None:
 def test_what_only_prepares(spec: str, preparing: list[str]) -> None:
     pipeline = Pipeline.parse(spec)
     assert [step.name for step in pipeline.steps() if pipeline.prepares(step, "cuda")] == preparing
+
+
+def test_what_passes_leave_is_not_scanned_by_the_next_collection() -> None:
+    scanned: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            scanned.append(len(gc.get_objects(generation=0)))
+
+    gc.unfreeze()  # tests/conftest.py freezes what it imports
+    gc.callbacks.append(note)
+    try:
+        with gc_paused():
+            left: list[list[int]] = [[] for _ in range(2 * gc.get_threshold()[0])]
+        gc.collect(0)
+    finally:
+        gc.callbacks.remove(note)
+        gc.freeze()
+    assert gc.isenabled()
+    assert scanned
+    assert max(scanned) < len(left)
+
+
+def test_objects_that_a_program_has_frozen_stay_so() -> None:
+    """As those that tests/conftest.py freezes."""
+    count = gc.get_freeze_count()
+    with gc_paused():
+        pass
+    assert gc.get_freeze_count() == count > 0

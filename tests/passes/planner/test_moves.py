@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import jax
 import pytest
+from jax.extend.mlir import ir
 
 from hloom.passes.chunk import Chunk
 from hloom.passes.chunk.plan import ChunkRecord
-from hloom.passes.planner.moves import MOVES, LoopCut, MoveRun
+from hloom.passes.cse import Cse, CsePlan
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.target import Target
+from hloom.passes.planner.moves import MOVES, LoopCut, Moved, MoveRun, moved
 from hloom.passes.recursive_checkpoint import RecursiveCheckpoint
 from hloom.passes.recursive_checkpoint.plan import SegmentedLoop, SegmentsRecord
 
@@ -164,3 +169,21 @@ def test_other_segments_that_take_as_much_are_tried_where_nothing_holds(
     *_, last = trials(known)
     more = f"recursive-checkpoint{{segments=34 levels={most_levels}}}"
     assert (last == more) == is_tried
+
+
+def test_preparations_that_find_nothing_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a move that changes the module, and not behind it: there they may find something."""
+    planned: list[ir.Module] = []
+
+    def plan(self: Cse, module: ir.Module, target: Target) -> CsePlan:
+        planned.append(module)
+        return CsePlan()
+
+    monkeypatch.setattr(Cse, "plan", plan)
+    module = jax.jit(jax.numpy.tanh).lower(1.0).compiler_ir()
+    known: dict[tuple[Pass, ...], Moved] = {}
+    for moves in ("undo-checkpoint", "uninitialized-stacks"):
+        assert not moved(module, moves, Target(), known=known).runs
+    assert len(planned) == 1
+    moved(module, "undo-checkpoint", Target())
+    assert len(planned) == 2

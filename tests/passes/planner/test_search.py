@@ -192,6 +192,27 @@ def test_evictions_halve_what_is_between_two_known_plans() -> None:
     assert parts == [2000, 1900, 1950, 1925]
 
 
+def test_no_more_is_evicted_where_that_adds_more_than_a_known_plan() -> None:
+    model = Steps((), lambda candidate: 2100)
+    searched(model).evict(Aim(2000), worth_seconds=0.0)
+    assert [candidate.evicted_to for candidate in model.estimated] == [2000]
+
+
+def test_prices_below_one_that_misses_and_is_dear_are_not_tried() -> None:
+    model = Steps((Candidate(9, 0),), lambda one: 2000)
+    assert not searched(model).at_grid_prices(Aim(1000), worth_seconds=0.0)
+    assert len(model.estimated) == 1
+
+
+def test_steps_of_less_memory_are_tried_beside_the_best_plan_alone() -> None:
+    model = Steps((Candidate(9, 0),), lambda candidate: 4 * candidate.price)
+    search, limit = searched(model), 1000
+    search.refine(search.at_grid_prices(Aim(limit)), Aim(limit))
+    count = len(model.estimated)
+    search.keep_less(worth_seconds=0.0, same_seconds=10.0)
+    assert len(model.estimated) == count
+
+
 def test_a_column_ends_where_lower_prices_are_dearer_than_a_known_plan() -> None:
     limit = 1000
     model = Steps(
@@ -412,7 +433,9 @@ def test_the_last_step_keeps_no_more_than_its_time_is_worth() -> None:
         def found(same_seconds: float) -> Estimate | None:
             search = PriceSearch(model)
             bases = search.at_grid_prices(Aim(limit))
-            search.refine(bases, Aim(limit), same_seconds=same_seconds)
+            search.refine(bases, Aim(limit))
+            fitting = [each for each in search.estimates.values() if fits(each)]
+            search.keep_less(min(each.seconds for each in fitting), same_seconds)
             return leanest(filter(fits, search.estimates.values()), same_seconds)
 
         best, wide = found(0.0), found(1.0)
