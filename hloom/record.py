@@ -381,7 +381,11 @@ def records(name: str | None = None) -> Records:
     Args:
       name: the name of a function, e.g. "train_step", or of its module, "jit_train_step", or a
         pattern of names, e.g. "train*". Other records are left out.
+
+    Raises TypeError where `name` is no text.
     """
+    if not isinstance(name, str | None):
+        raise TypeError(f"hloom.records({name!r}): wanted a function's name, such as 'train_step'.")
     with _lock:
         found = tuple(_records)
     return Records(each for each in found if name is None or _is_called(each, name))

@@ -162,7 +162,7 @@ class GradientReader:
         positions = reader.positions
         if not positions.tables(scored.value) <= positions.tables(forward.weights.value):
             raise NotPossibleError("the gradient of the scores is changed at some positions")
-        rows = reader.rows(self.key, given=forward.masked_rows)
+        rows = self._sample(scored)
         length = reader.sizes[self.key]
         empty: EmptyRows | None = None
         for seed, magnitude, true, large, floats, low in self._assignments(scored.value):
@@ -233,6 +233,11 @@ class GradientReader:
         if are_close(found, wanted, 1e-5):
             return EmptyRows.SOFTMAX
         raise NotPossibleError("the gradient of rows without a key is not that of a softmax")
+
+    def _sample(self, scored: Scored) -> Coordinates:
+        """Returns rows of keys, masked ones and those of rare positions among them."""
+        rare = self.reader.rare(scored.value, scored.groups)
+        return self.reader.rows(self.key, given=(*self.forward.masked_rows, *rare))
 
     def _rows(self, points: Points, value: ir.Value, rows: Coordinates, length: int) -> Numbers:
         return self.reader.at(points, value, rows).reshape(-1, length)
@@ -314,7 +319,7 @@ class GradientReader:
         positions, weights_value = reader.positions, self.forward.weights.value
         if not positions.tables(scored.value) <= positions.tables(weights_value):
             return False
-        rows = reader.rows(self.key, given=self.forward.masked_rows)
+        rows = self._sample(scored)
         for seed, magnitude, true, _, floats, leaves in (
             *((*each, {}) for each in _ASSIGNMENTS),
             *self._decided(scored.value),

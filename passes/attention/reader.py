@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from jax.extend.mlir import ir
 
+from ..analysis.points.dependence import Line, axes_of, depends_on_difference
 from ..analysis.points.derivation import Derivation, Groups, joined
-from ..analysis.points.evaluator import Coordinates, Points, grid
+from ..analysis.points.evaluator import Coordinates, Points, grid, unraveled
 from ..analysis.points.leaves import Leaf, Numbers, booleans, integers, scaled, shifted
 from ..analysis.points.operations import is_of_booleans, is_of_floats
 from ..analysis.points.positions import Positions, source_of_elements
 from ..analysis.value_numbers import operation_key
 from ..framework.errors import NotPossibleError
+from ..ir.values import shape_of
 from .site import EmptyRows, Mask
 
 _MOST_OPERATIONS = 300
 """The most values that weights are computed from; attention takes 30 to 100."""
 
 _ROWS = 12
+"""Rows of a sample. A table of positions with more numbers than these decides nothing by one."""
 
 _ADDS = frozenset({"stablehlo.add", "stablehlo.select", "stablehlo.subtract"})
 
@@ -86,6 +90,7 @@ class Reader:
         self.sizes = derivation.sizes(number, origin)
         self.positions = Positions(derivation, number)
         self.rng = np.random.default_rng(7)
+        self._rare: dict[int, tuple[Row, ...]] = {}
 
     def groups(self, value: ir.Value) -> Groups:
         """Returns the scores' axes of a value's. Raises NotPossibleError where it has others."""
@@ -119,6 +124,7 @@ class Reader:
 
     def rows(self, key: int, count: int = _ROWS, given: Sequence[Row] = ()) -> Coordinates:
         """Returns whole rows of keys, the first, the last, and those that are given among them."""
+        count = max(count, len(given) + 2)
         rows = {
             axis: self.rng.integers(0, size, count)
             for axis, size in enumerate(self.sizes)
@@ -128,12 +134,71 @@ class Reader:
             row[0], row[-1] = 0, self.sizes[axis] - 1
         for place, coordinates in enumerate(given, 1):
             for axis, at in coordinates:
-                rows[axis][place] = at
+                if axis != key:
+                    rows[axis][place] = at
         return grid(rows, key, self.sizes[key], len(self.sizes))
 
-    def scattered(self, count: int) -> Coordinates:
-        """Returns single points."""
-        return tuple(self.rng.integers(0, size, count) for size in self.sizes)
+    def scattered(self, count: int, given: Sequence[Row] = ()) -> Coordinates:
+        """Returns single points, those that are given among them."""
+        points = tuple(self.rng.integers(0, size, count) for size in self.sizes)
+        for place, coordinates in enumerate(given):
+            for axis, at in coordinates:
+                points[axis][place] = at
+        return points
+
+    def rare(self, value: ir.Value, groups: Groups) -> tuple[Row, ...]:
+        """Returns points at which each table of positions that a value is computed from has each of
+        its numbers, where these are few: samples might lack one that the table has at few places.
+
+        ``groups`` are the scores' axes of the value's.
+        """
+        found: dict[Row, None] = {}
+        for each, table in self.positions.read(value):
+            number = self.scope.number(table)
+            if number not in self._rare:
+                self._rare[number] = tuple(self._numbers_of(table, each, value, groups))
+            found |= dict.fromkeys(self._rare[number])
+        return tuple(found)
+
+    def _numbers_of(
+        self, table: ir.Value, read_in: ir.Value, value: ir.Value, groups: Groups
+    ) -> Iterator[Row]:
+        mine = self.derivation.groups(read_in, self.number)
+        if mine is None:
+            theirs = self.derivation.groups(value, self.scope.number(read_in))
+            if theirs is None or any(len(group) > 1 for group in theirs):
+                return
+            axes = {group[0]: own for group, own in zip(theirs, groups, strict=True) if group}
+            mine = tuple(axes.get(axis, ()) for axis in range(len(shape_of(read_in))))
+        if shape_of(table) != shape_of(read_in) or table == read_in:
+            return
+        points = [frozenset(group) for group in mine]
+        depends = sorted(axes_of(self.scope, table, self.number, points))
+        at = self._places_of(table, mine, depends)
+        if at is None:
+            return
+        nothing = np.zeros_like(at[0]) if at else np.zeros(1, np.int64)
+        by_axis = dict(zip(depends, at, strict=True))
+        where = tuple(by_axis.get(axis, nothing) for axis in range(len(self.sizes)))
+        numbers = Points(self.scope).at(table, joined(mine, self.sizes, where))
+        distinct, first = np.unique(numbers, return_index=True)
+        if len(distinct) <= _ROWS:
+            for place in first:
+                yield tuple((axis, int(x[place])) for axis, x in by_axis.items())
+
+    def _places_of(
+        self, table: ir.Value, groups: Groups, axes: Sequence[int]
+    ) -> Coordinates | None:
+        """Returns coordinates along some axes that stand for all; None where these are too many."""
+        sizes = [self.sizes[axis] for axis in axes]
+        if len(axes) == 2:
+            forms = dict(zip(axes, (Line(1, 0, 0), Line(0, 1, 0)), strict=True))
+            lines = [forms.get(group[0]) if len(group) == 1 else None for group in groups]
+            if depends_on_difference(self.scope, table, self.number, lines):
+                apart = np.arange(1 - sizes[1], sizes[0])
+                return np.maximum(apart, 0), np.maximum(-apart, 0)
+        count = math.prod(sizes)
+        return unraveled(np.arange(count), sizes) if count <= WHOLE_GRID**2 else None
 
     def floats(self, value: ir.Value) -> list[int]:
         """Returns the leaves of floats that a value is computed from besides the scores."""

@@ -91,6 +91,10 @@ class SoftmaxReader:
         return bool(np.all(~np.isfinite(weights) | ((weights >= 0) & (weights <= 2))))
 
     @property
+    def _rare(self) -> tuple[Row, ...]:
+        return self.reader.rare(self.weights, self.reader.groups(self.weights))
+
+    @property
     def _few(self) -> Coordinates:
         return self.reader.rows(self.key, 4)
 
@@ -161,6 +165,10 @@ class SoftmaxReader:
         positions = self.reader.positions
         if not positions.tables(self.weights) <= positions.tables(value):
             raise NotPossibleError("its weights are changed at some positions behind the softmax")
+        rare = self._rare
+        if rare:
+            rows = self.reader.rows(self.key, given=rare)
+            empty, is_uneven = self._check_softmax(value, of_logarithm, rows)
         if positions.multiplies_unevenly(value):
             raise NotPossibleError("its scores are scaled by numbers that differ by position")
         scale = self._scale(value, of_logarithm)
@@ -177,7 +185,7 @@ class SoftmaxReader:
             return Logits(place, of_logarithm, scale, query, mask, (), (), EmptyRows.NONE)
         masked = self._masked_rows(value, of_logarithm, query)
         if masked:
-            rows = self.reader.rows(self.key, given=masked)
+            rows = self.reader.rows(self.key, given=(*masked, *rare))
             empty, is_uneven = self._check_softmax(value, of_logarithm, rows)
         numbers = self._bias_numbers(value, of_logarithm)
         axes = tuple(sorted(depends))
@@ -271,7 +279,7 @@ class SoftmaxReader:
         Raises NotPossibleError for another function of the scores.
         """
         reader = self.reader
-        where = reader.scattered(_SCATTERED)
+        where = reader.scattered(_SCATTERED, self._rare)
         places = linear(where, reader.sizes)
         scale: float | None = None
         for seed, true, is_decided in ((1, 0.7, False), (2, 1.0, False), (3, 0.5, True)):
@@ -438,7 +446,7 @@ class SoftmaxReader:
 
     def _bias_numbers(self, value: ir.Value, of_logarithm: bool) -> tuple[float, ...]:
         reader = self.reader
-        where = reader.scattered(_BIAS_SAMPLES)
+        where = reader.scattered(_BIAS_SAMPLES, self._rare)
         found: list[Floats] = []
         for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3)):
             if leaves or not found:

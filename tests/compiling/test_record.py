@@ -371,6 +371,11 @@ def test_records_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(hloom.records()) == 4
 
 
+def test_records_of_what_is_no_name() -> None:
+    with pytest.raises(TypeError, match=r"hloom.records\(-1\): wanted a function's name"):
+        hloom.records(-1)  # type: ignore[arg-type]
+
+
 @pytest.mark.once
 def test_a_notebook_shows_a_table_in_which_text_is_text() -> None:
     html = Records((made(module="jit_<script>", complaint="a & b"), made()))._repr_html_()

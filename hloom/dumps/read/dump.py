@@ -141,6 +141,8 @@ def _is_dump(path: Path) -> bool:
     read."""
     try:
         return _kind(path) in ("step", "module")
+    except DumpError:
+        return True  # of another format: opening it says so
     except OSError:
         # Opening it reports the reason.
         return _STEP.fullmatch(path.name) is not None

@@ -8,7 +8,7 @@ are compared at samples neither may have a table that the other lacks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -43,16 +43,20 @@ class Positions:
     def tables(self, value: ir.Value) -> frozenset[int]:
         """Returns the numbers of the tables that a value's computation reads beside data, and of
         the data that it takes apart or joins."""
-        found: set[int] = set()
+        return frozenset(self.scope.number(table) for _, table in self.read(value))
+
+    def read(self, value: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
+        """Yields these tables, each behind a value that is computed from it and data."""
         for each in self.derivation.region(value, self.number):
             made = self.scope.made_by(each)
             if made is None or self.scope.number(each) == self.number or self._kind(each) != _DATA:
                 continue
             op, how = made
             if how is How.PART:
-                found.add(self.scope.number(each))
-            found |= {self.scope.number(x) for x in op.operands if self._kind(x) == _VARIES}
-        return frozenset(found)
+                yield each, each
+            yield from (
+                (each, operand) for operand in op.operands if self._kind(operand) == _VARIES
+            )
 
     def multiplies_unevenly(self, value: ir.Value) -> bool:
         """Whether scores are multiplied by a table on their way to a value, other than by zeros and

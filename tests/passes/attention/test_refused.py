@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.attention.refused import REFUSED
+from support.attention.refused import NOT_ONLY_SCALED, REFUSED
 from support.attention.runs import Way, reasons, rewritten
 from support.attention.ways import LENGTH, WAYS, by_position, plain
 
@@ -58,6 +59,26 @@ def test_a_bias_by_positions_is_held_at_large_ones() -> None:
     way = narrow(Way(plain(masked), by_position(np.zeros(LENGTH, np.int32))))
     run = planned(way, CUDNN, targets.load("h100_sxm"))
     assert reasons(run) == ["its bias has numbers that bf16 does not hold"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (lambda a, one: jnp.where(one, 2 * a, a), NOT_ONLY_SCALED),
+        (lambda a, one: a * (1 - one), NOT_ONLY_SCALED),
+        (lambda a, one: a + 1000.3 * one, "its bias has numbers that bf16 does not hold"),
+    ],
+)
+def test_what_only_one_place_shows(changed: Callable[[Any, Any], Any], reason: str) -> None:
+    def function(q: Any, k: Any, v: Any) -> Any:
+        places = jnp.arange(512)
+        one = (places[:, None] == 300) & (places == 77)
+        scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32)
+        p = jax.nn.softmax(changed(scores, one)).astype(v.dtype)
+        return jnp.einsum("bhts,bshd->bthd", p, v).astype(jnp.float32).sum()
+
+    way = narrow(Way(function, (np.zeros((8, 512, 4, 8), np.float32),) * 3))
+    assert reasons(planned(way, CUDNN, targets.load("h100_sxm"))) == [reason]
 
 
 def test_float32_stays_unless_it_may_be_cast() -> None:

@@ -232,6 +232,40 @@ def gradient_of_another_mask() -> Way:
     return _of_scores(softmax)
 
 
+def _one_row() -> jax.Array:
+    """True in one of 48 rows of keys, which no sample has by chance."""
+    rows = jnp.arange(BATCH * HEADS * LENGTH).reshape(BATCH, HEADS, LENGTH, 1)
+    return rows == 31
+
+
+@refused(NO_GRADIENT)
+def gradient_that_stops_at_one_row() -> Way:
+    return _of_scores(
+        lambda a: jax.nn.softmax(jnp.where(_one_row(), jax.lax.stop_gradient(a), a)),
+    )
+
+
+@refused(NO_GRADIENT)
+def gradient_that_is_blended_out_of_one_row() -> Way:
+    def weights(a: Any) -> jax.Array:
+        kept = 1.0 - _one_row()
+        return jax.nn.softmax(a * kept + jax.lax.stop_gradient(a) * (1.0 - kept))
+
+    return _of_scores(weights)
+
+
+@refused("its weights are changed at some positions behind the softmax")
+def weights_without_one_row() -> Way:
+    """By numbers that the scores have, too."""
+
+    def weights(a: Any) -> jax.Array:
+        numbers = _one_row().astype(a.dtype)
+        p = jax.nn.softmax(a + numbers)
+        return p - p * numbers
+
+    return _of_scores(weights)
+
+
 @refused("the gradient reads other keys than the attention does")
 def gradient_of_other_keys() -> Way:
     @jax.custom_vjp

@@ -202,6 +202,16 @@ def test_a_dump_that_cannot_be_read_has_a_row_that_says_why(run: Path) -> None:
     assert run / "step-2" not in found.to_write
 
 
+def test_a_dump_of_another_format_hides_no_other(run: Path, command: Command) -> None:
+    (run / "step-2" / "manifest.json").write_text('{"hloom_dump": 4, "kind": "step"}')
+    assert len(dumps_in(run)) == 3
+    written = [*(run / f"step-{n}" / "report.html" for n in (1, 3)), run / "report.html"]
+    told = command("report", run).shown.splitlines()
+    assert told[:3] == [f"wrote {file}" for file in written]
+    words = command("report", run, "--text").shown.split()
+    assert "is of format 4" in " ".join(words)
+
+
 def test_the_command_writes_the_index_and_the_reports(run: Path, command: Command) -> None:
     out = command("report", run).shown
     written = [*(run / f"step-{n}" / "report.html" for n in (1, 2, 3)), run / "report.html"]
