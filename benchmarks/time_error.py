@@ -7,9 +7,10 @@
 
 Each configuration that `benchmarks.gpu` timed is compiled for that device without it, with the JAX
 that runs this: jax 0.11.2 has the XLA of the timed steps. XLA's texts are kept in build/time_error,
-and compiled anew only where one is missing. "Left out" are the seconds by constants that were
-fitted to the other programs alone. Of a device whose kernels hloom does not know, `--fit` alone is
-of use: it prints the entry for `REACHED` in hloom/xla/step_time.py.
+and compiled anew only where one is missing. `benchmarks/plans_of_then.py` compiles those that `fit`
+planned, by the planner of then: that of now makes other programs. "Left out" are the seconds by
+constants that were fitted to the other programs alone. Of a device whose kernels hloom does not
+know, `--fit` alone is of use: it prints the entry for `REACHED` in hloom/xla/step_time.py.
 
 Writes benchmarks/results/time_error.json and time_error.md.
 """
@@ -20,7 +21,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import math
 import re
 import statistics
 from collections import Counter
@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks.common.measure import Benchmark, Columns, Row, figure, section, text, without_cache
 from benchmarks.common.tables import RESULTS
-from benchmarks.gpu.parts.steps import compiled
+from benchmarks.gpu.parts.steps import compiled, said_of
 from hloom import targets
 from hloom.passes.framework.target import Target
 from hloom.targets import deviceless
@@ -47,8 +47,8 @@ DEVICES = {"gpu_nvidia_h200": "h200"}
 """By the name of a device's results, the target that is known for it."""
 
 SAME = 0.01
-"""Temporary memory that differs by a larger share tells of another program: XLA's version, or
-hloom's plan, is another."""
+"""Temporary memory that differs by a larger share tells of another compile: without the device XLA
+does not try kernels out."""
 
 ANOTHER = 0.25
 """Where it differs by a larger share, the row is not fitted, nor counted."""
@@ -61,9 +61,9 @@ _UNLIKE = "offload"
 configurations are in the table, not in the fit."""
 
 _PLANNED = "fit"
-"""Rows that `fit` planned are counted where the memory is the `SAME`: else the plan of now is known
-to be another than the one that was timed. Several plans may take equal memory, so that some of the
-counted rows may be of another plan all the same."""
+"""Rows that `fit` planned are counted where the planner foresaw the seconds that it foresaw then,
+to the last digit, by the same moves: else another program was timed, also in equal memory, since
+plans fill the budget that they are given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Timed:
       measured_s: a step, the median.
       temp_bytes, temp_then_bytes: temporary memory, today and when it was timed.
       text: XLA's text.
+      is_planned_as_then: whether hloom's plan, if any, is the one that was timed.
     """
 
     program: str
@@ -83,6 +84,21 @@ class Timed:
     temp_bytes: int
     temp_then_bytes: int
     text: str
+    is_planned_as_then: bool
+
+    @property
+    def ratio(self) -> float:
+        """The temporary memory, times that of then."""
+        return self.temp_bytes / max(self.temp_then_bytes, 1)
+
+    @property
+    def left_out(self) -> str:
+        """Why the row tells nothing of the model; empty where it counts."""
+        if _UNLIKE in self.label:
+            return "copies to the host"
+        if not self.is_planned_as_then:
+            return "another plan was timed"
+        return "another memory" if abs(self.ratio - 1) > ANOTHER else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -123,9 +139,10 @@ def _timed(
             # Graphs are not in XLA's text: such a configuration has that of another one.
             is_in_text = "capture" not in step["spec"] and "options" not in step
             if is_in_text and not (only_kept and not _file(program, label, target).exists()):
-                temp_bytes, hlo = _text(program, label, step, target)
-                seconds = found["step_s"][1]
-                yield Timed(program, label, seconds, temp_bytes, step["temp_bytes"], hlo)
+                temp_bytes, hlo, said = _text(program, label, step, target)
+                seconds, then_bytes = found["step_s"][1], step["temp_bytes"]
+                is_same = not label.startswith(_PLANNED) or is_plan_of(said, step)
+                yield Timed(program, label, seconds, temp_bytes, then_bytes, hlo, is_same)
 
 
 def _file(program: str, label: str, target: str) -> Path:
@@ -133,18 +150,29 @@ def _file(program: str, label: str, target: str) -> Path:
     return TEXTS / target / jax.__version__ / f"{program}_{name}.hlo"
 
 
-def _text(program: str, label: str, step: Mapping[str, Any], target: str) -> tuple[int, str]:
-    """Temporary memory and XLA's text, compiled where it is not kept."""
+def is_plan_of(said: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
+    """Whether the planner foresaw what it foresaw then; some rows do not have its moves."""
+    is_alike = said.get("predicted_added_s") == step["predicted_added_s"]
+    return is_alike and step.get("moves") in (None, said.get("moves"))
+
+
+def _text(
+    program: str, label: str, step: Mapping[str, Any], target: str
+) -> tuple[int, str, Mapping[str, Any]]:
+    """Temporary memory, XLA's text and what hloom says, compiled where they are not kept."""
     file = _file(program, label, target)
     if not file.exists():
         print(f"compiling: {program}, {label}", flush=True)
         configuration = {key: step[key] for key in ("label", "spec", "policy") if key in step}
-        executable, *_ = compiled(program, configuration, False, deviceless.placement(target))
+        executable, _, record = compiled(
+            program, configuration, False, deviceless.placement(target)
+        )
         temp_bytes = executable.memory_analysis().temp_size_in_bytes
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{temp_bytes}\n{executable.as_text()}", encoding="utf-8")
+        file.with_suffix(".json").write_text(json.dumps(said_of(record)), encoding="utf-8")
     first, _, hlo = file.read_text("utf-8").partition("\n")
-    return int(first), hlo
+    return int(first), hlo, json.loads(file.with_suffix(".json").read_text("utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,9 +204,7 @@ class Steps:
                 alone = dataclasses.replace(each, one=HloInstruction(), runs=Runs())
                 kernels[alone] += each.runs.total
         iterations = loops_of(module).iterations
-        ratio = timed.temp_bytes / max(timed.temp_then_bytes, 1)
-        within = SAME if timed.label.startswith(_PLANNED) else ANOTHER
-        is_counted = _UNLIKE not in timed.label and abs(ratio - 1) <= within
+        is_counted = not timed.left_out
         return cls(timed.program, timed.label, timed.measured_s, is_counted, kernels, iterations)
 
     def seconds(self, target: Target, reached: Reached) -> float:
@@ -200,6 +226,7 @@ BEFORE = {
     "convolutions": (0.6, 0.15),
     "lanes": (0.6, 0.4),
     "launch_s": (1.5e-6, 0.3),
+    "product_s": (3e-6, 0.8),
     "convolution_s": (5e-6, 0.8),
     "iteration_s": (2e-6, 0.3),
 }
@@ -230,12 +257,13 @@ def fitted(
     by_step: bool = False,
     cache_bytes: float | None = None,
     apart: bool = True,
+    fill: bool = True,
 ) -> Reached:
     """What kernels reach, so that the seconds of these steps are least off.
 
     A program's configurations have most kernels in common, and are off alike: together they count
-    as one step. `VARIANTS` has what each of them as one gives, loops outside of the cache, and one
-    share for all reductions of rows.
+    as one step. `VARIANTS` has what each of them as one gives, loops outside of the cache, one
+    share for all reductions of rows, and products without seconds of their own.
     """
     from scipy.optimize import least_squares
 
@@ -243,26 +271,39 @@ def fitted(
     spread = np.array([share for _, share in BEFORE.values()])
     steps = [each for each in steps if each.is_counted]
     of_program = Counter(each.program for each in steps)
-    weights = [1.0 if by_step else of_program[each.program] ** -0.5 for each in steps]
+    weights = np.array([1.0 if by_step else of_program[each.program] ** -0.5 for each in steps])
+    # Most kernels are in several configurations: each is timed once for all of them.
+    kernels = list(dict.fromkeys(kernel for each in steps for kernel in each.kernels))
+    times = np.array([[each.kernels.get(kernel, 0) for kernel in kernels] for each in steps])
+    iterations = np.array([each.iterations for each in steps])
+    measured_s = np.array([each.measured_s for each in steps])
 
     def reached_with(shares: Any) -> Reached:
         found = reached_by(first * np.exp(shares))
         if not apart:
             one = {KernelKind.SCATTERED_REDUCTION: found.bandwidth[KernelKind.REDUCTION]}
             found = dataclasses.replace(found, bandwidth={**found.bandwidth, **one})
+        if not fill:
+            found = dataclasses.replace(found, product_s=0.0)
         return found if cache_bytes is None else dataclasses.replace(found, cache_bytes=cache_bytes)
 
-    def errors(shares: Any) -> list[float]:
+    def errors(shares: Any) -> Any:
         reached = reached_with(shares)
-        of_steps = (math.log(each.seconds(target, reached) / each.measured_s) for each in steps)
-        weighted = [weight * error for weight, error in zip(weights, of_steps, strict=True)]
-        return [*weighted, *(shares / spread * _WEIGHT)]
+        each_s = np.array([kernel_seconds(each, target.speed, reached) for each in kernels])
+        seconds = times @ each_s + iterations * reached.iteration_s
+        weighted = weights * np.log(seconds / measured_s)
+        return np.concatenate([weighted, shares / spread * _WEIGHT])
 
     # No share of a rate is above one.
     most = [0.0 if value > 0.9 else np.inf for value in first]
     start = np.minimum(np.zeros(len(first)), np.array(most) - 1e-3)
     found = least_squares(
-        errors, start, bounds=(-np.inf, np.array(most) + 1e-9), loss="soft_l1", f_scale=0.05
+        errors,
+        start,
+        bounds=(-np.inf, np.array(most) + 1e-9),
+        loss="soft_l1",
+        f_scale=0.05,
+        ftol=1e-4,
     )
     return reached_with(found.x)
 
@@ -272,6 +313,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "each configuration counts as one in the fit": {"by_step": True},
     "no loop runs in the device's cache": {"cache_bytes": 0.0},
     "reductions of rows apart are as other reductions": {"apart": False},
+    "a product takes no seconds besides": {"fill": False},
 }
 """Ways to fit, by what the table calls them."""
 
@@ -299,7 +341,6 @@ def _measured(timed: Sequence[Timed], target: Target) -> dict[str, Any]:
     rows = []
     for each, step, left_out_s in zip(timed, steps, left_out["as above"], strict=True):
         seconds = step_time(each.text, target).seconds
-        ratio = each.temp_bytes / max(each.temp_then_bytes, 1)
         rows.append(
             {
                 "program": each.program,
@@ -310,7 +351,8 @@ def _measured(timed: Sequence[Timed], target: Target) -> dict[str, Any]:
                 "left_out_s": left_out_s,
                 "error": seconds / each.measured_s - 1,
                 "left_out_error": left_out_s / each.measured_s - 1,
-                "temp_ratio": ratio if abs(ratio - 1) > SAME else None,
+                "temp_ratio": each.ratio if abs(each.ratio - 1) > SAME else None,
+                "left_out": each.left_out,
             }
         )
     return {"rows": rows, "variants": [_spread(name, each) for name, each in variants.items()]}
@@ -357,6 +399,7 @@ COLUMNS: Columns = {
     "error": figure("error", "+.1%"),
     "its program left out": figure("left_out_error", "+.1%"),
     "memory, times that of then": figure("temp_ratio", ".2f"),
+    "not counted": text("left_out"),
 }
 
 
@@ -409,9 +452,12 @@ BENCHMARK = Benchmark(
     "Seconds of a step, foreseen and measured",
     "Steps that a GPU timed (`gpu_nvidia_h200.md`), and what hloom reads off XLA's text of the "
     "same program, compiled for that GPU without it: each kernel by its traffic, its products and "
-    "its elementwise work. Where temporary memory is not what it was then, another version of XLA "
-    "or another plan made another program: rows of `fit` count where it differs by at most 1 %, "
-    "others by at most 25 %. Configurations that are not here were not compiled yet.",
+    "its elementwise work. Rows of `fit` are compiled by the hloom that planned them "
+    "(`benchmarks/plans_of_then.py`), and count where its planner foresaw the seconds that it "
+    "foresaw then, to the last digit: plans of another day fill the same budget with another "
+    "program. Where temporary memory differs, XLA chose other kernels without the device: rows "
+    "count where it differs by at most 25 %. Configurations that are not here were not compiled "
+    "yet.",
     _tables,
 )
 

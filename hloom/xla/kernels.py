@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hloom.passes.analysis.kernels import attention_work
 from hloom.xla.collectives import KINDS
@@ -65,6 +65,11 @@ that issue them (CUDA C++ Programming Guide, arithmetic instructions: 128 a cycl
 multiply-adds, 64 of comparisons, minima, logic and conversions, 16 of special functions). An
 exponential is 8 instructions and one special function, a division 7 and one, tanh 22. A conversion
 is one for two elements. Others address elements."""
+
+_BY_ELEMENT = _LANES.keys() | frozenset(
+    "bitcast bitcast-convert copy get-tuple-element map real reduce reshape transpose".split()
+)
+"""Operations of which a slice takes that share of their operands."""
 
 _SOFTMAX = _LANES["exponential"] + _LANES["subtract"] + _LANES["add"]
 """By score and product of it, the cycles of a lane of cuDNN's attention. With the share of the
@@ -347,7 +352,7 @@ class _Fusion:
         self._module = module
         self._readers: dict[str, list[HloInstruction]] = {name: [] for name in self._inner}
         for each in self._inner.values():
-            for name in each.operands:
+            for name in dict.fromkeys(each.operands):
                 if name in self._readers:
                     self._readers[name].append(each)
 
@@ -367,13 +372,16 @@ class _Fusion:
                 read += updated * (result.opcode == "scatter")
             else:
                 written += _bytes_of(result)
+        used = self._used(root)
         for each in self._inner.values():
             if each.opcode == "parameter" and each.name not in in_place:
-                read += self._read_bytes(each)
+                read += round(_bytes_of(each) * used[each.name])
         works = [_work(self._module, each) for each in self._inner.values()]
         flops = sum(work for work, _ in works)
         bits = max((bits for work, bits in works if work), default=0)
-        lane_ops = sum(_lane_ops(self._module, each) for each in self._inner.values())
+        lane_ops = sum(
+            round(_lane_ops(self._module, each) * used[each.name]) for each in self._inner.values()
+        )
         kind = self._kind(results, flops)
         if _is_with_host(self._module, self._one):
             kind = KernelKind.HOST_COPY
@@ -390,21 +398,23 @@ class _Fusion:
             one = self._operand(one, 0)
         return one
 
-    def _read_bytes(self, parameter: HloInstruction) -> int:
-        """Returns the bytes that are read of a parameter."""
-        whole = _bytes_of(parameter)
-        readers, slices = list(self._readers[parameter.name]), 0
-        seen: set[str] = set()
-        while readers:
-            reader = readers.pop()
-            if reader.opcode in _VIEWS:
-                readers += () if reader.name in seen else self._readers[reader.name]
-                seen.add(reader.name)
-            elif reader.opcode in _SLICES:
-                slices += _bytes_of(reader)
-            else:
-                return whole
-        return min(slices, whole) if self._readers[parameter.name] else 0
+    def _used(self, root: HloInstruction) -> Mapping[str, float]:
+        """Returns the share of each result that the kernel computes or reads: where slices alone
+        read it, or what is computed of it element by element or row by row, that of the slices."""
+        used = dict.fromkeys(self._inner, 0.0)
+        for each in reversed(self._inner.values()):
+            readers = self._readers[each.name]
+            if not readers or each.name == root.name:
+                used[each.name] = float(each.opcode != "parameter")
+                continue
+            for reader in readers:
+                share = used[reader.name]
+                if reader.opcode in _SLICES:
+                    share *= _bytes_of(reader) / max(_bytes_of(each), 1)
+                elif reader.opcode not in _BY_ELEMENT:
+                    share = 1.0
+                used[each.name] = min(used[each.name] + share, 1.0)
+        return used
 
     def _kind(self, results: list[HloInstruction], flops: int) -> KernelKind:
         if flops:
@@ -417,7 +427,9 @@ class _Fusion:
         reduces = [each for each in self._inner.values() if each.opcode == "reduce"]
         if reduces and _is_scattered(self._one):
             return KernelKind.SCATTERED_REDUCTION
-        if reduces:
-            are_rows = any(_reduces_rows(each, self._operand(each, 0)) for each in reduces)
-            return KernelKind.REDUCTION if are_rows else KernelKind.COLUMN_REDUCTION
+        if any(_reduces_rows(each, self._operand(each, 0)) for each in reduces):
+            return KernelKind.REDUCTION
+        # A thread of a loop adds up a few values of its own element, as the parts of a product.
+        if reduces and "kind=kLoop" not in self._one.attributes:
+            return KernelKind.COLUMN_REDUCTION
         return KernelKind.ELEMENTWISE

@@ -29,7 +29,14 @@ from benchmarks.loss_heads.step_time import markdown as step_times
 from benchmarks.loss_heads.subjects import SPECS, SUBJECTS, WAY_SPECS
 from benchmarks.loss_heads.ways import WAYS
 from benchmarks.schedules import binomial, optimum
-from benchmarks.time_error import BEFORE, fastest, pairs_in_order, reached_by, unplanned
+from benchmarks.time_error import (
+    BEFORE,
+    fastest,
+    is_plan_of,
+    pairs_in_order,
+    reached_by,
+    unplanned,
+)
 from benchmarks.training_soak.__main__ import MESHES, TRAINING
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.xla.kernels import KernelKind
@@ -240,18 +247,37 @@ def test_steps_are_foreseen_within_a_tenth() -> None:
     assert errors[len(errors) * 9 // 10] <= StepTime.within
 
 
-@pytest.mark.parametrize(
-    ("rows", "share", "slower"), [(unplanned(ROWS), 0.97, 1.02), (ROWS, 0.9, 1.06)]
-)
-def test_pairs_are_in_the_order_of_what_was_measured(
-    rows: list[dict[str, Any]], share: float, slower: float
-) -> None:
+@pytest.mark.parametrize("rows", [unplanned(ROWS), ROWS])
+def test_pairs_are_in_the_order_of_what_was_measured(rows: list[dict[str, Any]]) -> None:
     right, count = pairs_in_order(rows)
     assert count > 100
-    assert right >= share * count
+    assert right >= 0.97 * count
     found = fastest(rows)
     assert len(found) == 9
-    assert max(found.values()) <= slower
+    assert max(found.values()) <= 1.02
+
+
+def test_a_row_that_does_not_count_says_why() -> None:
+    whys = {"another memory", "another plan was timed", "copies to the host"}
+    assert {row["left_out"] for row in TIME_ERROR["rows"] if not row["is_counted"]} <= whys
+    assert not any(row["left_out"] for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_plan"),
+    [
+        ({"predicted_added_s": 0.1, "moves": ["remat"]}, True),
+        ({"predicted_added_s": 0.1000000001, "moves": ["remat"]}, False),
+        ({"predicted_added_s": 0.1, "moves": []}, False),
+        ({}, False),
+    ],
+)
+def test_a_plan_is_that_of_then_where_it_foresees_the_same(
+    said: dict[str, Any], is_plan: bool
+) -> None:
+    step = {"predicted_added_s": 0.1, "moves": ["remat"]}
+    assert is_plan_of(said, step) == is_plan
+    assert is_plan_of(said, step | {"moves": None}) == (said.get("predicted_added_s") == 0.1)
 
 
 def test_a_pair_out_of_order_counts_as_such() -> None:
@@ -266,4 +292,4 @@ def test_a_pair_out_of_order_counts_as_such() -> None:
 def test_values_are_in_the_order_of_their_names() -> None:
     reached = reached_by(range(len(BEFORE)))
     assert reached.bandwidth[KernelKind.COLUMN_REDUCTION] == 2.0
-    assert (reached.products, reached.iteration_s) == (6.0, 11.0)
+    assert (reached.products, reached.iteration_s) == (6.0, 12.0)

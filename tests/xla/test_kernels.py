@@ -157,3 +157,46 @@ def test_a_cycle_of_views_ends() -> None:
         "%two = f32[64,1024]{1,0} bitcast(%one)", "%two = f32[64,1024]{1,0} bitcast(%one, %stack)"
     )
     assert len(list(kernels_of(HloModule(text)))) == 6
+
+
+PARTS = """HloModule parts, is_scheduled=true
+
+%gate (parts: f32[4,64,2048], at: s32[], stack: f32[256,64,512]) -> f32[256,64,512] {
+  %stack = f32[256,64,512]{2,1,0} parameter(2)
+  %parts = f32[4,64,2048]{2,1,0} parameter(0)
+  %zero = f32[] constant(0)
+  %summed = f32[64,2048]{1,0} reduce(%parts, %zero), dimensions={0}, to_apply=%add
+  %split = f32[64,512]{1,0} slice(%summed), slice={[0:64], [0:512]}
+  %gate.1 = f32[64,512]{1,0} multiply(%split, %split)
+  %row = f32[1,64,512]{2,1,0} bitcast(%gate.1)
+  %at = s32[] parameter(1)
+  %first = s32[] constant(0)
+  ROOT %set = f32[256,64,512]{2,1,0} dynamic-update-slice(%stack, %row, %at, %first, %first)
+}
+
+%sum (parts: f32[4,64,2048]) -> f32[64,2048] {
+  %parts = f32[4,64,2048]{2,1,0} parameter(0)
+  %zero = f32[] constant(0)
+  ROOT %summed = f32[64,2048]{1,0} reduce(%parts, %zero), dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (parts: f32[4,64,2048], at: s32[], stack: f32[256,64,512]) -> f32[64,2048] {
+  %parts = f32[4,64,2048]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %stack = f32[256,64,512]{2,1,0} parameter(2)
+  %set = f32[256,64,512]{2,1,0} fusion(%parts, %at, %stack), kind=kLoop, calls=%gate
+  %columns = f32[64,2048]{1,0} fusion(%parts), kind=kInput, calls=%sum
+  ROOT %loop = f32[64,2048]{1,0} fusion(%parts), kind=kLoop, calls=%sum
+}
+"""
+
+
+def test_a_slice_of_what_a_kernel_computes_takes_that_share_of_its_operands() -> None:
+    sets, columns, loop = kernels_of(HloModule(PARTS))
+    of_one = 4 * 64 * 512
+    assert (sets.read_bytes, sets.written_bytes) == (4 * of_one + 4, of_one)
+    assert sets.lane_ops == 64 * 512
+    assert columns.read_bytes == loop.read_bytes == 16 * of_one
+    # A loop adds up the parts of a product element by element, next to each other.
+    kinds = [sets.kind, columns.kind, loop.kind]
+    assert kinds == [KernelKind.SLICES, KernelKind.COLUMN_REDUCTION, KernelKind.ELEMENTWISE]

@@ -58,7 +58,7 @@ def measure(note: Note, program: str, tiny: bool, configuration: Configuration) 
     start_s = time.perf_counter()
     executable, lowered, record = compiled(program, configuration, tiny)
     found = configuration | {"compile_s": round(time.perf_counter() - start_s, 3)}
-    found |= _memory(executable) | _said(record) | {"foreseen_s": _foreseen_s(executable)}
+    found |= _memory(executable) | said_of(record) | {"foreseen_s": _foreseen_s(executable)}
     note(found)
     after_compile = _peak()
     arguments = programs.made_up(lowered)
@@ -92,7 +92,7 @@ def _foreseen_s(executable: Any) -> float | None:
         return None
 
 
-def _said(record: hloom.CompileRecord | None) -> dict[str, Any]:
+def said_of(record: hloom.CompileRecord | None) -> dict[str, Any]:
     """What hloom says of its part in a compile."""
     if record is None:
         return {}
@@ -211,6 +211,6 @@ def compile_for_h100(note: Note) -> dict[str, Any]:
     [offload] = (each for each in MEMORY if each["label"] == OFFLOAD)
     for each in (OFF, *GRAPHS[:3], FLOOR, offload):
         executable, _, record = compiled("lstm", each, False, sharding)
-        found[each["label"]] = _memory(executable) | _said(record)
+        found[each["label"]] = _memory(executable) | said_of(record)
         note(found)
     return found
