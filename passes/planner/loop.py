@@ -243,18 +243,18 @@ class AttemptState:
         return (chosen, False) if chosen else (least(reached or lowest, tried), True)
 
     def _least_as_written(self, promising: Sequence[Estimate]) -> Estimate | None:
-        """Returns the estimate of least memory that is confirmed by the program as its plan writes
-        it; None where none of them promises less than was reached any more."""
-        for _ in range(self.settings.compiles if promising else 0):
+        """Returns the estimate of least memory that the program confirms as its plan writes it, or
+        else the least as written; None where none of these promises less than was reached."""
+        written: list[Estimate] = []
+        while promising and len(written) < self.settings.compiles:
             chosen = least(promising, self.tried)
-            found = self.search.as_written(chosen)
+            written.append(found := self.search.as_written(chosen))
             if found.temp_bytes <= chosen.temp_bytes * INDISTINCT:
                 return found
-            known = [self.search.estimate(each.candidate) for each in promising]
-            promising = _promising(known, self.tried)
-            if not promising:
-                break
-        return None
+            known = (self.search.estimate(each.candidate) for each in promising)
+            promising = _promising([*known], self.tried)
+        left = _promising(written, self.tried)
+        return least(left, self.tried) if left else None
 
     @property
     def _faster_than_reached(self) -> Estimate | None:

@@ -488,6 +488,23 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
 
 
+def test_min_compiles_a_plan_where_each_takes_more_as_it_writes_it() -> None:
+    """Eight plans, of which each takes a tenth more by its text: no compile confirms one of them."""
+    search, modelled = Search(range(700, 708)), dict[Candidate | None, int]()
+
+    def as_written(estimate: Estimate) -> Estimate:
+        size = modelled.setdefault(estimate.candidate, estimate.temp_bytes)
+        found = replace(estimate, temp_bytes=size * 11 // 10)
+        search.estimates[estimate.candidate] = found
+        return found
+
+    search.lowest = lambda: list(search.estimates.values())
+    search.as_written = as_written
+    whole = Attempt(RematRecord(estimate=search.estimates[None]), 2 * LIMIT, 2 * LIMIT)
+    settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
+    assert decide(search, 0, [whole], settings).estimate.temp_bytes == 770
+
+
 @pytest.mark.parametrize(("lowest", "chosen"), [(300, 800), (620, 620)])
 def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
     search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
