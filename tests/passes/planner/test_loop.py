@@ -489,7 +489,7 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
 
 
 def test_min_compiles_a_plan_where_each_takes_more_as_it_writes_it() -> None:
-    """Eight plans, of which each takes a tenth more by its text: no compile confirms one of them."""
+    """Of eight plans each takes a tenth more by its text: none is confirmed."""
     search, modelled = Search(range(700, 708)), dict[Candidate | None, int]()
 
     def as_written(estimate: Estimate) -> Estimate:
