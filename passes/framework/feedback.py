@@ -153,7 +153,7 @@ def temp_limit(
 
 AS_FAST = 1.03
 """Steps that differ by less are as fast as each other: of pairs that differed by more, 105 of 107
-were foreseen in the right order, and with the plans of `fit` 181 of 198
+were foreseen in the right order, and with the plans of `fit` 227 of 229
 (benchmarks/results/time_error.md)."""
 
 _NEXT_TO_NOTHING_MORE = 1.0001
