@@ -156,7 +156,7 @@ AS_FAST = 1.03
 were foreseen in the right order, and with the plans of `fit` 227 of 229
 (benchmarks/results/time_error.md)."""
 
-_NEXT_TO_NOTHING_MORE = 1.0001
+NEXT_TO_NOTHING_MORE = 1.0001
 """How far above the least memory an attempt counts as equal to it: XLA's figures of plans that save
 the same values differ by the placement of scalars."""
 
@@ -188,7 +188,7 @@ def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int
 
     if holding:
         return fastest(holding)
-    most_bytes = min(attempts[n].temp_bytes for n in numbers) * _NEXT_TO_NOTHING_MORE
+    most_bytes = min(attempts[n].temp_bytes for n in numbers) * NEXT_TO_NOTHING_MORE
     least = [n for n in numbers if attempts[n].temp_bytes <= most_bytes]
     return fastest(least)
 

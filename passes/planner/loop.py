@@ -104,12 +104,11 @@ def decide(
     """Returns the next candidate to compile for at most ``limit_bytes`` of temporary memory: that
     of the first of the `CHOICES` which has one.
 
-    The last attempts aim at the least memory, where none before holds: so a budget near the floor
-    is held even where the model is wrong about it. Where two attempts missed such a budget, or the
-    next one would add the time of a whole step, the others compile the plans of `min`. Where these
-    save too little as well, the last attempt is the unmodified program. Where memory asks for
-    nothing, and the seconds of a step by XLA's text are known, the plan that repeats cheap work in
-    straight lines too is compiled as well: which of both is faster, the roofline does not show.
+    The last attempts aim at the least memory, where none before holds: a budget near the floor is
+    held even where the model is wrong. Where two attempts missed such a budget, or the next one
+    would add the time of a whole step, the others compile the plans of `min`. Where these save too
+    little as well, the last attempt is the unmodified program. Where memory asks for nothing, and
+    XLA's text tells seconds, the plan that repeats cheap work in straight lines is compiled too.
     """
     now = AttemptState(search, limit_bytes, attempts, settings)
     found = ((each.name, each.run(now)) for each in CHOICES)
@@ -166,8 +165,7 @@ class AttemptState:
         step, or plans near the floor missed.
 
         It is chosen by measurements of these plans alone, so that every budget that `min` holds is
-        held, as far as there are attempts. None where `min` ends, or is expected to end far above
-        the budget.
+        held, as far as there are attempts. None where `min` ends, or is expected to end far above.
         """
         if self.held is not None or self.settings.budget.least:
             return None
@@ -235,7 +233,9 @@ class AttemptState:
             fastest = cheapest(promising)
             is_faster = fastest and all(fastest.seconds < e.seconds - self.same_s for e in reached)
             promising = [fastest] if fastest and is_faster else []
-        if not promising and is_least and (faster := self._faster_than_reached):
+        is_near = real_bytes <= self.limit_bytes * feedback.NEXT_TO_NOTHING_MORE
+        is_reached = not promising if is_least else is_near and _is_stalled(tried)
+        if is_reached and (faster := self._faster_than_reached):
             return faster, False
         if not promising and real_bytes <= self.limit_bytes * _NEARLY:
             reached = uncompiled(lowest, tried) or reached

@@ -4,59 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
+from support.planned import LIMIT, SIZES, Search
 
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
-from hloom.passes.planner.aim import Aim
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.comparison import least
 from hloom.passes.planner.loop import affordable, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
-
-LIMIT = 1000
-SIZES = (400, 700, 800, 850, 900, 950, 980)
-"""What the model has for a candidate at each price; added time falls from one to the next."""
-
-
-class Search:
-    """Candidates of these sizes, and the program as it is, which takes twice the limit."""
-
-    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
-        estimates = [Estimate(None, 2 * LIMIT, 0.0)]
-        estimates += [
-            Estimate(Candidate(0, price), size, float(len(sizes) - price))
-            for price, size in enumerate(sizes)
-        ]
-        self.estimates: dict[Candidate | None, Estimate] = {
-            each.candidate: each for each in estimates
-        }
-
-    def within(self, aim: Aim) -> None:
-        pass
-
-    def estimate(self, candidate: Candidate | None) -> Estimate:
-        return self.estimates[candidate]
-
-    step_seconds = 1000.0
-    found_by: ClassVar[Mapping[Candidate | None, str]] = {}
-
-    def lowest(self) -> list[Estimate]:
-        return list(self.estimates.values())[:3]
-
-    def as_written(self, estimate: Estimate) -> Estimate:
-        return estimate
-
-    def try_lowest_behind(self, candidate: Candidate | None) -> None:
-        """What has least memory is among the estimates then."""
-
-    lines: Estimate | None = None
-
-    def with_cheap_work(self, candidate: Candidate | None) -> Estimate | None:
-        return self.lines
-
 
 BOUND = Budget(size_bytes=LIMIT)
 
@@ -488,33 +444,6 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
     assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
 
 
-def test_min_compiles_a_plan_where_each_takes_more_as_it_writes_it() -> None:
-    """Of eight plans each takes a tenth more by its text: none is confirmed."""
-    search, modelled = Search(range(700, 708)), dict[Candidate | None, int]()
-
-    def as_written(estimate: Estimate) -> Estimate:
-        size = modelled.setdefault(estimate.candidate, estimate.temp_bytes)
-        found = replace(estimate, temp_bytes=size * 11 // 10)
-        search.estimates[estimate.candidate] = found
-        return found
-
-    search.lowest = lambda: list(search.estimates.values())
-    search.as_written = as_written
-    whole = Attempt(RematRecord(estimate=search.estimates[None]), 2 * LIMIT, 2 * LIMIT)
-    settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
-    assert decide(search, 0, [whole], settings).estimate.temp_bytes == 770
-
-
-@pytest.mark.parametrize(("lowest", "chosen"), [(300, 800), (620, 620)])
-def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
-    search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
-    search.lowest = lambda: [least]
-    search.try_lowest_behind = lambda _: search.estimates.update({least.candidate: least})
-    record = RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, 2)])
-    made = [Attempt(record, 1210, 1210)]
-    assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
-
-
 def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
     """Another plan that fills the budget, and takes a ten-thousandth of a step less."""
     held, fuller = Estimate(Candidate(0, 8), 700, 2.05), Estimate(Candidate(0, 9), 800, 2.0)
@@ -525,14 +454,6 @@ def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
     assert decide(search, LIMIT, made, settings).estimate == held
     search.step_seconds = 100.0
     assert decide(search, LIMIT, made, settings).estimate == fuller
-
-
-def test_the_least_takes_no_time_that_spares_nothing() -> None:
-    """At one price, windows of another length, or with cheap work alone, may come to the same."""
-    short, long = Estimate(Candidate(8, 0), 700, 3.0), Estimate(Candidate(32, 0), 700, 1.0)
-    lower, dear = Estimate(Candidate(16, 0), 699, 4.0), Estimate(Candidate(32, 64), 700, 0.5)
-    assert least([short, long, dear]) == long
-    assert least([lower, long, dear]) == lower
 
 
 @pytest.mark.parametrize(
