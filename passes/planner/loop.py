@@ -108,7 +108,7 @@ def decide(
     held even where the model is wrong. Where two attempts missed such a budget, or the next one
     would add the time of a whole step, the others compile the plans of `min`. Where these save too
     little as well, the last attempt is the unmodified program. Where memory asks for nothing, and
-    XLA's text tells seconds, the plan that repeats cheap work in straight lines is compiled too.
+    XLA's text has seconds, the plan that repeats cheap work in straight lines is compiled too.
     """
     now = AttemptState(search, limit_bytes, attempts, settings)
     found = ((each.name, each.run(now)) for each in CHOICES)
