@@ -41,7 +41,7 @@ def _wrong(module: HloModule, one: HloInstruction, most: int) -> str:
         if each.bits not in _BITS_OF_TYPES:
             return f"elements of {each.bits} bits"
         if each.bytes > (_LARGEST if _HOST_MEMORY in one.type else most):
-            return "an array larger than the memory"
+            return "an array larger than the memory, unless the step does not fit the device"
     if one.opcode == "dot" and not _are_of_operands(module, one):
         return "a dimension that its operand does not"
     return ""
