@@ -92,7 +92,7 @@ one with copies of whole values half of the kernels were hidden
 (benchmarks/results/time_error.md)."""
 
 
-_TIMEOUT_S = 1e7
+_LONGEST_STEP_S = 1e7
 """No run of a program takes longer, a third of a year: a trip count or a size is wrong."""
 
 
@@ -175,7 +175,7 @@ def _read(text: str, target: Target, reached: Reached) -> StepTime:
     if has_copies and target.speed.host_bytes_per_s is None:
         raise NoStepTimeError(f"the rate of copies to the host of {target.name} is not known")
     found = _summed(kernels, loops.iterations * reached.iteration_s, target.speed, reached)
-    if found.seconds > _TIMEOUT_S:
+    if found.seconds > _LONGEST_STEP_S:
         raise NoStepTimeError(f"XLA's text is damaged: a step of {found.seconds:.0e} s")
     return found
 
