@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
@@ -83,7 +83,7 @@ class AccumulatePlan(base.PlanBase):
       reason: why there are no loops; empty where there are.
       refusal: the same reason, if the user requested the loops and has to know.
       record: the record for later plans.
-      temp_bytes: the temporary memory by the model, before and after, if it is raised.
+      raised: returns the temporary memory by the model, before and after, if it is raised.
     """
 
     loops: LoopsPlan | None = None
@@ -91,7 +91,12 @@ class AccumulatePlan(base.PlanBase):
     reason: str = ""
     refusal: str = ""
     record: AccumulateRecord = field(default_factory=AccumulateRecord)
-    temp_bytes: tuple[int, int] | None = None
+    raised: Callable[[], tuple[int, int] | None] = field(default=lambda: None, repr=False)
+
+    @functools.cached_property
+    def temp_bytes(self) -> tuple[int, int] | None:
+        """Returns the same; asked before the module is edited, and only by who tells the plan."""
+        return self.raised()
 
     @property
     def empty(self) -> bool:
@@ -227,7 +232,7 @@ class MicrobatchPlanner:
             return _refused(_not_loopable(error), batch.text)
         record = AccumulateRecord(microbatches=number, once=once)
         plan = self._planned(module, batch, number, record)
-        return replace(plan, temp_bytes=self._raised(batch, plan))
+        return replace(plan, raised=lambda: self._raised(batch, plan))
 
     def _once(self, batch: _Batch, number: int) -> Once:
         """Returns the work done once without a budget: work that takes little of the saved memory.

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
@@ -27,6 +28,8 @@ from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
+
+_Found = TypeVar("_Found")
 
 MOST_OPERATIONS = 1000
 """The most operations of a region. A larger one is no head, attention or MLP, but most of a
@@ -110,11 +113,11 @@ class BlockValues:
 class RegionGrowth:
     """A region while it grows."""
 
-    def __init__(self, finder: BlockValues, value: int, seed: int, layout: AxisLayout) -> None:
-        self.finder, self.seed = finder, seed
+    def __init__(self, finder: BlockValues, least: int, seed: int, layout: AxisLayout) -> None:
+        """Values of more than ``least`` elements are large."""
+        self.finder, self.seed, self._least = finder, seed, least
         self.layouts: dict[int, AxisLayout] = {seed: layout}
         """The place of the dimension in values that the region makes or reads."""
-        self._least = finder.elements(value) // _LARGE
         self._places: set[int] = set()
         self._waiting = [seed]
         self._spread()
@@ -342,7 +345,12 @@ class DimensionRegion:
 
 
 class RegionFinder(BlockValues):
-    """Finds regions in a block."""
+    """Finds regions in a block. Values of one region lead to it again, so that it is kept."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._grown: dict[Hashable, RegionGrowth | NotPossibleError] = {}
+        self._flows: dict[Hashable, DimensionFlow | NotPossibleError] = {}
 
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
         """Yields the dimensions that a region around a value may be cut along.
@@ -377,7 +385,12 @@ class RegionFinder(BlockValues):
 
         Raises NotPossibleError.
         """
-        grown = RegionGrowth(self, value, seed, layout)
+        least = self.elements(value) // _LARGE
+        grown = _once(
+            self._grown,
+            (seed, layout, least, len(self.taken)),
+            lambda: RegionGrowth(self, least, seed, layout),
+        )
         part = self.program.part(grown.nodes())
         flow = self._flow(part, grown)
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
@@ -416,9 +429,31 @@ class RegionFinder(BlockValues):
             for argument in part.root.arguments
             if argument in grown.layouts and (argument in read or grown.is_large(argument))
         ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
+        numbers = tuple(node.number for node in part.root.nodes)
+        key = numbers, tuple((self.program.index[seed.value], seed.layout) for seed in seeds)
+        return _once(self._flows, key, lambda: _one_loop(part, seeds))
+
+
+def _one_loop(part: Program, seeds: list[Seed]) -> DimensionFlow:
+    """Returns the flow in one loop. Raises NotPossibleError where it takes more."""
+    try:
+        return dimension_flow(part, seeds, most_phases=1)
+    except TooManyPhasesError:
+        flow = dimension_flow(part, seeds)
+        why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
+        raise NotPossibleError(f"it takes {len(flow.phases)} loops{why}") from None
+
+
+def _once(
+    known: dict[Hashable, _Found | NotPossibleError], key: Hashable, find: Callable[[], _Found]
+) -> _Found:
+    """Returns what is known, or is found now. Raises NotPossibleError, each time the same."""
+    if key not in known:
         try:
-            return dimension_flow(part, seeds, most_phases=1)
-        except TooManyPhasesError:
-            flow = dimension_flow(part, seeds)
-            why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
-            raise NotPossibleError(f"it takes {len(flow.phases)} loops{why}") from None
+            known[key] = find()
+        except NotPossibleError as error:
+            known[key] = error.with_traceback(None)
+    found = known[key]
+    if isinstance(found, NotPossibleError):
+        raise found
+    return found

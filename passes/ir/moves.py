@@ -8,8 +8,7 @@ already does nothing: two rewrites may need an operation before each of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 from jax.extend.mlir import ir
 
@@ -71,15 +70,20 @@ def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
 
     Raises MisplacedError, before anything is moved, where one would be before one of its operands.
     """
-    place = {walk.key(op): number for number, op in enumerate(order)}
-    for op in order:
-        number = place[walk.key(op)]
-        _check_read(op, (), partial(_is_earlier, place, number))
+    place: dict[ir.Value, int] = {
+        value: number for number, op in enumerate(order) for value in op.results
+    }
+    for number, op in enumerate(order):
+        for value in walk.values_read(op) if len(op.regions) else op.operands:
+            if place.get(value, -1) >= number:
+                raise _misplaced(op, order[place[value]])
     move_into(walk.terminator(block), order)
 
 
-def _is_earlier(place: Mapping[Hashable, int], number: int, op: ir.Operation) -> bool:
-    return place[walk.key(op)] < number
+def _misplaced(op: ir.Operation, maker: ir.Operation) -> MisplacedError:
+    return MisplacedError(
+        f"{named(op)} was to be moved before {named(maker)}, whose result it reads"
+    )
 
 
 def _check_read(
@@ -91,6 +95,4 @@ def _check_read(
         if maker is None or maker.block != op.block or walk.key(maker) in with_it:
             continue
         if not is_before(maker):
-            raise MisplacedError(
-                f"{named(op)} was to be moved before {named(maker)}, whose result it reads"
-            )
+            raise _misplaced(op, maker)

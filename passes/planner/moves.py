@@ -382,6 +382,8 @@ def moved(
     target: Target,
     ids: Collection[str] | None = None,
     known: dict[tuple[Pass, ...], Moved] | None = None,
+    *,
+    told: bool = True,
 ) -> Moved:
     """Returns a copy of the module after a spec of moves; equal modules give the same.
 
@@ -392,6 +394,7 @@ def moved(
       ids: the decisions to carry out; None for all.
       known: the results of steps that other moves began with, to which these are added: most moves
         have the same preparations.
+      told: whether the runs tell what the passes do, which may take as long as a plan.
     """
     known = {} if known is None or ids is not None else known
     pipeline = Pipeline.parse(moves, source="fit")
@@ -410,6 +413,11 @@ def moved(
                 known.setdefault(steps[:number], Moved(clone_module(copy), tuple(runs)))
             plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
+                continue
+            if not told:
+                prepares = step not in pipeline.passes
+                runs.append(MoveRun(step, "", "", prepares, (), None, ()))
+                step.apply(plan)
                 continue
             chosen = plan
             decisions: tuple[Decision, ...] = (Decision(step.name, plan.summary()),)

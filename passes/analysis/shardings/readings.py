@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -24,7 +24,6 @@ from jax.extend.mlir.dialects import stablehlo
 from ...ir import moves, walk
 from ...ir.erase import erase
 from ...ir.products import ProductAxes
-from ...ir.values import defining_op
 
 NUMBER = "hloom.number"
 """The discardable attribute that identifies an operation after Shardy's passes, which clone
@@ -134,27 +133,26 @@ def _as_reshape(broadcast: ir.Operation) -> None:
 
 def _put_in_post_order(block: ir.Block) -> None:
     """Orders a block's operations as in XLA's text: each right after its operands."""
-    end = walk.terminator(block)
-    operations = {walk.key(view.operation): view.operation for view in block.operations}
-    done: set[Hashable] = set()
+    operations = [view.operation for view in block.operations]
+    makers: dict[ir.Value, int] = {
+        value: number for number, op in enumerate(operations) for value in op.results
+    }
+    last = len(operations) - 1
+    done = [False] * len(operations)
     order: list[ir.Operation] = []
-    for last in (end, *operations.values()):
-        stack: list[tuple[ir.Operation, bool]] = [(last, False)]
+    for first in (last, *range(last)):
+        stack: list[tuple[int, bool]] = [(first, False)]
         while stack:
-            op, is_read = stack.pop()
-            key = walk.key(op)
-            if is_read and op != end:
+            number, is_read = stack.pop()
+            op = operations[number]
+            if is_read and number != last:
                 order.append(op)
-            if key in done:
+            if done[number]:
                 continue
-            done.add(key)
-            stack.append((op, True))
-            makers = map(defining_op, walk.values_read(op))
-            stack += [
-                (operations[walk.key(maker)], False)
-                for maker in reversed([each for each in makers if each is not None])
-                if walk.key(maker) in operations
-            ]
+            done[number] = True
+            stack.append((number, True))
+            read = walk.values_read(op) if len(op.regions) else op.operands
+            stack += reversed([(makers[value], False) for value in read if value in makers])
     moves.reorder(block, order)
 
 
