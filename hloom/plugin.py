@@ -288,8 +288,8 @@ def _transform(
 ) -> Any:
     from hloom.compiling.compile import compile_program
     from hloom.compiling.cross_process import Agreement
-    from hloom.compiling.graphs import XlaOptions
     from hloom.compiling.request import CompileRequest
+    from hloom.compiling.xla_options import XlaOptions
     from hloom.record import add_record
     from hloom.targets.devices import placement_of, target_of, with_options
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,11 @@ from hloom._jax.devices import ffi_targets
 from hloom._jax.executables import MemoryFigures, memory_figures, optimized_text
 from hloom._jax.out_of_memory import OutOfMemory, out_of_memory
 from hloom.compiling.cross_process import AgreementError
-from hloom.compiling.graphs import compile_captured
 from hloom.compiling.kept import KeptPlan
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
 from hloom.compiling.request import CompileRequest
-from hloom.lowering import capture, copies
+from hloom.compiling.xla_options import PassCompile, compile_plainly
+from hloom.lowering import copies
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.analysis.shardings.overview import LEAST_BYTES
@@ -229,7 +230,8 @@ class Compilation:
         platform = request.target.platform
         options: dict[str, str | int] = {}
         if changed:
-            options = capture.compile_options(module, platform)
+            for step in request.pipeline.steps():
+                options |= step.xla_options(module, platform)
             options |= copies.compile_options(module, platform)
         code = bytecode_of(module) if rewritten and self._keeps else b""
         if rewritten:
@@ -338,7 +340,8 @@ class Compilation:
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache, TraceAnnotation(f"hloom: compile {number}"):
-                executable, captured = compile_captured(
+                compiled_by = _compile_of(request.pipeline)
+                executable, captured = compiled_by(
                     request.compile, module, options, request.xla_options
                 )
         finally:
@@ -429,6 +432,16 @@ def caused(cause: Exception | None, step: str, phase: str, reason: str) -> PassE
     failure = PassError(step, phase, reason)
     failure.__cause__ = cause
     return failure
+
+
+def _compile_of(pipeline: Pipeline) -> PassCompile:
+    """Returns what the first step with a `compiled_by` names, found as passes are."""
+    named = next(filter(None, (step.compiled_by for step in pipeline.steps())), "")
+    if not named:
+        return compile_plainly
+    module, _, name = named.partition(":")
+    found: PassCompile = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _text(executable: Any, target: Target) -> str:

@@ -10,10 +10,10 @@ from jax.extend.mlir import ir
 
 from hloom._jax.executables import MemoryFigures
 from hloom.compiling.cross_process import Agreement
-from hloom.compiling.graphs import CompileFunction, XlaOptions
 from hloom.compiling.kept import Entry
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import module_name
+from hloom.compiling.xla_options import CompileFunction, XlaOptions
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target

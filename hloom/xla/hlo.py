@@ -21,6 +21,9 @@ from hloom.xla.call_stacks import CallStacks
 MOST_CHARACTERS = 20_000_000
 """The longest text that a compile reads for a figure: it takes some five seconds."""
 
+DUMP_TO = "xla_dump_to"
+"""XLA's option for the folder that it writes its texts of a compile to."""
+
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<rest>.*)$")
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hloom import files
-from hloom.xla.coverage import Coverage, coverage
-from hloom.xla.hlo import HloModule
+from hloom.xla.coverage import Coverage
+from hloom.xla.hlo import DUMP_TO, HloModule
+from hloom.xla.left_out import coverage
 from hloom.xla.thunks import parse_names, parse_sequence
-
-DUMP_TO = "xla_dump_to"
 
 _SEQUENCE = "thunk_sequence.txt"
 _SEQUENCE_WITH_GRAPHS = "thunk_sequence_after_thunk_passes.txt"

@@ -31,8 +31,8 @@ from hloom._jax.options import OPTION, given_options
 from hloom._jax.out_of_memory import out_of_memory
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
-from hloom.compiling.graphs import XlaOptions
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
+from hloom.compiling.xla_options import XlaOptions
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of

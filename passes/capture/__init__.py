@@ -46,6 +46,7 @@ from ..unroll import Unroll
 from .capturable import LOOPS, Rules
 from .plan import CapturePlan, plan_module
 from .rewrite import Outliner
+from .xla_options import compile_options
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Capture(Pass):
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
     once: ClassVar[bool] = True
     hides_operations: ClassVar[bool] = True
+    compiled_by: ClassVar[str] = "hloom.compiling.graphs:compile_captured"
     not_on: ClassVar[Mapping[str, str]] = {
         "cuda": "",
         "tpu": "it has no CUDA graphs, and runs a whole program from one launch without them",
@@ -96,6 +98,9 @@ class Capture(Pass):
         outliner = Outliner(module, plan.rules, plan.min_ops)
         for block in plan.blocks:
             outliner.apply(block)
+
+    def xla_options(self, module: ir.Module, platform: str) -> Mapping[str, str | int]:
+        return compile_options(module, platform)
 
 
 def _has_regions(module: ir.Module) -> bool:

@@ -217,6 +217,9 @@ class Pass(ABC):
     """The pass moves operations into calls, where an analysis of memory does not see them."""
     takes_whole_loops: ClassVar[bool] = False
     """The pass has nothing to do once a loop over layers is divided."""
+    compiled_by: ClassVar[str] = ""
+    """"module:function" of a `hloom.compiling.xla_options.PassCompile` for what the pass makes, as
+    by `capture`, which reads from XLA's text what became graphs; imported at the compile alone."""
     not_on: ClassVar[Mapping[str, str]] = {}
     """Why the pass does nothing on a platform, by the platform's name in JAX: in half a sentence.
 
@@ -254,6 +257,10 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, plan: Any) -> None:
         """Edits the module that `plan` was made on; decides nothing."""
+
+    def xla_options(self, module: ir.Module, platform: str) -> Mapping[str, str | int]:
+        """Returns XLA's compile options for the pass's marks in the module, by name."""
+        return {}
 
     def in_front_of(self, later: Pass) -> Pass:
         """Returns the pass as it is configured in a spec where ``later`` follows it."""

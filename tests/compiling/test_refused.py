@@ -22,7 +22,7 @@ from support.compiles import FakeExecutable, compiled_by
 import hloom
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
-from hloom.compiling import graphs
+from hloom.compiling import xla_options
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.request import CompileResult, RefusedError
 from hloom.dumps.read.dump import open_dump
@@ -306,17 +306,17 @@ def test_remat_without_a_budget_keeps_its_meaning(scanned: ir.Module) -> None:
 def small_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for what goes through the plugin."""
 
-    def compile_captured(
+    def compiled_by(
         compile_: Callable[[ir.Module, Options], Any], module: ir.Module, *rest: Any
     ) -> Any:
-        made = graphs.compile_captured(compile_, module, *rest)
+        made = xla_options.compile_plainly(compile_, module, *rest)
         used = memory_figures(made[0]).step_bytes
         assert used is not None
         if used > LIMIT_BYTES:
             raise out_of_memory(used, LIMIT_BYTES)
         return made
 
-    monkeypatch.setattr("hloom.compiling.compilation.compile_captured", compile_captured)
+    monkeypatch.setattr("hloom.compiling.compilation.compile_plainly", compiled_by)
 
 
 @pytest.mark.usefixtures("small_cpu")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from support.commands import Command
 
-from hloom.xla.coverage import Coverage, coverage
+from hloom.xla.coverage import Coverage
 from hloom.xla.hlo import HloModule
+from hloom.xla.left_out import coverage
 from hloom.xla.thunk_dump import read_sequence, thunk_dump
 from hloom.xla.thunks import parse_names, parse_sequence, walk
 

@@ -17,8 +17,8 @@ from typing import Any
 from hloom._jax.executables import generated_code_bytes, memory_figures, optimized_text
 from hloom.dumps.collect.store import Content, ModuleFacts
 from hloom.dumps.format import Missing, json_text
+from hloom.xla.hlo import DUMP_TO
 from hloom.xla.live_ranges import live_ranges
-from hloom.xla.thunk_dump import DUMP_TO
 
 AS_TEXT = "xla_dump_hlo_as_text"
 

@@ -21,8 +21,9 @@ from support.modules import module_after
 import hloom
 from hloom import targets
 from hloom._jax.options import given_options, profiled, with_options
-from hloom.compiling.graphs import XlaOptions, compile_captured
-from hloom.lowering.capture import compile_options
+from hloom.compiling.graphs import compile_captured
+from hloom.compiling.xla_options import XlaOptions
+from hloom.passes.capture.xla_options import compile_options
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target

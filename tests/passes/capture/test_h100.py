@@ -17,8 +17,8 @@ from benchmarks.capture import measure_alone, measure_captured
 from benchmarks.common.capture_subjects import SUBJECTS
 from benchmarks.common.h100 import TARGET
 from benchmarks.programs import perceptron
-from hloom.lowering.capture import COMMAND_BUFFER_TYPES
 from hloom.passes.capture.capturable import Rules, obstacle
+from hloom.passes.capture.xla_options import COMMAND_BUFFER_TYPES
 from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.inline import Inline

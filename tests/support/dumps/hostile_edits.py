@@ -140,6 +140,12 @@ def first_array(change: Callable[[dict[str, Any]], None]) -> Edit:
 BOTH = ("report --text", "report")
 ALL = (*BOTH, "replay", "bisect")
 
+
+def shown(edit: Edit, said: str = "", commands: tuple[str, ...] = ALL, **more: Any) -> Hostile:
+    """A dump of which the commands show the rest, and say what is left out, if anything is."""
+    return Hostile(edit, commands, said, status=0, **more)
+
+
 HOSTILE: dict[str, Hostile] = {
     # Options of XLA.
     "cuda_data_dir": Hostile(
@@ -172,12 +178,14 @@ HOSTILE: dict[str, Hostile] = {
     ),
     "huge_value": Hostile(options(xla_cpu_prefer_vector_width=10**20), said="which it cannot be"),
     "control_in_option": Hostile(options(**{f"xla_{CONTROLS}": "/x"}), said="\\x1b]52"),
-    "dump_to": Hostile(
+    "dump_to": shown(
         options(xla_dump_to="{outside}/written", xla_dump_hlo_as_text="True", xla_odd="1"),
-        said="left out of the dump's options of XLA: xla_dump_hlo_as_text, xla_dump_to, xla_odd",
-        status=0,
+        "left out of the dump's options of XLA: xla_dump_hlo_as_text, xla_dump_to, xla_odd",
+        commands=("replay",),
     ),
-    "options_are_a_list": Hostile(manifest(platform="cpu", compile_options=[1]), status=0),
+    "options_are_a_list": shown(
+        manifest(platform="cpu", compile_options=[1]), commands=("replay",)
+    ),
     # Code.
     "machine_code": Hostile(
         called('stablehlo.custom_call @triton_kernel_call_ffi(%arg0) {backend_config = ""}'),
@@ -213,18 +221,16 @@ HOSTILE: dict[str, Hostile] = {
         words=("--arguments", "random"),
         said="its arguments are 10.9 TiB",
     ),
-    "a_billion_processes": Hostile(
+    "a_billion_processes": shown(
         lambda folder, _: edit_manifest(folder.parent.parent, processes=10**9),
-        ALL,
         "further processes: the manifest tells of 999,999,979 more",
-        status=0,
         module="step-3",
     ),
-    "huge_numbers": Hostile(
-        manifest(files={"x": {"bytes": 10**4000}}), BOTH, "it cannot be read as JSON", status=0
+    "huge_numbers": shown(
+        manifest(files={"x": {"bytes": 10**4000}}), "it cannot be read as JSON", commands=BOTH
     ),
-    "many_arguments": Hostile(manifest(arguments=[{"name": "x"}] * 200_000), ALL, status=0),
-    "huge_curve": Hostile(
+    "many_arguments": shown(manifest(arguments=[{"name": "x"}] * 200_000)),
+    "huge_curve": shown(
         written(
             "xla/live_ranges.json",
             json.dumps(
@@ -238,49 +244,30 @@ HOSTILE: dict[str, Hostile] = {
                 }
             ),
         ),
-        BOTH,
         "owners of XLA's peak: what the dump has of it cannot be read: instructions is 1000",
-        status=0,
+        commands=BOTH,
     ),
-    "target": Hostile(
+    "target": shown(
         manifest(target={"name": ["x"], "memory_bytes": "many", "speed": {"kernel_s": 0}}),
-        ("replay", "bisect"),
         "the recorded target cannot be read",
-        status=0,
+        commands=("replay", "bisect"),
     ),
     # Files.
-    "state_is_a_link": Hostile(
-        linked("00-input.mlir"), ALL, "00-input.mlir: it is a link", status=0
-    ),
-    "state_is_a_fifo": Hostile(fifo("00-input.mlir"), ALL, "00-input.mlir: it is a FIFO", status=0),
-    "state_is_zero": Hostile(
-        linked("00-input.mlir", "/dev/zero"), ALL, "00-input.mlir: it is a link", status=0
-    ),
-    "memory_is_a_fifo": Hostile(
-        fifo("xla/memory.json"), ALL, "xla/memory.json: it is a FIFO", status=0
-    ),
-    "folder_is_a_link": Hostile(linked("xla", ""), ALL, "xla: it is a link", status=0),
-    "manifest_is_a_link": Hostile(
-        linked("manifest.json"), ALL, "manifest.json: it is a link", status=0
-    ),
-    "plan_is_a_fifo": Hostile(fifo("plan-01-cse.json"), ALL, "plan-01-cse.json: it is", status=0),
-    "attempts_is_zero": Hostile(
-        linked("attempts.json", "/dev/zero"), ALL, "attempts.json: it is a link", status=0
-    ),
-    "large_manifest": Hostile(
-        large("manifest.json"), ALL, "manifest.json: it has more than 64 MiB", status=0
-    ),
+    "state_is_a_link": shown(linked("00-input.mlir"), "00-input.mlir: it is a link"),
+    "state_is_a_fifo": shown(fifo("00-input.mlir"), "00-input.mlir: it is a FIFO"),
+    "state_is_zero": shown(linked("00-input.mlir", "/dev/zero"), "00-input.mlir: it is a link"),
+    "memory_is_a_fifo": shown(fifo("xla/memory.json"), "xla/memory.json: it is a FIFO"),
+    "folder_is_a_link": shown(linked("xla", ""), "xla: it is a link"),
+    "manifest_is_a_link": shown(linked("manifest.json"), "manifest.json: it is a link"),
+    "plan_is_a_fifo": shown(fifo("plan-01-cse.json"), "plan-01-cse.json: it is"),
+    "attempts_is_zero": shown(linked("attempts.json", "/dev/zero"), "attempts.json: it is a link"),
+    "large_manifest": shown(large("manifest.json"), "manifest.json: it has more than 64 MiB"),
     "large_state": Hostile(large("00-input.mlir"), ("replay",), "it has more than 1024 MiB"),
-    "deep_manifest": Hostile(
-        written("manifest.json", deep(200_000)), ALL, "stand more than 100 deep", status=0
+    "deep_manifest": shown(written("manifest.json", deep(200_000)), "stand more than 100 deep"),
+    "deep_live_ranges": shown(
+        written("xla/live_ranges.json", '{"a": ' + deep(300) + "}"), "stand more than 100 deep"
     ),
-    "deep_live_ranges": Hostile(
-        written("xla/live_ranges.json", '{"a": ' + deep(300) + "}"),
-        ALL,
-        "stand more than 100 deep",
-        status=0,
-    ),
-    "names_outside": Hostile(
+    "names_outside": shown(
         manifest(
             files={
                 "../../../../outside/secret": {"bytes": 1},
@@ -289,14 +276,12 @@ HOSTILE: dict[str, Hostile] = {
                 "xla/../../x": {"bytes": 1},
             }
         ),
-        ALL,
         "../../../../outside/secret: the name leads out of the dump",
-        status=0,
     ),
     "not_utf8": Hostile(written("00-input.mlir", b"module \xff {}"), said="no text in UTF-8"),
     "nul_in_module": Hostile(written("00-input.mlir", "module {\0}"), said="it has NUL bytes"),
     # Words.
-    "controls": Hostile(
+    "controls": shown(
         manifest(
             module=CONTROLS,
             spec="cse",
@@ -308,22 +293,18 @@ HOSTILE: dict[str, Hostile] = {
             compile={"fell_back": CONTROLS, "complaint": CONTROLS, "changed": True},
             versions={"jax": f"0.1; {CONTROLS}"},
         ),
-        ALL,
         "\\x1b]52;c;",
-        status=0,
     ),
     "controls_in_the_module": Hostile(
         called('stablehlo.custom_call @"\\1B]52;c;x\\07"(%arg0)'), said="calls '\\x1b]52;c;x\\x07'"
     ),
-    "half_a_character": Hostile(
+    "half_a_character": shown(
         written("captured.json", '{"coverage": null, "options": {}, "notes": ["\\ud800"]}'),
-        BOTH,
-        status=0,
+        commands=BOTH,
     ),
-    "sent_by_nobody": Hostile(
+    "sent_by_nobody": shown(
         written("sent.json", '{"predicted_bytes": {"x": -1}, "overview": [], "xla_bytes": 3}'),
-        ("report",),
-        status=0,
+        commands=("report",),
     ),
     "spec_of_controls": Hostile(manifest(spec=CONTROLS), ("replay", "bisect"), "\\x1b]52"),
     # What is written.
@@ -341,5 +322,5 @@ HOSTILE: dict[str, Hostile] = {
         said="is no part of",
     ),
     "arrays_are_a_fifo": Hostile(fifo("arguments/arrays.json"), said="it is a FIFO"),
-    "arrays_are_a_link": Hostile(linked("arguments", ""), status=0),
+    "arrays_are_a_link": shown(linked("arguments", ""), commands=("replay",)),
 }

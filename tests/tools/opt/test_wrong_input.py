@@ -15,49 +15,37 @@ pytestmark = OPT_MARKS
 
 UNDECLARED = "func.func @f(%x: i32) -> i32 {\n  return %y : i32\n}\n"
 
-WRONG_INPUTS: list[tuple[str, str | bytes, tuple[str, ...], str]] = [
-    (
-        "parse",
+WRONG_INPUTS: dict[str, tuple[str | bytes, str, *tuple[str, ...]]] = {
+    "parse": (
         UNDECLARED,
-        (),
         "a.mlir:2:10: error: use of undeclared SSA value name\n  return %y : i32\n         ^\n",
     ),
-    (
-        "verify",
+    "verify": (
         "func.func @f(%x: i32) -> i64 {\n\treturn %x : i32\n}\n",
-        (),
         "a.mlir:2:2: error: type of return operand 0 ('i32') doesn't match function result type "
         "('i64') in function @f\n"
         "\treturn %x : i32\n"
         "\t^\n"
         'a.mlir:2:2: note: see current operation: "func.return"(%arg0) : (i32) -> ()\n',
     ),
-    (
-        "word",
+    "word": (
         "garbage",
-        (),
         "a.mlir:1:1: error: custom op 'garbage' is unknown (tried 'builtin.garbage' as well)\n"
         "garbage\n"
         "^\n",
     ),
-    ("empty", "", (), "a.mlir:1:1: error: the input is empty: expected an MLIR module\n"),
-    ("space", " \n\n", (), "a.mlir:1:1: error: the input is empty: expected an MLIR module\n"),
-    (
-        "binary",
+    "empty": ("", "a.mlir:1:1: error: the input is empty: expected an MLIR module\n"),
+    "space": (" \n\n", "a.mlir:1:1: error: the input is empty: expected an MLIR module\n"),
+    "binary": (
         b"\x7fELF\n\x02\x00\x01",
-        (),
         "a.mlir:2:2: error: binary data: neither MLIR text nor bytecode\n\ufffd\ufffd\ufffd\n ^\n",
     ),
-    (
-        "escape sequences",
+    "escape sequences": (
         b"module {\n \x1b[31m\x1b]0;title\x07 }",
-        (),
         "a.mlir:2:2: error: unexpected character\n \ufffd[31m\ufffd]0;title\ufffd }\n ^\n",
     ),
-    (
-        "escape sequence in a name",
+    "escape sequence in a name": (
         'module { func.func @"\\1B[31m"() { return } func.func @"\\1B[31m"() { return } }',
-        (),
         "a.mlir:1:44: error: redefinition of symbol named '\\x1b[31m'\n"
         'module { func.func @"\\1B[31m"() { return } func.func @"\\1B[31m"() { return } }\n'
         "                                           ^\n"
@@ -67,16 +55,12 @@ WRONG_INPUTS: list[tuple[str, str | bytes, tuple[str, ...], str]] = [
         "}) : () -> ()\n"
         "a.mlir:1:10: note: see existing symbol definition here\n",
     ),
-    (
-        "not utf-8",
+    "not utf-8": (
         b"\xff\xfe\xfa",
-        (),
         "a.mlir:1:1: error: unexpected character\n\ufffd\ufffd\ufffd\n^\n",
     ),
-    (
-        "two symbols",
+    "two symbols": (
         "func.func @f() { return }\nfunc.func @f() { return }\n",
-        (),
         "a.mlir:2:1: error: redefinition of symbol named 'f'\n"
         "func.func @f() { return }\n"
         "^\n"
@@ -86,64 +70,62 @@ WRONG_INPUTS: list[tuple[str, str | bytes, tuple[str, ...], str]] = [
         "}) : () -> ()\n"
         "a.mlir:1:1: note: see existing symbol definition here\n",
     ),
-    (
-        "later chunk",
+    "later chunk": (
         EMPTY + "// -----\n" + UNDECLARED,
-        ("--split-input-file",),
         "a.mlir:6:10: error: use of undeclared SSA value name\n  return %y : i32\n         ^\n",
+        "--split-input-file",
     ),
-    (
-        "every chunk",
+    "every chunk": (
         UNDECLARED + "// -----\n" + EMPTY + "// -----\nfunc.func",
-        ("--split-input-file",),
         "a.mlir:2:10: error: use of undeclared SSA value name\n"
         "  return %y : i32\n"
         "         ^\n"
         "a.mlir:9:10: error: custom op 'func.func' expected valid '@'-identifier for symbol name\n"
         "func.func\n"
         "         ^\n",
+        "--split-input-file",
     ),
-    (
-        "a pass fails",
+    "a pass fails": (
         EMPTY,
-        ("-p", "explode"),
         "a.mlir: error: pass 'explode' failed in apply: ValueError: no luck today\n",
+        "-p",
+        "explode",
     ),
-    (
-        "a pass emits an error and goes on",
+    "a pass emits an error and goes on": (
         ADD,
-        ("-p", "complain"),
         "a.mlir:3:10: error: additions are not wanted here\n"
         "    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>\n"
         "         ^\n",
+        "-p",
+        "complain",
     ),
-    (
-        "a pass emits an error and fails",
+    "a pass emits an error and fails": (
         ADD,
-        ("-p", "complain{fail=on}"),
         "a.mlir:3:10: error: additions are not wanted here\n"
         "    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>\n"
         "         ^\n"
         "a.mlir: error: pass 'complain' failed in plan: ValueError: too many additions\n",
+        "-p",
+        "complain{fail=on}",
     ),
-    (
-        "a pass breaks the module",
+    "a pass breaks the module": (
         EMPTY,
-        ("-p", "break-types"),
         "a.mlir:2:3: error: 'func.return' op has 0 operands, but enclosing function (@main) "
         "returns 1\n"
         "  return\n"
         "  ^\n"
         'a.mlir:2:3: note: see current operation: "func.return"() : () -> ()\n'
         "a.mlir: error: pass 'break-types' failed in verify\n",
+        "-p",
+        "break-types",
     ),
-]
+}
+"""What is wrong, and the input, what is said of it, and the options."""
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "said"), [pytest.param(*case[1:], id=case[0]) for case in WRONG_INPUTS]
-)
-def test_wrong_input(run: Run, text: str | bytes, arguments: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize("case", WRONG_INPUTS.values(), ids=WRONG_INPUTS)
+def test_wrong_input(run: Run, case: tuple[str | bytes, str, *tuple[str, ...]]) -> None:
+    text, said, *arguments = case
     assert run(write(text), *arguments) == (1, b"", said)
 
 

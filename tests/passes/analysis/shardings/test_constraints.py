@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import pytest
 from jax.extend.mlir import ir
 from support.ir_blocks import last_value
@@ -44,161 +47,106 @@ def _sorted(along: int) -> str:
     %1 = sdy.sharding_constraint %0#1 <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>"""
 
 
+BODIES = """\
+// On what is sharded just so: an argument, or what cheap work makes of such values.
+CHEAP %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+%0 = stablehlo.tanh %x : tensor<8x8xf32>
+%1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+%2 = stablehlo.add %0, %1 : tensor<8x8xf32>
+CHEAP %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+// A normalization along the axis that is whole on each device.
+%z = stablehlo.constant dense<0.0> : tensor<f32>
+%0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
+  : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+%1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<8x1xf32>
+%2 = stablehlo.broadcast_in_dim %1, dims = [0, 1] : (tensor<8x1xf32>) -> tensor<8x8xf32>
+%3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
+CHEAP %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+// On one device nothing can move.
+CHEAP %y <@one, [{"a"}, {}]> : tensor<8x8xf32>
+// Split further: each device takes a part of its own. Not along an axis that splits another
+// dimension.
+CHEAP %x <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>
+CHEAP %x <@mesh, [{"a", "b"}, {}]> : tensor<8x8xf32>
+OPAQUE %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>
+%0 = sdy.sharding_constraint %x <@mesh, [{}, {"b"}]> : tensor<8x8xf32>
+OPAQUE %0 <@mesh, [{"b"}, {}]> : tensor<8x8xf32>
+// Sharded otherwise, nobody knows how, or left open.
+OPAQUE %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>
+OPAQUE %x <@mesh, [{}, {}]> : tensor<8x8xf32>
+OPAQUE %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+OPAQUE %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>
+// A sum along the axis that is split, a transpose, a product of what is split so.
+%z = stablehlo.constant dense<0.0> : tensor<f32>
+%0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+  : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+OPAQUE %0 <@mesh, [{}]> : tensor<8xf32>
+%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+OPAQUE %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+  : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+OPAQUE %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+// A product of rows of one and columns of the other is made where its parts are.
+%0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+  : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+CHEAP %0 <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>
+// A weight split like the batch is gathered by the product, not by the constraint.
+%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+  : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+CHEAP %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+// The sum of a product along an axis that is split, of whose result nothing is.
+%0 = stablehlo.dot_general %w, %w, contracting_dims = [1] x [1]
+  : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+OPAQUE %0 <@mesh, [{}, {}]> : tensor<8x8xf32>
+// Halves put together again along an axis that is whole on each device, as rotated
+// positions are, and along one that is split.
+%0 = stablehlo.slice %x [0:8, 0:4] : (tensor<8x8xf32>) -> tensor<8x4xf32>
+%1 = stablehlo.concatenate %0, %0, dim = 1 : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x8xf32>
+CHEAP %1 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+%1 = stablehlo.concatenate %x, %x, dim = 0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+OPAQUE %1 <@mesh, [{"a"}, {}]> : tensor<16x8xf32>
+// Reversed, padded or put into another shape along axes that are whole on each device.
+%0 = stablehlo.reverse %x, dims = [1] : tensor<8x8xf32>
+%z = stablehlo.constant dense<0.0> : tensor<f32>
+%1 = stablehlo.pad %0, %z, low = [0, 1], high = [0, 0], interior = [0, 0]
+  : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x9xf32>
+CHEAP %1 <@mesh, [{"a"}, {}]> : tensor<8x9xf32>
+%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<8x2x4xf32>
+CHEAP %0 <@mesh, [{"a"}, {}, {}]> : tensor<8x2x4xf32>
+%0 = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
+OPAQUE %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>
+%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<64xf32>
+OPAQUE %0 <@mesh, [{"a"}]> : tensor<64xf32>
+// A slice along an axis that is whole on each device, and along one that is split.
+%c = stablehlo.constant dense<0> : tensor<i32>
+%0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [8, 1]
+  : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<8x1xf32>
+CHEAP %0 <@mesh, [{"a"}, {}]> : tensor<8x1xf32>
+%c = stablehlo.constant dense<0> : tensor<i32>
+%0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [4, 8]
+  : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<4x8xf32>
+OPAQUE %0 <@mesh, [{"a"}, {}]> : tensor<4x8xf32>
+// What is chosen, summed up or sorted along an axis that is whole on each device, as a
+// router of experts does it, and along one that is split.
+%0, %i = chlo.top_k(%x, k = 2) : tensor<8x8xf32> -> (tensor<8x2xf32>, tensor<8x2xi32>)
+CHEAP %i <@mesh, [{"a"}, {}]> : tensor<8x2xi32>
+%0, %i = chlo.top_k(%w, k = 2) : tensor<8x8xf32> -> (tensor<8x2xf32>, tensor<8x2xi32>)
+OPAQUE %i <@mesh, [{}, {"b"}]> : tensor<8x2xi32>
+"""
+"""Bodies, each with the operand, the sharding and the kind of a constraint at its end."""
+
+
+def bodies() -> Iterator[tuple[str, OpKind]]:
+    for body, kind, constraint in re.findall(r"(.*?)^(CHEAP|OPAQUE) (.*?)$", BODIES, re.M | re.S):
+        yield f"{body}%held = sdy.sharding_constraint {constraint}", OpKind[kind]
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        # On what is sharded just so: an argument, or what cheap work makes of such values.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.CHEAP),
-        (
-            """%0 = stablehlo.tanh %x : tensor<8x8xf32>
-            %1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
-            %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
-            %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.CHEAP,
-        ),
-        # A normalization along the axis that is whole on each device.
-        (
-            """%z = stablehlo.constant dense<0.0> : tensor<f32>
-            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
-              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-            %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<8x1xf32>
-            %2 = stablehlo.broadcast_in_dim %1, dims = [0, 1]
-              : (tensor<8x1xf32>) -> tensor<8x8xf32>
-            %3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
-            %4 = sdy.sharding_constraint %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.CHEAP,
-        ),
-        # On one device nothing can move.
-        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.CHEAP),
-        # Split further: each device takes a part of its own. Not along an axis that splits another
-        # dimension.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>', OpKind.CHEAP),
-        (
-            '%0 = sdy.sharding_constraint %x <@mesh, [{"a", "b"}, {}]> : tensor<8x8xf32>',
-            OpKind.CHEAP,
-        ),
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>', OpKind.OPAQUE),
-        (
-            """%0 = sdy.sharding_constraint %x <@mesh, [{}, {"b"}]> : tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"b"}, {}]> : tensor<8x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # Sharded otherwise, nobody knows how, or left open.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', OpKind.OPAQUE),
-        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", OpKind.OPAQUE),
-        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', OpKind.OPAQUE),
-        (
-            '%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>',
-            OpKind.OPAQUE,
-        ),
-        # A sum along the axis that is split, a transpose, a product of what is split so.
-        (
-            """%z = stablehlo.constant dense<0.0> : tensor<f32>
-            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
-              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : tensor<8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        (
-            """%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        (
-            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # A product of rows of one and columns of the other is made where its parts are.
-        (
-            """%0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>""",
-            OpKind.CHEAP,
-        ),
-        # A weight split like the batch is gathered by the product, not by the constraint.
-        (
-            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.CHEAP,
-        ),
-        # The sum of a product along an axis that is split, of whose result nothing is.
-        (
-            """%0 = stablehlo.dot_general %w, %w, contracting_dims = [1] x [1]
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # Halves put together again along an axis that is whole on each device, as rotated
-        # positions are, and along one that is split.
-        (
-            """%0 = stablehlo.slice %x [0:8, 0:4] : (tensor<8x8xf32>) -> tensor<8x4xf32>
-            %1 = stablehlo.concatenate %0, %0, dim = 1
-              : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x8xf32>
-            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.CHEAP,
-        ),
-        (
-            """%1 = stablehlo.concatenate %x, %x, dim = 0
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
-            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<16x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # Reversed, padded or put into another shape along axes that are whole on each device.
-        (
-            """%0 = stablehlo.reverse %x, dims = [1] : tensor<8x8xf32>
-            %z = stablehlo.constant dense<0.0> : tensor<f32>
-            %1 = stablehlo.pad %0, %z, low = [0, 1], high = [0, 0], interior = [0, 0]
-              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x9xf32>
-            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x9xf32>""",
-            OpKind.CHEAP,
-        ),
-        (
-            """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<8x2x4xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}, {}]> : tensor<8x2x4xf32>""",
-            OpKind.CHEAP,
-        ),
-        (
-            """%0 = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        (
-            """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<64xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}]> : tensor<64xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # A slice along an axis that is whole on each device, and along one that is split.
-        (
-            """%c = stablehlo.constant dense<0> : tensor<i32>
-            %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [8, 1]
-              : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<8x1xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x1xf32>""",
-            OpKind.CHEAP,
-        ),
-        (
-            """%c = stablehlo.constant dense<0> : tensor<i32>
-            %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [4, 8]
-              : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<4x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<4x8xf32>""",
-            OpKind.OPAQUE,
-        ),
-        # What is chosen, summed up or sorted along an axis that is whole on each device, as a
-        # router of experts does it, and along one that is split.
-        (
-            """%0, %i = chlo.top_k(%x, k = 2) : tensor<8x8xf32>
-              -> (tensor<8x2xf32>, tensor<8x2xi32>)
-            %1 = sdy.sharding_constraint %i <@mesh, [{"a"}, {}]> : tensor<8x2xi32>""",
-            OpKind.CHEAP,
-        ),
-        (
-            """%0, %i = chlo.top_k(%w, k = 2) : tensor<8x8xf32>
-              -> (tensor<8x2xf32>, tensor<8x2xi32>)
-            %1 = sdy.sharding_constraint %i <@mesh, [{}, {"b"}]> : tensor<8x2xi32>""",
-            OpKind.OPAQUE,
-        ),
+        *bodies(),
+        # What is summed up or sorted along an axis that is whole on each device, and along one
+        # that is split.
         (_summed_up(along=1), OpKind.CHEAP),
         (_summed_up(along=0), OpKind.OPAQUE),
         (_sorted(along=1), OpKind.CHEAP),
@@ -210,7 +158,7 @@ def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
 ) -> None:
     columns = SPLIT.replace('[{"a"}, {}]', '[{}, {"b"}]')
     arguments = f"%x: tensor<8x8xf32> {SPLIT}, %y: tensor<8x8xf32>, %w: tensor<8x8xf32> {columns}"
-    module = ir.Module.parse(f"{MESH} func.func @main({arguments}) {{ {body}\n return }}")
+    module = ir.Module.parse(f"{MESH} func.func @main({arguments}) {{\n{body}\nreturn }}")
     block = walk.functions(module)["main"].regions[0].blocks[0]
     assert kind_of(ir.OpResult(last_value(block)).owner.operation) is kind
 
