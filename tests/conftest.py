@@ -136,10 +136,12 @@ _ON_BOTH = (
     "lowering/",
     "xla/",
     "passes/framework/test_every_operation.py",
+    "passes/planner/test_promises.py",
     "passes/test_random_programs.py",
 )
-"""Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, and of
-every pass from end to end. The others mostly ask what hloom makes of a module."""
+"""Tests of what hloom makes of JAX's and XLA's interfaces, which differ between versions, of every
+pass from end to end, and of what a frontier promises, by the order that XLA chooses. The others
+mostly ask what hloom makes of a module."""
 
 _ONE_OF = 3
 """Of the cases of a test with three or more one of so many runs."""

@@ -159,12 +159,7 @@ def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> E
         key=lambda one: (
             (False, False, 0, 0)
             if (each := one.candidate) is None
-            else (
-                each.moves in done,
-                each.recomputes in again,
-                each.price,
-                each.window_length,
-            )
+            else (each.moves in done, each.recomputes in again, each.price, each.window_length)
         ),
     )
 

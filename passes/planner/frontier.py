@@ -22,7 +22,7 @@ from ..framework.spellings import rounded_up
 from ..framework.target import Target
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
 from .comparison import corrected_bytes, least
-from .loop import CAUTION, affordable, best_of, decide
+from .loop import CAUTION, affordable, best_of, decide, is_worthwhile
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
@@ -46,7 +46,7 @@ _GRAINS = 128
 """Budgets are rounded up, to be short to spell, by at most this part of the frontier's width."""
 
 _PLANS = 5
-"""The most plans for a budget, until one is predicted to hold."""
+"""The most plans for a budget."""
 
 
 @dataclass(frozen=True)
@@ -224,19 +224,19 @@ class FrontierAnalysis:
         return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
-        """Returns the best plan of the closed loop until one is predicted to hold."""
+        """Returns the best plan of the closed loop, with the predicted memory in place of XLA's."""
         attempts = list(self._tried)
         # Measurements correct the model, and are no attempts for this budget.
-        made = _PLANS
-        settings = PlannerSettings(budget, len(attempts) + made)
-        for _ in range(made):
+        compiles = len(attempts) + _PLANS
+        settings = PlannerSettings(budget, compiles)
+        while len(attempts) < compiles:
             known = attempts[-1].record.considered if attempts else ()
             search = Search(self.variants, self.moves, known)
             choice = decide(search, limit_bytes, attempts, settings)
             temp_bytes = self._expected_bytes(choice.estimate)
             record = RematRecord(estimate=choice.estimate, considered=choice.known)
             attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
-            if temp_bytes <= limit_bytes or not self._has_scans:
+            if not self._has_scans or not is_worthwhile(attempts, limit_bytes, compiles):
                 break
         estimate = attempts[best_of(attempts, limit_bytes, _LEAST)].record.estimate
         assert estimate is not None

@@ -88,11 +88,6 @@ class PriceSearch:
         """Returns the estimate of the program with nothing recomputed."""
         return self.estimate(self.model.nothing)
 
-    def within(self, aim: Aim) -> None:
-        """Tries candidates around those that just hold."""
-        self.evict(aim)
-        self.refine(self.at_grid_prices(aim), aim)
-
     def evict(self, aim: Aim, worth_seconds: float = math.inf) -> None:
         """Tries evictions to about the aim, where there is one block without loops to plan.
 

@@ -70,6 +70,10 @@ class Search:
         self._strategy = "least memory"
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, PriceSearch] = {}
+        self._modules: dict[bytes, str] = {}
+        """By the digest of a variant's module, the moves that made it first."""
+        for moves in dict.fromkeys(map(moves_of, self.estimates.values())):
+            self.variant(moves)
 
     @property
     def step_seconds(self) -> float:
@@ -82,6 +86,15 @@ class Search:
             variant = self._variants.made_by(candidate)
             self._search(variant).estimate(candidate)
         return self.estimates[candidate]
+
+    def variant(self, moves: str) -> Variant | None:
+        """Returns the program after these moves; None where they find nothing to do, or make the
+        program that others made before in this search, e.g. two shares of stacks with one schedule.
+        """
+        found = self._variants.of(moves)
+        if moves and found and self._modules.setdefault(found.digest, moves) != moves:
+            return None
+        return found
 
     def within(self, aim: Aim) -> None:
         """Tries candidates around those that just hold, by the `STRATEGIES` in their order."""
@@ -97,7 +110,7 @@ class Search:
     def _faster(self) -> list[Variant]:
         """Returns the variants that take time away: without the user's checkpoints, and with
         attention in a kernel."""
-        found = (self._variants.of(move) for move in FASTER if move in self._moves)
+        found = (self.variant(move) for move in FASTER if move in self._moves)
         worth_s = _NEXT_TO_NOTHING * self.step_seconds
         return [each for each in found if each is not None and each.added_seconds < -worth_s]
 
@@ -255,7 +268,7 @@ class Hunt:
             self.waiting = None
         in_order = sorted(self.bases, key=self.least_seconds)
         self.bases = {moves: self.bases[moves] for moves in in_order}
-        return [*filter(None, map(self.search._variants.of, in_order))]
+        return [*filter(None, map(self.search.variant, in_order))]
 
     def step(self, variant: Variant) -> None:
         """Tries prices between those of the grid, around the variant's best candidates."""
@@ -337,7 +350,7 @@ class Hunt:
         promised_s = choice.seconds + NO_TIME * self.search.step_seconds
         later = choice.at + math.ceil(choice.trip_count * _LATER)
         for at in dict.fromkeys((choice.at, min(later, choice.trip_count - LEAST_TRIPS))):
-            split = self.search._variants.of(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
+            split = self.search.variant(_joined(whole.moves, str(SplitLoop(at=Cuts((at,))))))
             if split is None:
                 return
             self.evict(split)
@@ -349,7 +362,7 @@ class Hunt:
     def tried(self) -> Iterator[Variant]:
         """Yields the variants to search, the simplest first, by the estimates so far."""
         for moves in self._specs():
-            variant = self.search._variants.of(moves)
+            variant = self.search.variant(moves)
             if variant is not None:
                 yield variant
 
@@ -398,10 +411,7 @@ STRATEGIES: tuple[_Turn, ...] = (
     (Hunt.unmoved, (Strategy("faster loops", _LOOPS, Hunt.speed_up),)),
     (
         Hunt.in_turn,
-        (
-            Strategy("evictions", EVICTING, Hunt.evict),
-            Strategy("grid prices", PRICING, Hunt.price),
-        ),
+        (Strategy("evictions", EVICTING, Hunt.evict), Strategy("grid prices", PRICING, Hunt.price)),
     ),
     (Hunt.priced, (Strategy("steps between prices", _STEPS, Hunt.step),)),
     (Hunt.to_split, (Strategy("split loops", _SPLIT, Hunt.split),)),
@@ -444,7 +454,7 @@ class _Trials:
         return variant is not None and self.hunt.is_dear(variant, self.hunt.best)
 
     def _variant(self, moves: str) -> Variant | None:
-        return self.hunt.search._variants.of(_joined(self.start, moves))
+        return self.hunt.search.variant(_joined(self.start, moves))
 
     def least_seconds(self, moves: str) -> float:
         return self.hunt.least_seconds(_joined(self.start, moves))

@@ -49,6 +49,11 @@ class Variant:
         return Model(module, self.target, min_bytes, like, self.moves, moves_seconds)
 
     @cached_property
+    def digest(self) -> bytes:
+        """Returns that of the module."""
+        return digest_of(self.of.module)
+
+    @cached_property
     def step_seconds(self) -> float:
         """Returns the roofline time of a step on a device, in which cheap work counts by a share,
         and the time of its communication by the links; nothing overlaps."""
@@ -128,12 +133,9 @@ class Variants:
         self.base = Variant("", Moved(origin, ()), target, settings)
         self._known: dict[str, Variant | None] = {"": self.base}
         self._steps: dict[tuple[Pass, ...], Moved] = {}
-        self._modules: dict[bytes, str] = {}
-        """By the digest of a variant's module, the moves that made it first."""
 
     def of(self, moves: str) -> Variant | None:
-        """Returns the program after these moves; None where they find nothing to do, or make the
-        program that others made before."""
+        """Returns the program after these moves; None where they find nothing to do."""
         if moves not in self._known:
             found = moved(self.base.of.module, moves, self._target, known=self._steps)
             first = next((one for one in FASTER if moves.startswith(f"{one},")), "")
@@ -143,8 +145,6 @@ class Variants:
                 made = Variant(moves, found, self._target, self._settings, base)
                 if made.behind is None and base.behind is not None:
                     made = None  # the moves leave nothing to do for the later passes
-                elif self._modules.setdefault(digest_of(found.module), moves) != moves:
-                    made = None  # e.g. two shares of stacks with one schedule
             self._known[moves] = made
         return self._known[moves]
 

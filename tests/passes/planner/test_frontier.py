@@ -69,17 +69,6 @@ def test_less_memory_takes_more_time(along: list[FrontierPoint]) -> None:
     assert along[-1].added_flops > 0
 
 
-def test_a_plan_for_the_budget_of_a_point_takes_no_more_time_nor_memory(
-    analysis: FrontierAnalysis, along: list[FrontierPoint]
-) -> None:
-    for point in along[1:-1]:
-        assert point.budget is not None
-        assert point.holds
-        reached = analysis.at(point.budget)
-        assert reached.holds
-        assert reached.added_seconds <= point.added_seconds * 1.001
-
-
 def first_plan(analysis: FrontierAnalysis, budget: Budget) -> RematRecord:
     planner = MemoryPlanner(
         analysis.module,

@@ -92,6 +92,11 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
         yield Model(module, Target(), 0)
 
 
+def plans_within(search: PriceSearch, limit_bytes: float) -> None:
+    search.evict(Aim(limit_bytes))
+    search.refine(search.at_grid_prices(Aim(limit_bytes)), Aim(limit_bytes))
+
+
 def at_most(limit_bytes: float) -> Callable[[Estimate], bool]:
     return lambda estimate: estimate.temp_bytes <= limit_bytes
 
@@ -102,7 +107,7 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     limit = search.estimate(None).temp_bytes * share
 
     fits = at_most(limit)
-    search.within(Aim(limit))
+    plans_within(search, limit)
     best = cheapest(filter(fits, search.estimates.values()))
     above = [
         model.estimate(Candidate(best.candidate.window_length, step))
@@ -305,7 +310,7 @@ def test_straight_lines_are_recomputed_where_cheap_beside_products_in_loops() ->
         search, limit = PriceSearch(model), (beside.temp_bytes + loops.temp_bytes) // 2
 
         fits = at_most(limit)
-        search.within(Aim(limit))
+        plans_within(search, limit)
         best = cheapest(filter(fits, search.estimates.values()))
     assert best.candidate.cheap_prefix
     assert best.seconds <= beside.seconds
@@ -386,11 +391,18 @@ def test_a_program_that_earlier_moves_made_is_no_variant() -> None:
     split = str(SplitLoop(at=Cuts((8,))))
     with module.context, ir.Location.unknown():
         variants = Variants(module, Target(), PlannerSettings(moves=DEFAULT_MOVES, min_bytes=0))
-        first = variants.of(split)
+        search, again = Search(variants, DEFAULT_MOVES), f"{split},one-hot"
+        first = search.variant(split)
         assert first is not None
-        assert variants.of(f"{split},one-hot") is None
-        assert variants.of(split) is first
-        assert variants.of(str(SplitLoop(at=Cuts((9,))))) is not None
+        assert search.variant(again) is None
+        assert search.variant(split) is first
+        assert search.variant(str(SplitLoop(at=Cuts((9,))))) is not None
+        # Another search has to find a program that this one made, by whatever moves.
+        found = Search(variants, DEFAULT_MOVES).variant(again)
+        assert found is not None
+        assert found.digest == first.digest
+        known = Search(variants, DEFAULT_MOVES, [search.estimate(Candidate.of_moves(split))])
+        assert known.variant(again) is None
 
 
 def of_column(candidate: Candidate | None, moves: str) -> TypeGuard[Candidate]:
