@@ -1,9 +1,10 @@
 """How far the liveness model is from XLA: predicted and real temporary memory on an H100.
 
-    python -m benchmarks.liveness_error    (needs the extra cuda13; no GPU; compiles 80 modules, and
-                                            none where `benchmarks.frontier` was run before)
+    python -m benchmarks.liveness_error    (needs the extra cuda13; no GPU; compiles 100 modules, 20
+                                            where `benchmarks.frontier` was run before)
 
-Every program of the frontier, as it is and with every policy of `jax.checkpoint`. The model reads
+Every program of the frontier, as it is and with every policy of `jax.checkpoint`, and layers of one
+activation each, of which XLA keeps or repeats some. The model reads
 the module that goes to XLA, its calls inlined; XLA's figures of modules are kept where the frontier
 keeps them. `--predict` does the predictions alone anew: XLA's figures of a program are the same for
 one version of JAX. Writes benchmarks/results/liveness_error.json, which keeps one entry for each
@@ -25,6 +26,7 @@ from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section,
 from benchmarks.common.subjects import POLICIES
 from benchmarks.frontier.compiles import Compiles, known_figures
 from benchmarks.frontier.yardsticks import H100
+from benchmarks.programs import activations
 from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
@@ -55,16 +57,23 @@ def main() -> None:
             temp_bytes = by_xla or compiles.figures(module).temp_size_in_bytes
             forms.append({"form": policy or OFF, "temp_bytes": temp_bytes} | _predicted(module))
         programs.append({"title": subject.title, "forms": forms})
-    print(BENCHMARK.write(programs=programs))
+    alone = []
+    for title, lowered in activations.lowered(sharding):
+        print(f"measuring: {title}", flush=True)
+        module = lowered.compiler_ir()
+        temp_bytes = known.get((title, "")) or compiles.figures(module).temp_size_in_bytes
+        alone.append({"title": title, "temp_bytes": temp_bytes} | _predicted(module))
+    print(BENCHMARK.write(programs=programs, activations=alone))
 
 
 def _known() -> dict[tuple[str, str], int]:
-    """XLA's temporaries that were measured before, by program and form."""
+    """XLA's temporaries that were measured before, by program and form; of activations by title."""
+    before = BENCHMARK.before()
     return {
         (program["title"], form["form"]): form["temp_bytes"]
-        for program in BENCHMARK.before().get("programs", ())
+        for program in before.get("programs", ())
         for form in program["forms"]
-    }
+    } | {(each["title"], ""): each["temp_bytes"] for each in before.get("activations", ())}
 
 
 def _predicted(module: ir.Module) -> dict[str, Any]:
@@ -90,6 +99,13 @@ def _change_error(form: dict[str, Any], off: dict[str, Any]) -> float | None:
     predicted = off["predicted_temp_bytes"] - form["predicted_temp_bytes"]
     return predicted / real - 1 if abs(real) > SMALL_CHANGE * off["temp_bytes"] else None
 
+
+_ALONE: Columns = {
+    "activation": text("title"),
+    "XLA": mebi("temp_bytes"),
+    "predicted": mebi("predicted_temp_bytes"),
+    "error": figure("error", "+.1%"),
+}
 
 _COLUMNS: Columns = {
     "program": text("title"),
@@ -121,6 +137,9 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
         f"change {statistics.median(changes):.1%} in the median; largest {max(errors):.1%}. A "
         f"prediction takes {max(row['predict_s'] for row in rows):.2f} CPU s at most."
     )
+    alone = [each | {"error": _error(each)} for each in entry.get("activations", ())]
+    title = f"## Activations of {activations.LAYERS} layers, jax {version}"
+    yield from section(title, _ALONE, alone)
 
 
 BENCHMARK = Benchmark(

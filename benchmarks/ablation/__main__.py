@@ -36,6 +36,7 @@ from benchmarks.common.measure import Benchmark, Columns, section, text
 from benchmarks.common.tables import RESULTS
 from benchmarks.frontier.yardsticks import H100
 from benchmarks.liveness_error import OFF, PREPARATION
+from benchmarks.programs import activations
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU, GpuRules
 from hloom.passes.analysis.memory_model.tracer import predict
@@ -186,12 +187,13 @@ def _made(number: Number, value: Any) -> Iterator[None]:
 @functools.cache
 def _model_cases() -> list[Callable[[], Any]]:
     """Predictions, as ratios to XLA's memory."""
-    report = json.loads((RESULTS / "liveness_error.json").read_text("utf-8"))
+    report = json.loads((RESULTS / "liveness_error.json").read_text("utf-8"))[jax.__version__]
     known = {
         (program["title"], form["form"]): form["temp_bytes"]
-        for program in report[jax.__version__]["programs"]
+        for program in report["programs"]
         for form in program["forms"]
     }
+    alone = {each["title"]: each["temp_bytes"] for each in report["activations"]}
     sharding, target = H100.placement(), targets.load("h100_sxm")
     cases = []
     for subject in H100.programs.values():
@@ -200,6 +202,10 @@ def _model_cases() -> list[Callable[[], Any]]:
             module = clone_module(lowered.compiler_ir())
             Pipeline.parse(PREPARATION).run(module, target=target)
             cases.append(_prediction(module, known[subject.title, form]))
+    for title, lowered in activations.lowered(sharding):
+        module = clone_module(lowered.compiler_ir())
+        Pipeline.parse(PREPARATION).run(module, target=target)
+        cases.append(_prediction(module, alone[title]))
     return cases
 
 

@@ -53,6 +53,11 @@ class MemoryRules:
     """The most elements of a row of which one kernel computes a softmax (`BufferUse.ROWS`), and
     keeps x - max(x) where nothing but it reads the maximum (`BufferUse.SHIFT`)."""
 
+    repeated_flops = 0
+    """The most FLOPs per element, by the table of operations, of an activation in float32 that each
+    reader recomputes: a tanh that follows by elementwise work from a value which is kept as long as
+    the tanh itself. Of other tanhs the model keeps the result, or its operand: as many bytes."""
+
     hides_latency = True
     """Whether XLA orders the kernels of a block with exchanges once more, to run these beside them,
     regardless of memory (`latency_hiding`). XLA:TPU orders within memory."""
@@ -115,6 +120,11 @@ class GpuRules(MemoryRules):
     A longer row is reduced in parts, and these by one more kernel (tree_reduction_rewriter.cc);
     compiled with jax 0.10.2 for rows of 8192 to 256000 elements and with 0.12.0.1 for 16384 to
     128256, 2026-11-27."""
+
+    repeated_flops = 24
+    """A GELU takes 21. XLA:GPU estimates that to be faster than writing four bytes and reading them
+    again (CalculateProducerPriority, priority_fusion.cc). Two bytes of bfloat16, an erf, and the
+    tanh of a softplus are written (benchmarks/results/liveness_error.md)."""
 
 
 XLA_GPU = GpuRules()

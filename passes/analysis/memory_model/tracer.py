@@ -12,10 +12,11 @@ from ...ir import walk
 from ...ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
+from ...ir.values import element_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, BlockPrograms, Program
 from .exchanged import hold_exchanged
-from .fusion import Kernels
+from .fusion import FUSED, Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .outer_products import mark_outer_products
@@ -133,6 +134,8 @@ def _trace_around(graph: Program) -> OpTrace:
     if rules.multiplies_outer_products:
         mark_outer_products(graph, trace)
     _mark_narrowed(graph, trace)
+    if rules.repeated_flops:
+        _mark_repeated(graph, trace)
     if rules.longest_row:
         mark_softmax(graph, trace)
     if rules.transposes_products:
@@ -217,6 +220,55 @@ def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
             and graph.bytes_of(narrow) < graph.bytes_of(wide)
         ):
             trace.uses[producer], trace.uses[position] = BufferUse.ELEMENTWISE, BufferUse.HEAVY
+
+
+def _mark_repeated(graph: Program, trace: OpTrace) -> None:
+    """Marks each tanh in float32 that its readers recompute from a value which is kept anyway."""
+    last: list[int] | None = None
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name != "stablehlo.tanh" or trace.uses[position] is not BufferUse.HEAVY:
+            continue
+        if not isinstance(element_of(graph.ops[position].results[0]), ir.F32Type):
+            continue
+        last = last or _last_kernels(graph, trace)
+        source = _repeated_from(graph, trace, position)
+        if source is not None and last[source] >= last[graph.results[position][0]]:
+            trace.uses[position] = BufferUse.ELEMENTWISE
+
+
+def _last_kernels(graph: Program, trace: OpTrace) -> list[int]:
+    """Returns, by value, the position of the last operation that reads it, directly or fused."""
+    last = [FROM_OUTSIDE] * len(graph.sizes)
+    for position in range(len(graph.ops) - 1, -1, -1):
+        is_fused = position < len(trace.uses) and trace.uses[position] in FUSED
+        reader = last[graph.results[position][0]] if is_fused else position
+        for value in graph.operands[position]:
+            last[value] = max(last[value], reader)
+    return last
+
+
+def _repeated_from(graph: Program, trace: OpTrace, position: int) -> int | None:
+    """Returns the one value in memory, of an operation's size, that its result follows from by
+    fused work of few enough FLOPs; None where no such value exists. Smaller operands are biases."""
+    constant, flops = graph.constant_derived, 0
+    own = graph.results[position][0]
+    frontier = {own}
+    while frontier:
+        value = max(frontier)
+        producer = graph.producers[value]
+        is_fused = producer != FROM_OUTSIDE and trace.uses[producer] in FUSED
+        if value != own and not is_fused:
+            return value if len(frontier) == 1 else None
+        flops += facts_of(graph.names[producer]).flops or 0
+        if flops > graph.device.rules.repeated_flops:
+            return None
+        frontier.remove(value)
+        frontier.update(
+            each
+            for each in graph.operands[producer]
+            if not constant[each] and graph.sizes[each] == graph.sizes[own]
+        )
+    return None
 
 
 def _tell_constants_apart(graph: Program, trace: OpTrace) -> None:

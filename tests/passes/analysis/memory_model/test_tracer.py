@@ -133,6 +133,33 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
     ]
 
 
+@pytest.mark.parametrize(
+    ("activation", "dtype", "repeated"),
+    [
+        (jax.nn.gelu, jnp.float32, True),
+        (lambda x: jax.nn.gelu(x + jnp.ones(64)), jnp.float32, True),
+        (jax.nn.gelu, jnp.bfloat16, False),
+        (jax.nn.mish, jnp.float32, False),
+        (lambda x: jnp.tanh(2 * x), jnp.float32, False),
+        (lambda x: jax.nn.gelu(jnp.concatenate([x, 2 * x])[32:96]), jnp.float32, False),
+    ],
+    ids=["gelu", "bias", "bfloat16", "mish", "result alone", "slice"],
+)
+def test_a_cheap_tanh_in_float32_is_repeated_from_what_is_kept(
+    activation: Callable[[jax.Array], jax.Array], dtype: Any, repeated: bool
+) -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return (activation(x @ w) @ w).astype(jnp.float32).sum()
+
+    module = prepared(jax.jit(jax.value_and_grad(loss)).lower(*(jnp.ones((64, 64), dtype),) * 2))
+    for rules in (XLA_GPU, PACKED):
+        graph = Program(main_block(module), DeviceView(rules=rules))
+        uses = zip(trace_block(graph).uses, graph.names, strict=False)
+        is_repeated = repeated and rules is XLA_GPU
+        wanted = BufferUse.ELEMENTWISE if is_repeated else BufferUse.HEAVY
+        assert {use for use, name in uses if name == "stablehlo.tanh"} == {wanted}
+
+
 def test_constants_that_are_written_over_are_told_apart_by_their_types() -> None:
     def step(x: jax.Array) -> Any:
         def body(carry: jax.Array, _: None) -> tuple[jax.Array, Any]:
