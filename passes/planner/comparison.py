@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from .. import budgeted
@@ -168,6 +170,35 @@ def uncompiled(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> l
     """Returns the estimates that were not compiled; equal figures most likely mean equal plans."""
     done = {figures_of(one.estimate) for one in tried}
     return [estimate for estimate in estimates if figures_of(estimate) not in done]
+
+
+def affordable(
+    estimates: Sequence[Estimate],
+    step_seconds: float,
+    little: float,
+    tried: Sequence[Measurement] = (),
+) -> list[Estimate]:
+    """Returns the estimates whose memory is worth their time where no budget requires it.
+
+    An estimate is left out if it adds the time of a step or more to that of another which takes at
+    most ``little`` times as much memory. For a kind that was not tried the model's memory counts,
+    where that is less: XLA's figures of others say little about it.
+    """
+    if not step_seconds:
+        return list(estimates)  # nothing of the program has a price
+    kinds = {kind_of(one.estimate) for one in tried}
+    sizes = [
+        (min(size_bytes, one.temp_bytes) if kind_of(one) not in kinds else size_bytes, one)
+        for one in estimates
+        for size_bytes in [corrected_bytes(one, tried)]
+    ]
+    in_order = sorted((size_bytes, other.seconds) for size_bytes, other in sizes)
+    fastest_s = [math.inf, *itertools.accumulate((seconds for _, seconds in in_order), min)]
+    return [
+        one
+        for size, one in sizes
+        if fastest_s[bisect_right(in_order, (size * little, math.inf))] > one.seconds - step_seconds
+    ]
 
 
 def kind_of(estimate: Estimate) -> tuple[bool, ...]:

@@ -21,8 +21,8 @@ from ..framework.options import Budget
 from ..framework.spellings import rounded_up
 from ..framework.target import Target
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
-from .comparison import corrected_bytes, least
-from .loop import CAUTION, affordable, best_of, decide, is_worthwhile
+from .comparison import affordable, corrected_bytes, least
+from .loop import CAUTION, LITTLE, best_of, decide, is_worthwhile
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
@@ -137,7 +137,7 @@ class FrontierAnalysis:
     @cached_property
     def floor(self) -> FrontierPoint:
         """Returns the point of least memory at a price that is worth it."""
-        return self._point(_LEAST, None, least(affordable(self._lowest, self.step_seconds)))
+        return self._point(_LEAST, None, least(affordable(self._lowest, self.step_seconds, LITTLE)))
 
     @cached_property
     def _lowest(self) -> list[Estimate]:

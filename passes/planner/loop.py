@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +15,7 @@ from .aim import ALIKE, Aim
 from .candidates import PlannerSettings
 from .comparison import (
     NO_TIME,
+    affordable,
     cheapest,
     corrected_bytes,
     figures_of,
@@ -179,7 +178,7 @@ class AttemptState:
         passed = [measurements.get(figures_of(self.whole), whole)]
         lowest = self.search.lowest()
         while not _is_stalled(passed):
-            worth = affordable(lowest, step_s, passed)
+            worth = affordable(lowest, step_s, LITTLE, passed)
             least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
             if least_bytes > _NEAR_THE_FLOOR * self.limit_bytes:
                 break
@@ -222,7 +221,7 @@ class AttemptState:
             return self.ahead, False
         tried, is_least = self.tried, self.settings.budget.least
         little = LITTLE if is_least else 1.0
-        lowest = affordable(self.search.lowest(), self.search.step_seconds, tried, little)
+        lowest = affordable(self.search.lowest(), self.search.step_seconds, little, tried)
         real_bytes = _reached_bytes(tried)
         promising = _promising(lowest, tried)
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
@@ -255,6 +254,18 @@ class AttemptState:
             promising = _promising([*known], self.tried)
         left = _promising(written, self.tried)
         return least(left, self.tried) if left else None
+
+    @property
+    def saves_too_little(self) -> bool:
+        """Whether the program as it is was compiled, and no other plan, compiled or left, saves
+        enough of it for a budget that is far below."""
+        if self.settings.budget.least or uncompiled([self.whole], self.tried):
+            return False
+        expected = (corrected_bytes(one, self.tried) for one in self.search.lowest())
+        least_bytes = min(_reached_bytes(self.tried), *expected)
+        whole_bytes = corrected_bytes(self.whole, self.tried)
+        is_far = least_bytes > self.limit_bytes * _NEARLY
+        return is_far and not saves_enough(least_bytes, whole_bytes, self.limit_bytes)
 
     @property
     def _faster_than_reached(self) -> Estimate | None:
@@ -318,9 +329,11 @@ def _with_cheap_work(now: AttemptState) -> Estimate | None:
 def _nothing_less(now: AttemptState) -> Estimate | None:
     """Returns the program as it is, once more after its compile, where no plan takes less by the
     model, while the only compiled plan, if any, is that program and takes as much, and the budget
-    is far below."""
-    if now.holding or now.held or any(one.estimate.candidate is not None for one in now.tried):
+    is far below; or where neither other compiled plans nor those left save enough."""
+    if now.holding or now.held:
         return None
+    if any(one.estimate.candidate is not None for one in now.tried):
+        return now.whole if now.saves_too_little else None
     whole, tried = now.whole, now.tried
     real_bytes = min((one.real_bytes for one in tried), default=whole.temp_bytes)
     high, low = max(real_bytes, whole.temp_bytes), min(real_bytes, whole.temp_bytes)
@@ -562,35 +575,6 @@ def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> boo
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
     worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)
     return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= worth_bytes
-
-
-def affordable(
-    estimates: Sequence[Estimate],
-    step_seconds: float,
-    tried: Sequence[Measurement] = (),
-    little: float = LITTLE,
-) -> list[Estimate]:
-    """Returns the estimates whose memory is worth their time where no budget requires it.
-
-    An estimate is left out if it adds the time of a step or more to that of another which takes at
-    most ``little`` times as much memory. For a kind that was not tried the model's memory counts,
-    where that is less: XLA's figures of others say little about it.
-    """
-    if not step_seconds:
-        return list(estimates)  # nothing of the program has a price
-    kinds = {kind_of(one.estimate) for one in tried}
-    sizes = [
-        (min(size_bytes, one.temp_bytes) if kind_of(one) not in kinds else size_bytes, one)
-        for one in estimates
-        for size_bytes in [corrected_bytes(one, tried)]
-    ]
-    in_order = sorted((size_bytes, other.seconds) for size_bytes, other in sizes)
-    fastest_s = [math.inf, *itertools.accumulate((seconds for _, seconds in in_order), min)]
-    return [
-        one
-        for size, one in sizes
-        if fastest_s[bisect_right(in_order, (size * little, math.inf))] > one.seconds - step_seconds
-    ]
 
 
 def _is_stalled(tried: Sequence[Measurement]) -> bool:
