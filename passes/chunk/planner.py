@@ -65,9 +65,6 @@ _MOST_TRIED = 4
 _LARGE_PROGRAM = 20_000
 """The operations of a large program."""
 
-_SAME = 1.02
-"""Dimensions whose loops take at most this factor more than the best one are as good."""
-
 
 @dataclass(frozen=True)
 class _Candidate:
@@ -304,7 +301,7 @@ class ChunkPlanner:
                 if candidates[-1].is_enough:
                     break
         least = min((each.bytes for each in candidates), default=0)
-        best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least))
+        best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > least))
         for found in best:
             try:
                 return self._beside_others(live.block, found.written()), ()

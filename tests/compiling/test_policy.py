@@ -315,14 +315,6 @@ def test_a_dump_that_cannot_be_written_is_one_warning(
     assert [record.dump_dir for record in new_records()] == [None, None]
 
 
-def test_a_dump_reads_back(tmp_path: Path) -> None:
-    with hloom.dump(to=tmp_path):
-        run("replace-two")
-    path = tmp_path / "jit_step-0" / "01-after-replace-two.mlir"
-    with jax.jit(lambda x: x).lower(X).compiler_ir().context:
-        assert ir.Module.parse(path.read_text()).operation.verify()
-
-
 def test_the_warning_reaches_a_program_that_knows_nothing_of_hloom(run_python: RunPython) -> None:
     script = """
 import jax, numpy as np

@@ -17,6 +17,9 @@ SIZES = (400, 700, 800, 850, 900, 950, 980)
 class Search:
     """Candidates of these sizes, and the program as it is, which takes twice the limit."""
 
+    step_seconds = 1000.0
+    found_by: ClassVar[Mapping[Candidate | None, str]] = {}
+
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         estimates = [Estimate(None, 2 * LIMIT, 0.0)]
         estimates += [
@@ -27,14 +30,25 @@ class Search:
             each.candidate: each for each in estimates
         }
 
+    @classmethod
+    def of(
+        cls,
+        *estimates: Estimate,
+        lowest: Sequence[Estimate] = (),
+        step_seconds: float = 1000.0,
+    ) -> Search:
+        """One that finds these alone; all of them are of little memory unless it is said which."""
+        search = cls(())
+        search.estimates = {each.candidate: each for each in estimates}
+        search.step_seconds = step_seconds
+        search.lowest = lambda: list(lowest or estimates)  # type: ignore[method-assign]
+        return search
+
     def within(self, aim: Aim) -> None:
         pass
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         return self.estimates[candidate]
-
-    step_seconds = 1000.0
-    found_by: ClassVar[Mapping[Candidate | None, str]] = {}
 
     def lowest(self) -> list[Estimate]:
         return list(self.estimates.values())[:3]

@@ -464,23 +464,6 @@ def test_a_record_comes_back_from_a_dump() -> None:
     assert read(AccumulateRecord, written(record)) == record
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        None,
-        {"microbatches": 2, "modelled": {"1": 70}},
-        {"microbatches": 2, "modelled": [[1, float("inf")]]},
-        {"microbatches": 2, "modelled": [["one", 70]]},
-        {"microbatches": 2, "modelled": [[1]]},
-        {"microbatches": 2, "possible": 4},
-        {"microbatches": float("inf")},
-    ],
-)
-def test_what_is_no_record_is_an_error(plan: dict[str, object] | None) -> None:
-    with pytest.raises(StructureError):
-        read(AccumulateRecord, plan)
-
-
 def step(weights: Any, x: Any) -> Any:
     return jax.grad(lambda weights: (mlp(weights, x) ** 2).mean())(weights)
 

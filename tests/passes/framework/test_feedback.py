@@ -24,7 +24,7 @@ from hloom.passes.framework.feedback import (
 )
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.structure import StructureError, read, written
+from hloom.passes.framework.structure import StructureError
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.record import RematRecord
 from hloom.passes.remat import Remat
@@ -197,32 +197,6 @@ def test_a_plan_of_remat_reads_back_from_its_json(budget: str | None) -> None:
     assert (plan.record.prediction is None) == (budget is None)
 
 
-def test_a_record_reads_back_from_its_json() -> None:
-    for record in (
-        PlanRecord(),
-        PlanRecord(unplanned="why"),
-        PlanRecord(Prediction(step_bytes=3, temp_bytes=2, added_flops=1)),
-    ):
-        assert read(PlanRecord, written(record)) == record
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        None,
-        {"prediction": {"step_bytes": 1}},
-        {"prediction": {"step_bytes": None, "temp_bytes": 1, "added_flops": 0}},
-        {"prediction": {"step_bytes": 1, "temp_bytes": 1, "added_flops": "many"}},
-        {"estimate": {"temp_bytes": 1, "seconds": 0.0}},
-        {"estimate": {"temp_bytes": 1, "seconds": 0.0, "candidate": [1]}},
-        {"estimate": {"temp_bytes": 1, "seconds": "long", "candidate": None}},
-        {"considered": [{}]},
-        {"considered": 3},
-        {"obstacle": "no such obstacle"},
-        {"unmodified_bytes": "many"},
-        {"estimate": {"temp_bytes": float("inf"), "seconds": 0.0, "candidate": None}},
-    ],
-)
-def test_what_is_no_record_is_an_error(record: dict[str, object] | None) -> None:
+def test_a_dump_without_a_record_is_an_error() -> None:
     with pytest.raises(StructureError):
-        record_in({"record": record}, RematRecord)
+        record_in({"record": None}, RematRecord)

@@ -15,8 +15,8 @@ import functools
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from jax.extend.mlir import ir
 from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.examples import drawn
 from support.modules import module_after
+from support.planned import Search
 from support.programs import PROGRAMS, normal
 from support.remat_runs import assert_same, count, plain, transformed
 
@@ -179,22 +180,8 @@ def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
         Estimate(plain, 1300, 1.0),
     )
 
-    class Search:
-        step_seconds = 1000.0
-        found_by: ClassVar[Mapping[Candidate | None, str]] = {}
-        estimates: ClassVar[Mapping[Candidate | None, Estimate]] = {e.candidate: e for e in known}
-
-        def within(self, *_: object) -> None:
-            pass
-
-        def estimate(self, candidate: Candidate | None) -> Estimate:
-            return self.estimates[candidate]
-
-        def lowest(self) -> list[Estimate]:
-            return list(known)
-
     tried = Attempt(RematRecord(estimate=known[1], considered=known), 1100, 1100)
-    choice = decide(Search(), 1000, [tried], PlannerSettings(Budget(size_bytes=1000), 6))
+    choice = decide(Search.of(*known), 1000, [tried], PlannerSettings(Budget(size_bytes=1000), 6))
     assert choice.estimate == known[3]
 
 

@@ -1,9 +1,13 @@
-"""The closed loop of `remat` and `fit`: what is compiled next, after a model that was wrong."""
+"""The closed loop of `remat` and `fit`: what is compiled next, after a model that was wrong.
+
+And where no plan is expected to hold a budget, or `min` is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.planned import LIMIT, SIZES, Search
@@ -11,11 +15,26 @@ from support.planned import LIMIT, SIZES, Search
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.comparison import affordable
-from hloom.passes.planner.loop import LITTLE, aimed, best_of, decide, is_worthwhile
+from hloom.passes.planner.comparison import affordable, least
+from hloom.passes.planner.loop import (
+    LITTLE,
+    AttemptState,
+    aimed,
+    best_of,
+    decide,
+    is_worthwhile,
+)
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
-BOUND = Budget(size_bytes=LIMIT)
+BOUND, LEAST = Budget(size_bytes=LIMIT), Budget(percent=0.0, least=True)
+
+
+def made_of(
+    estimate: Estimate, size: int, considered: Sequence[Estimate] = (), **more: Any
+) -> Attempt[RematRecord]:
+    """An attempt with this plan, for which XLA gives so many bytes."""
+    record = RematRecord(estimate=estimate, considered=tuple(considered))
+    return Attempt(record, size, size, **more)
 
 
 def attempts(
@@ -28,9 +47,24 @@ def attempts(
         if made and made[-1].temp_bytes <= LIMIT and choice.estimate == made[-1].record.estimate:
             break  # what holds, once more: it is not compiled
         real = real_bytes(choice.estimate.temp_bytes)
-        made.append(
-            Attempt(RematRecord(estimate=choice.estimate, considered=choice.known), real, real)
-        )
+        made.append(made_of(choice.estimate, real, choice.known))
+    return made
+
+
+def until_again(
+    search: Search,
+    limit_bytes: int,
+    budget: Budget,
+    attempt: Callable[[int, Estimate], Attempt[RematRecord]],
+    first: Sequence[Attempt[RematRecord]] = (),
+) -> list[Attempt[RematRecord]]:
+    """At most six attempts, until a plan is chosen once more; ``attempt`` is given its number."""
+    made = list(first)
+    while len(made) < 6:
+        estimate = decide(search, limit_bytes, made, PlannerSettings(budget, 6)).estimate
+        if any(estimate == each.record.estimate for each in made):
+            break
+        made.append(attempt(len(made), estimate))
     return made
 
 
@@ -89,8 +123,7 @@ def test_where_nothing_lowers_the_peak_the_program_is_compiled_once(
 ) -> None:
     search = Search(sizes_)
     whole = search.estimate(None)
-    record = RematRecord(estimate=whole, considered=tuple(search.estimates.values()))
-    made = [Attempt(record, real_bytes, real_bytes)]
+    made = [made_of(whole, real_bytes, [*search.estimates.values()])]
     assert (decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate == whole) == ends
 
 
@@ -107,7 +140,7 @@ def test_what_misses_and_saves_next_to_nothing_is_not_used() -> None:
     recomputed = [each for each in made if each.record.candidate is not None]
     best = recomputed[best_of(recomputed, LIMIT, BOUND)]
     assert best.temp_bytes == min(each.temp_bytes for each in made), "nothing else was compiled"
-    least = made[best_of(made, LIMIT, Budget(percent=0.0, least=True))]
+    least = made[best_of(made, LIMIT, LEAST)]
     assert least.temp_bytes == best.temp_bytes
 
 
@@ -126,10 +159,10 @@ def test_the_last_bytes_of_min_do_not_cost_the_time_of_a_step(
     """A tenth more memory is worth a whole step less, by the seconds of what was compiled."""
     candidates = (None, Candidate(0, 0), Candidate(0, 1))
     made = [
-        Attempt(RematRecord(estimate=Estimate(one, size, 0.0)), size, size, step_s=step_s)
+        made_of(Estimate(one, size, 0.0), size, step_s=step_s)
         for one, size, step_s in zip(candidates, sizes, seconds, strict=True)
     ]
-    assert best_of(made, 0, Budget(percent=0.0, least=True)) == used
+    assert best_of(made, 0, LEAST) == used
 
 
 @pytest.mark.parametrize(("real_bytes", "is_used"), [(1990, False), (1950, True)])
@@ -137,10 +170,7 @@ def test_half_a_percent_of_the_program_is_next_to_nothing(real_bytes: int, is_us
     """Although it is most of what the budget asks for: the program takes 0.6 or 3 % more."""
     limit = real_bytes - 2
     whole, plan = Search().estimate(None), Search().estimate(Candidate(0, 0))
-    made = [
-        Attempt(RematRecord(estimate=one, considered=(whole, plan)), size, size)
-        for one, size in ((whole, 2000), (plan, real_bytes))
-    ]
+    made = [made_of(one, size, (whole, plan)) for one, size in ((whole, 2000), (plan, real_bytes))]
     assert best_of(made, limit, BOUND) == int(is_used)
 
 
@@ -200,25 +230,16 @@ def test_what_xla_made_of_one_kind_leaves_no_other_kind_out() -> None:
 
 
 def test_where_a_budget_is_missed_no_step_is_paid_for_no_memory() -> None:
-    search = Search()
-    search.step_seconds = STEP
     dear, cheap = (Estimate(Candidate(0, price), 700, 9.0 * STEP - price) for price in (0, 20))
-    search.lowest = lambda: [search.estimate(None), dear, cheap]
-    search.estimates |= {each.candidate: each for each in (dear, cheap)}
+    search = Search.of(Search().estimate(None), dear, cheap, step_seconds=STEP)
     settings = PlannerSettings(Budget(size_bytes=500))
     assert decide(search, 500, (), settings).estimate == cheap
 
 
-@pytest.mark.parametrize(
-    ("budget", "chosen"), [(Budget(percent=0.0, least=True), 691), (Budget(size_bytes=680), 678)]
-)
+@pytest.mark.parametrize(("budget", "chosen"), [(LEAST, 691), (Budget(size_bytes=680), 678)])
 def test_a_budget_that_asks_for_it_has_the_least_memory(budget: Budget, chosen: int) -> None:
-    search = Search()
-    search.estimates = {each.candidate: each for each in DEAR}
-    search.step_seconds = STEP
-    search.lowest = lambda: DEAR
-    limit_bytes = 0 if budget.least else 680
-    choice = decide(search, limit_bytes, (), PlannerSettings(budget))
+    search = Search.of(*DEAR, step_seconds=STEP)
+    choice = decide(search, 0 if budget.least else 680, (), PlannerSettings(budget))
     assert choice.estimate.temp_bytes == chosen
 
 
@@ -227,19 +248,15 @@ def test_a_budget_that_asks_for_it_has_the_least_memory(budget: Budget, chosen: 
 )
 def test_for_the_least_memory_another_kind_is_compiled(real_bytes: int, chosen: int) -> None:
     """Where XLA takes more for plans by evictions than the model, those by windows are tried."""
-    least = Budget(percent=0.0, least=True)
-    search = Search()
     evicted = Estimate(Candidate(9, 1056, evicted_to=450), 691, 2.0)
     windows = Estimate(Candidate(9, 384), 727, 1.9)
-    search.step_seconds = STEP
-    search.lowest = lambda: [DEAR[0], evicted, windows]
-    search.estimates = {each.candidate: each for each in search.lowest()}
-    record = RematRecord(estimate=evicted, considered=tuple(search.lowest()))
-    made = [Attempt(record, real_bytes, real_bytes)]
-    assert decide(search, 0, made, PlannerSettings(least)).estimate.temp_bytes == chosen
-    again = Attempt(RematRecord(estimate=windows, considered=record.considered), 725, 725)
+    known = DEAR[0], evicted, windows
+    search = Search.of(*known, step_seconds=STEP)
+    made = [made_of(evicted, real_bytes, known)]
+    assert decide(search, 0, made, PlannerSettings(LEAST)).estimate.temp_bytes == chosen
+    again = made_of(windows, 725, known)
     if chosen == 727:
-        best = decide(search, 0, [*made, again], PlannerSettings(least)).estimate
+        best = decide(search, 0, [*made, again], PlannerSettings(LEAST)).estimate
         # What took least once more: the attempts end.
         assert best == (windows if real_bytes > again.temp_bytes else evicted)
 
@@ -256,22 +273,15 @@ def test_for_the_least_memory_other_moves_are_compiled(real_bytes: int, chosen: 
     """Where XLA takes far more for a plan than the model, as where what moves leave is split
     otherwise over the devices, plans with other moves go before more with these."""
     moves = "", "chunk{chunks=8}", "chunk{chunks=16}", "one-hot"
-    whole, first, second, other = (
+    known = [
         Estimate(Candidate.of_moves(each) if each else None, size_bytes, seconds)
         for each, size_bytes, seconds in zip(
             moves, (1000, 185, 186, 385), (0, 2, 3, 1), strict=True
         )
-    )
-    search = Search()
-    search.step_seconds = STEP
-    search.lowest = lambda: [whole, first, second, other]
-    search.estimates = {each.candidate: each for each in search.lowest()}
-    made = [
-        Attempt(RematRecord(estimate=each, considered=tuple(search.lowest())), size, size)
-        for each, size in ((whole, 1000), (first, real_bytes))
     ]
-    least = Budget(percent=0.0, least=True)
-    candidate = decide(search, 0, made, PlannerSettings(least)).estimate.candidate
+    search = Search.of(*known, step_seconds=STEP)
+    made = [made_of(known[0], 1000, known), made_of(known[1], real_bytes, known)]
+    candidate = decide(search, 0, made, PlannerSettings(LEAST)).estimate.candidate
     assert candidate.moves == chosen
 
 
@@ -292,16 +302,13 @@ def test_min_takes_no_longer_than_a_budget_of_what_it_reached(
             ("recursive-checkpoint{kept=0.125}", size_bytes, seconds),
         )
     )
-    search = Search()
-    search.lowest = lambda: [whole, lowest]
-    search.estimates = {each.candidate: each for each in (whole, lowest, faster)}
-    made = [
-        Attempt(RematRecord(estimate=each), size, size)
-        for each, size in ((whole, 9300), (lowest, 930))
-    ]
-    settings = PlannerSettings(Budget(percent=0.0, least=True))
-    chosen = decide(search, 0, made, settings).estimate
+    search = Search.of(whole, lowest, faster, lowest=(whole, lowest))
+    made = [made_of(whole, 9300), made_of(lowest, 930)]
+    chosen = decide(search, 0, made, PlannerSettings(LEAST)).estimate
     assert chosen == (faster if is_compiled else lowest)
+
+
+MANY = Search.of(*Search(tuple(range(700, 710))).estimates.values())
 
 
 @pytest.mark.parametrize(
@@ -318,16 +325,9 @@ def test_two_attempts_that_reach_no_less_end_the_search_for_the_least(
 ) -> None:
     """All that is left is expected to take what was reached, as at a floor that XLA sets: of these
     the fastest is compiled, too."""
-    search = Search(tuple(range(700, 710)))
-    search.lowest = lambda: list(search.estimates.values())
-    settings = PlannerSettings(Budget(percent=0.0, least=True), 6)
-    made: list[Attempt[RematRecord]] = []
-    while len(made) < 6:
-        estimate = decide(search, 0, made, settings).estimate
-        if any(estimate == each.record.estimate for each in made):
-            break  # once more: the attempts end
-        real_bytes = sizes[min(len(made), len(sizes) - 1)]
-        made.append(Attempt(RematRecord(estimate=estimate), real_bytes, real_bytes))
+    made = until_again(
+        MANY, 0, LEAST, lambda number, each: made_of(each, sizes[min(number, len(sizes) - 1)])
+    )
     assert len(made) == compiles
 
 
@@ -336,15 +336,9 @@ def test_an_attempt_that_reaches_no_less_than_the_program_ends_the_search_for_a_
     real_bytes: int, compiles: int
 ) -> None:
     """To XLA all plans take as much as the program, or less than it, and none holds the budget."""
-    search = Search(tuple(range(700, 710)))
-    search.lowest = lambda: list(search.estimates.values())
-    whole = search.estimate(None)
-    made = [Attempt(RematRecord(estimate=whole), 2000, 2000)]
-    while len(made) < 6:
-        estimate = decide(search, 100, made, PlannerSettings(Budget(percent=5.0), 6)).estimate
-        if any(estimate == each.record.estimate for each in made):
-            break  # once more: the attempts end
-        made.append(Attempt(RematRecord(estimate=estimate), real_bytes, real_bytes))
+    first = [made_of(MANY.estimate(None), 2000)]
+    share = Budget(percent=5.0)
+    made = until_again(MANY, 100, share, lambda _, each: made_of(each, real_bytes), first)
     assert len(made) == compiles
 
 
@@ -354,16 +348,12 @@ def test_two_attempts_that_were_to_miss_and_reach_no_less_end_the_search_for_a_b
 ) -> None:
     """Three plans of the least memory take as much: none holds a budget far below, and of all
     others the fastest is compiled alone."""
-    search = Search(tuple(range(700, 710)))
-    search.lowest = lambda: list(search.estimates.values())
-    made: list[Attempt[RematRecord]] = []
-    while len(made) < 6:
-        estimate = decide(search, 100, made, PlannerSettings(Budget(percent=5.0), 6)).estimate
-        if any(estimate == each.record.estimate for each in made):
-            break  # once more: the attempts end
-        record = RematRecord(Prediction(0, expected_bytes, 0.0), estimate=estimate)
-        made.append(Attempt(record, 1500, 1500))
-    assert len(made) == compiles
+    expected = Prediction(0, expected_bytes, 0.0)
+
+    def attempt(_: int, estimate: Estimate) -> Attempt[RematRecord]:
+        return Attempt(RematRecord(expected, estimate=estimate), 1500, 1500)
+
+    assert len(until_again(MANY, 100, Budget(percent=5.0), attempt)) == compiles
 
 
 KINDS = [Estimate(None, 2 * LIMIT, 0.0)] + [
@@ -384,13 +374,10 @@ REAL_BYTES = {990: 1300, 700: 1150, 705: 1040, 704: 1050, 696: 1010, 695: 1000}
 def compiled(
     budget: Budget, limit_bytes: int, real_bytes: Mapping[int, int] = REAL_BYTES
 ) -> list[Attempt[RematRecord]]:
-    search = Search()
-    search.estimates = {each.candidate: each for each in KINDS}
-    search.lowest = lambda: [KINDS[0], *KINDS[3:]]
+    search = Search.of(*KINDS, lowest=[KINDS[0], *KINDS[3:]])
     made: list[Attempt[RematRecord]] = []
     if budget.least:
-        whole = 2 * LIMIT
-        made = [Attempt(RematRecord(estimate=KINDS[0], considered=tuple(KINDS)), whole, whole)]
+        made = [made_of(KINDS[0], 2 * LIMIT, KINDS)]
     while len(made) < 6 and all(each.temp_bytes > limit_bytes for each in made):
         choice = decide(search, limit_bytes, made, PlannerSettings(budget, 6))
         if any(each.record.estimate == choice.estimate for each in made):
@@ -407,7 +394,7 @@ def compiled(
 def test_a_budget_that_min_holds_is_held(first: int, aims: int, far_off: int) -> None:
     """After two attempts that miss, or one by far, it compiles what `min` does, in that order."""
     real_bytes = REAL_BYTES | {990: first, 704: far_off, 705: far_off}
-    road = compiled(Budget(percent=0.0, least=True), 0, real_bytes)[1:]
+    road = compiled(LEAST, 0, real_bytes)[1:]
     assert min(each.temp_bytes for each in road) == LIMIT
     made = compiled(BOUND, LIMIT, real_bytes)
     assert sizes(made)[:aims] == [990, 700][:aims]
@@ -448,9 +435,8 @@ def test_a_budget_far_above_the_floor_is_aimed_at(
 def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
     """Another plan that fills the budget, and takes a ten-thousandth of a step less."""
     held, fuller = Estimate(Candidate(0, 8), 700, 2.05), Estimate(Candidate(0, 9), 800, 2.0)
-    search = Search([])
-    search.estimates = {one.candidate: one for one in (Estimate(None, 2000, 0.0), held, fuller)}
-    made = [Attempt(RematRecord(estimate=held), 700, 700)]
+    search = Search.of(Estimate(None, 2000, 0.0), held, fuller)
+    made = [made_of(held, 700)]
     settings = PlannerSettings(BOUND, 6)
     assert decide(search, LIMIT, made, settings).estimate == held
     search.step_seconds = 100.0
@@ -484,9 +470,8 @@ def test_where_memory_asks_for_nothing_straight_lines_are_timed(
         choice = decide(search, LIMIT, made, PlannerSettings(BOUND))
         if made and choice.estimate == whole:
             break
-        record = RematRecord(estimate=choice.estimate, considered=choice.known)
-        size = choice.estimate.temp_bytes
-        made.append(Attempt(record, size, size, step_s=lines_s if made else whole_s))
+        size, step_s = choice.estimate.temp_bytes, lines_s if made else whole_s
+        made.append(made_of(choice.estimate, size, choice.known, step_s=step_s))
     assert len(made) == compiled
     assert best_of(made, LIMIT, BOUND) == used
 
@@ -503,13 +488,8 @@ def test_what_has_the_peak_of_a_plan_that_misses_is_not_compiled(
     missed = Estimate(Candidate.of_moves("one-hot"), 800, 1.0)
     alike = Estimate(Candidate.of_moves("undo-checkpoint"), temp_bytes, 1.1)
     other = Estimate(Candidate.of_moves("undo-checkpoint,chunk"), 700, 1.2)
-    search = Search([])
-    known = (Estimate(None, 2000, 0.0), held, missed, alike, other)
-    search.estimates = {one.candidate: one for one in known}
-    made = [
-        Attempt(RematRecord(estimate=missed), real_bytes, real_bytes),
-        Attempt(RematRecord(estimate=held), 500, 500),
-    ]
+    search = Search.of(Estimate(None, 2000, 0.0), held, missed, alike, other)
+    made = [made_of(missed, real_bytes), made_of(held, 500)]
     chosen = decide(search, LIMIT, made, PlannerSettings(BOUND, 6)).estimate
     assert chosen == (alike if is_tried else other)
 
@@ -519,9 +499,59 @@ def test_what_min_compiles_goes_before_what_takes_a_whole_step(dear_s: float, ch
     """Of a plan with a bit more memory XLA may make less than the model says."""
     whole, missed = Estimate(None, 2000, 0.0), Estimate(Candidate(0, 3), 980, 1.0)
     low, dear = Estimate(Candidate(0, 2), 850, 10.0), Estimate(Candidate(0, 1), 780, dear_s)
-    search = Search([])
-    search.estimates = {one.candidate: one for one in (whole, missed, low, dear)}
-    search.lowest = lambda: [whole, low, dear]
+    search = Search.of(whole, missed, low, dear, lowest=(whole, low, dear))
     made = [Attempt(RematRecord(Prediction(0, 980, 0.0), estimate=missed), 1210, 1210)]
     found = decide(search, LIMIT, made, PlannerSettings(BOUND, 6)).estimate
     assert found.temp_bytes == chosen
+
+
+@pytest.mark.parametrize(("missed_bytes", "chosen"), [(50, 2.0), (150, 5.0)])
+def test_a_miss_by_next_to_nothing_asks_for_a_faster_plan(missed_bytes: int, chosen: float) -> None:
+    """Plans of the same memory take some bytes more or less: the faster one is tried, as by min."""
+    limit = 1000 * LIMIT
+    slow = [Estimate(Candidate(0, n, moves=f"chunk{{chunks={n}}}"), limit, 4.0 + n) for n in (1, 2)]
+    faster = Estimate(Candidate(0, 3, moves="chunk"), limit, 2.0)
+    search = Search.of(Estimate(None, 2 * limit, 0.0), *slow, lowest=slow)
+    search.within = lambda _: search.estimates.update({faster.candidate: faster})
+    real_bytes = limit + missed_bytes
+    tried = Estimate(Candidate(0, 4, moves="chunk{chunks=4}"), limit + 1, 3.0)
+    made = [made_of(tried, real_bytes)]
+    for price in (5, 6):
+        other = Estimate(Candidate(0, price, moves=f"chunk{{chunks={price}}}"), limit + 1, price)
+        made.append(made_of(other, real_bytes + 1))
+    now = AttemptState(search, limit, made, PlannerSettings(Budget(size_bytes=limit)))
+    assert now.lowest[0].seconds == chosen
+
+
+def test_min_compiles_a_plan_where_each_takes_more_as_it_writes_it() -> None:
+    """Of eight plans each takes a tenth more by its text: none is confirmed."""
+    search, modelled = Search(range(700, 708)), dict[Candidate | None, int]()
+
+    def as_written(estimate: Estimate) -> Estimate:
+        size = modelled.setdefault(estimate.candidate, estimate.temp_bytes)
+        found = replace(estimate, temp_bytes=size * 11 // 10)
+        search.estimates[estimate.candidate] = found
+        return found
+
+    search.lowest = lambda: list(search.estimates.values())
+    search.as_written = as_written
+    whole = made_of(search.estimates[None], 2 * LIMIT)
+    assert decide(search, 0, [whole], PlannerSettings(LEAST, 6)).estimate.temp_bytes == 770
+
+
+@pytest.mark.parametrize(("lowest", "chosen"), [(300, 800), (620, 620)])
+def test_the_floor_is_what_has_least_memory_not_what_was_tried(lowest: int, chosen: int) -> None:
+    search, least = Search((640, 800, 980)), Estimate(Candidate(0, 9), lowest, 9.0)
+    search.lowest = lambda: [least]
+    search.try_lowest_behind = lambda _: search.estimates.update({least.candidate: least})
+    record = RematRecord(Prediction(0, LIMIT, 0.0), estimate=search.estimates[Candidate(0, 2)])
+    made = [Attempt(record, 1210, 1210)]
+    assert decide(search, LIMIT, made, PlannerSettings(BOUND)).estimate.temp_bytes == chosen
+
+
+def test_the_least_takes_no_time_that_spares_nothing() -> None:
+    """At one price, windows of another length, or with cheap work alone, may come to the same."""
+    short, long = Estimate(Candidate(8, 0), 700, 3.0), Estimate(Candidate(32, 0), 700, 1.0)
+    lower, dear = Estimate(Candidate(16, 0), 699, 4.0), Estimate(Candidate(32, 64), 700, 0.5)
+    assert least([short, long, dear]) == long
+    assert least([lower, long, dear]) == lower
