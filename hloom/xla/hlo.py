@@ -129,7 +129,7 @@ class HloInstruction:
         """Returns the memory space of the result; 0 is the device's ordinary memory."""
         return int(_first(_MEMORY, self.type) or 0)
 
-    @property
+    @functools.cached_property
     def called(self) -> tuple[str, ...]:
         """Returns the names of the computations that it calls; for a loop its body."""
         several = (_NAMED.findall(each) for each in _SEVERAL.findall(self.attributes))

@@ -52,43 +52,45 @@ def _solve(
 
     Where HiGHS exceeds the limit by its tolerance, it runs again with a limit lower by that.
 
-    Two variables for each vertex: whether it is kept, and whether it is made.
+    Up to two variables for each vertex: whether it is kept, and whether it is made.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # takes long to import
     from scipy.sparse import csr_matrix
 
     weights, prices, sources = network.weights, network.prices, frozenset(network.sources)
-    count = len(needed)
-    number = {vertex: position for position, vertex in enumerate(needed)}
+    never_kept = _never_kept(network, needed)
+    may_keep = [v for v in needed if v not in never_kept and weights[v] <= limit]
+    may_make = [v for v in needed if v not in sources]
+    kept_at = {vertex: column for column, vertex in enumerate(may_keep)}
+    made_at = {vertex: column for column, vertex in enumerate(may_make, len(may_keep))}
+    if not all(sink in kept_at or sink in made_at for sink in network.sinks):
+        return None
     rows: list[tuple[int, int, float]] = []
     least: list[float] = []
+
+    def add_row(vertex: int, bound: float) -> None:  # kept + made >= bound
+        rows.extend((len(least), at[vertex], 1.0) for at in (kept_at, made_at) if vertex in at)
+        least.append(bound)
+
     for start, end in sorted(set(network.edges)):
-        if end in number:  # kept(start) + made(start) - made(end) >= 0
-            row = len(least)
-            rows += [(row, number[start], 1.0), (row, count + number[start], 1.0)]
-            rows.append((row, count + number[end], -1.0))
-            least.append(0.0)
-    for sink in sorted(set(network.sinks)):  # kept + made >= 1
-        rows += [(len(least), number[sink], 1.0), (len(least), count + number[sink], 1.0)]
-        least.append(1.0)
+        if end in made_at:  # kept(start) + made(start) - made(end) >= 0
+            rows.append((len(least), made_at[end], -1.0))
+            add_row(start, 0.0)
+    for sink in sorted(set(network.sinks)):
+        add_row(sink, 1.0)
     at, column, factor = (np.array(part) for part in zip(*rows, strict=True))
-    structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
-    never_kept = _never_kept(network, needed)
-    never_kept.update(vertex for vertex in needed if weights[vertex] > limit)
+    count = len(may_keep) + len(may_make)
+    structure = csr_matrix((factor, (at, column)), shape=(len(least), count))
     # Shares of the whole. Where kept flags are integers only up to the tolerance, the sum is off by
     # no more than that; with more, HiGHS repairs the answer, and prints that it does.
-    whole = sum(weights[vertex] for vertex in needed if vertex not in never_kept) or 1
-    weight = [0.0 if v in never_kept else weights[v] / whole for v in needed] + [0.0] * count
+    whole = sum(weights[vertex] for vertex in may_keep) or 1
+    weight = [weights[v] / whole for v in may_keep] + [0.0] * len(may_make)
     # Shares of the largest: HiGHS has an absolute tolerance.
     highest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
-    at_most = [
-        *(0.0 if vertex in never_kept else 1.0 for vertex in needed),
-        *(0.0 if vertex in sources else 1.0 for vertex in needed),
-    ]
     result = milp(
-        c=np.array([0.0] * count + [prices.get(v, 0) / highest for v in needed]),
-        integrality=np.ones(2 * count),
-        bounds=Bounds(0, np.array(at_most)),
+        c=np.array([0.0] * len(may_keep) + [prices.get(v, 0) / highest for v in may_make]),
+        integrality=np.ones(count),
+        bounds=Bounds(0, 1),
         constraints=(
             LinearConstraint(structure, lb=np.array(least)),
             LinearConstraint(np.array([weight]), ub=limit / whole),
@@ -97,7 +99,7 @@ def _solve(
     )
     if result.status != 0:
         return None
-    kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
+    kept = frozenset(v for v in may_keep if result.x[kept_at[v]] > 0.5)
     if network.weigh(kept) <= limit:
         return _without_excess(network, kept)
     less = limit - int(2 * _TOLERANCE * whole) - 1
