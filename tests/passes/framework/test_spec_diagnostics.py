@@ -113,18 +113,9 @@ DIAGNOSTICS = [
     # Braces and names of options.
     ("toy{limit=3", "the '{' of pass 'toy' has no '}' (at character 4)." + QUOTE),
     ("toy{", "the '{' of pass 'toy' has no '}' (at character 4)." + QUOTE),
-    (
-        "toylimit=3",
-        "unknown pass 'toylimit' (at character 1). A shell took its braces." + QUOTE,
-    ),
-    (
-        "toy{8}",
-        "pass 'toy' has no option '8' (at character 5). Did you mean 'limit=8'?",
-    ),
-    (
-        "toy{60GiB}",
-        "pass 'toy' has no option '60GiB' (at character 5). Did you mean 'size=60GiB'?",
-    ),
+    ("toylimit=3", "unknown pass 'toylimit' (at character 1). A shell took its braces." + QUOTE),
+    ("toy{8}", "pass 'toy' has no option '8' (at character 5). Did you mean 'limit=8'?"),
+    ("toy{60GiB}", "pass 'toy' has no option '60GiB' (at character 5). Did you mean 'size=60GiB'?"),
     (
         "toy{budget=50 %}",
         "option 'budget' of pass 'toy' wants a size such as 60GiB, a share such as 50%, fit, or "
@@ -142,10 +133,7 @@ DIAGNOSTICS = [
         "expected an option of pass 'toy' or '}}', got ',' (at character 12). Options are parted "
         "by spaces.",
     ),
-    (
-        "toy{size=60 GiB}",
-        "pass 'toy' has no option 'GiB' (at character 13). Did you mean '60GiB'?",
-    ),
+    ("toy{size=60 GiB}", "pass 'toy' has no option 'GiB' (at character 13). Did you mean '60GiB'?"),
     (
         "toy{size= 1.5 gb loud=on}",
         "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got '1.5' "
@@ -156,16 +144,10 @@ DIAGNOSTICS = [
         "pass 'toy' has no option 'lod' (at character 13). Did you mean 'loud'?",
     ),
     ("toy{{}}", "expected an option of pass 'toy' or '}}', got '{' (at character 5)."),
-    (
-        "toy{limt=3}",
-        "pass 'toy' has no option 'limt' (at character 5). Did you mean 'limit'?",
-    ),
+    ("toy{limt=3}", "pass 'toy' has no option 'limt' (at character 5). Did you mean 'limit'?"),
     ("toy{xyzzy=3}", "pass 'toy' has no option 'xyzzy' (at character 5). " + TOY_OPTIONS),
     ("touch{a=3}", "pass 'touch' has no option 'a' (at character 7). It has no options."),
-    (
-        "toy{limit=3 limit=4}",
-        "option 'limit' of pass 'toy' is given twice (at character 13).",
-    ),
+    ("toy{limit=3 limit=4}", "option 'limit' of pass 'toy' is given twice (at character 13)."),
     ("toy{limit}", "expected '=' after option 'limit', got '}' (at character 10)."),
     ("toy{limit 3}", "expected '=' after option 'limit', got '3' (at character 11)."),
     # Values.
