@@ -276,6 +276,7 @@ class Finder:
             logits.query,
             key,
         )
+        read = softmax.candidates()[logits.place]
         forward = ForwardRead(
             weights,
             scores,
@@ -283,8 +284,9 @@ class Finder:
             axes,
             query_side,
             logits.scale,
-            softmax.candidates()[logits.place],
+            read,
             logits.of_logarithm,
+            softmax.shift(read),
             logits.masked_rows,
         )
         return forward, logits

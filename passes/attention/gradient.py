@@ -19,14 +19,7 @@ from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .products import (
-    ForwardRead,
-    GradientOfScores,
-    Products,
-    Scored,
-    operand_labels,
-    other_operand,
-)
+from .products import ForwardRead, GradientOfScores, Products, Scored, operand_labels, other_operand
 from .reader import Forms, Reader
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
 from .softmax import MASKED
@@ -175,9 +168,10 @@ class GradientReader:
             found = self._rows(points, scored.value, rows, length)
             weights = self._rows(points, forward.weights.value, rows, length)
             dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
-            logits = self._rows(points, forward.logits, rows, length)
+            logits = reader.logits_at(
+                points, forward.logits, rows, forward.shift, of_logarithm=forward.of_logarithm
+            ).reshape(-1, length)
             with np.errstate(all="ignore"):
-                logits = np.log(logits) if forward.of_logarithm else logits
                 wanted = scale * weights * (dp - (weights * dp).sum(1, keepdims=True))
             finite = np.isfinite(weights).all(1)
             seen = (logits > MASKED).any(1) & finite
