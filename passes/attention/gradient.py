@@ -339,29 +339,24 @@ class GradientReader:
                 raise NotPossibleError(f"the gradient reads other {what} than the attention does")
 
     def _are_same(self, left: Labelled, right: Labelled, kind: str) -> bool:
-        """Whether two values are the same function of the scores' axes."""
+        """Whether two values are the same function of the scores' axes: one value in some order of
+        axes, or computed from the same data without a position, so that they cannot differ at one
+        alone."""
         letters = left.sizes(kind)
         if letters != right.sizes(kind):
             return False
-        reader = self.reader
-        if not self._are_computed_alike(left.value, right.value):
+        reader, scope, read = self.reader, self.reader.scope, [left.value, right.value]
+        first, second = (scope.number(source_of_elements(scope, each)) for each in read)
+        positions = Positions(reader.derivation, _NO_SCORES)
+        if first != second and any(map(positions.tables, read)):
             return False
-        if any(
-            len(reader.derivation.region(each.value, _NO_SCORES)) > _MOST_OPERATIONS
-            for each in (left, right)
-        ):
+        regions = [reader.derivation.region(each, _NO_SCORES) for each in read]
+        if any(len(each) > _MOST_OPERATIONS for each in regions):
             raise NotPossibleError("its operands are computed from too many values to look at")
-        points = Points(reader.scope, 11)
-        places = {
-            label: reader.rng.integers(0, size, _SAMPLES)
-            for label, size in [
-                *(((SCORES, axis), size) for axis, size in enumerate(reader.sizes)),
-                *letters.items(),
-            ]
-        }
         sizes = {(SCORES, axis): size for axis, size in enumerate(reader.sizes)} | dict(letters)
+        places = {label: reader.rng.integers(0, size, _SAMPLES) for label, size in sizes.items()}
 
-        def at(each: Labelled) -> Numbers:
+        def at(points: Points, each: Labelled) -> Numbers:
             where = tuple(
                 linear(tuple(places[label] for label in group), [sizes[x] for x in group])
                 if group
@@ -370,16 +365,12 @@ class GradientReader:
             )
             return points.at(each.value, where)
 
-        return are_close(at(left), at(right))
-
-    def _are_computed_alike(self, left: ir.Value, right: ir.Value) -> bool:
-        """Whether two values are one value in some order of axes, or read the same tables, so that
-        they cannot differ at one position alone."""
-        scope, positions = self.reader.scope, Positions(self.reader.derivation, _NO_SCORES)
-        sources = [source_of_elements(scope, each) for each in (left, right)]
-        if scope.number(sources[0]) == scope.number(sources[1]):
-            return True
-        return positions.tables(left) == positions.tables(right)
+        for seed, _, true, floats, _ in _ASSIGNMENTS:
+            decisions = [reader.decisions(each, seed, true) for each in read]
+            points = Points(scope, seed, decisions[0] | decisions[1], true, floats)
+            if not are_close(at(points, left), at(points, right)):
+                return False
+        return True
 
     def _bias(
         self, scored: Scored, dp_number: int, empty: EmptyRows | None
