@@ -13,14 +13,7 @@ from jax.extend.mlir import ir
 
 from .analysis.autodiff import may_have_gradient
 from .analysis.memory_model.peak_text import describe_peak
-from .framework.feedback import (
-    Attempt,
-    Complaint,
-    MeasuredPass,
-    Record,
-    best_of,
-    temp_limit,
-)
+from .framework.feedback import Attempt, Complaint, MeasuredPass, Record, best_of, temp_limit
 from .framework.options import Budget
 from .framework.target import Target
 from .framework.text import pluralize, size
@@ -52,10 +45,7 @@ class BudgetedPass(MeasuredPass[Record]):
         return self.bound is not None
 
     def limit_bytes(
-        self,
-        attempts: Sequence[Attempt[Record]],
-        target: Target,
-        around_bytes: int | None = None,
+        self, attempts: Sequence[Attempt[Record]], target: Target, around_bytes: int | None = None
     ) -> int | None:
         """Returns the bytes of temporary memory that the budget leaves; None if unknown.
 

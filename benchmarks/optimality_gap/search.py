@@ -57,6 +57,7 @@ class MachineModel(Model):
     def within(self, limit_bytes: int) -> WindowedRun | None:
         """What the search comes to within a bound on memory; None where nothing fits."""
         search, aim = PriceSearch(self), Aim(limit_bytes)
-        search.within(aim)
+        search.evict(aim)
+        search.refine(search.at_grid_prices(aim), aim)
         found = aim.best((*search.estimates.values(), *search.lowest()))
         return None if found is None else self.run(found.candidate)

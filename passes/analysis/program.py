@@ -410,16 +410,7 @@ class Program:
         number = self._count if position is None else position
         self._count += position is None
         return Node(
-            op,
-            op.name,
-            facts.category,
-            operands,
-            results,
-            blocks,
-            captures,
-            effects,
-            flops,
-            number,
+            op, op.name, facts.category, operands, results, blocks, captures, effects, flops, number
         )
 
     def _callee(self, call: ir.Operation) -> Code | None:

@@ -54,8 +54,7 @@ def arranged(given: Labelled, order: Labels, kernel: FusedKernel) -> ir.Value:
     value = transposed(value, [flat.index(label) for label in wanted])
     held = {*wanted}
     value = reshaped(
-        value,
-        [math.prod(kernel.size(x) for x in group if x in held) for group in order],
+        value, [math.prod(kernel.size(x) for x in group if x in held) for group in order]
     )
     return converted(value, element_type(kernel.element))
 

@@ -44,6 +44,7 @@ def bias_of(
         tuple(collector.steps),
         tuple(collector.equals.items()),
         tuple(collector.scores),
+        tuple(collector.shifts),
     )
 
 
@@ -56,6 +57,10 @@ class _Collector:
         self.steps: list[ir.Operation] = []
         self.equals: dict[ir.Value, ir.Value] = {}
         self.scores: dict[ir.Value, None] = {}
+        self.shifts: dict[ir.Value, None] = {}
+        self._zeros = {self.number: self.scores}
+        if forward.shift is not None:
+            self._zeros[self.scope.number(forward.shift.operands[1])] = self.shifts
         self._bodies = [body for each in loops for body in each.bodies]
         self._loop = loops[0].forward.op if loops else None
         self._made: dict[ir.Value, bool] = {}
@@ -68,8 +73,8 @@ class _Collector:
         return self._made[value]
 
     def _collect(self, value: ir.Value) -> bool:
-        if self.scope.number(value) == self.number:
-            self.scores[value] = None
+        if (number := self.scope.number(value)) in self._zeros:
+            self._zeros[number][value] = None
             return True
         op = defining_op(value)
         block = value.owner if op is None else op.block

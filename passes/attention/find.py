@@ -276,6 +276,7 @@ class Finder:
             logits.query,
             key,
         )
+        read = softmax.candidates()[logits.place]
         forward = ForwardRead(
             weights,
             scores,
@@ -283,8 +284,9 @@ class Finder:
             axes,
             query_side,
             logits.scale,
-            softmax.candidates()[logits.place],
+            read,
             logits.of_logarithm,
+            softmax.shift(read),
             logits.masked_rows,
         )
         return forward, logits
@@ -318,7 +320,7 @@ class Finder:
                 if (key, use.operand_number) in replaced or key in ends:
                     continue
                 if op.block not in self.scope.blocks:
-                    raise NotPossibleError("its weights are read by code inside", op)
+                    raise NotPossibleError(f"{self._told(value, found)} read by code inside", op)
                 if (key, use.operand_number) in passed:
                     waiting += passed[key, use.operand_number]
                 elif how(op) is How.SAME:
@@ -326,7 +328,16 @@ class Finder:
                 elif how(op) is not None:
                     waiting += op.results
                 elif not _is_dead(op):
-                    raise NotPossibleError("its weights are read elsewhere, too", op)
+                    raise NotPossibleError(f"{self._told(value, found)} read elsewhere, too", op)
+
+    def _told(self, value: ir.Value, found: Found) -> str:
+        """Returns what a value is, that is computed from an attention's scores."""
+        scope, scores = self.scope, [each.scores for each in found.gradients]
+        of_weights = {scope.number(each.dp.results[0]) for each in scores if each is not None}
+        number = scope.number(found.forwards[0].scores.results[0])
+        numbers = map(scope.number, self.derivation.region(value, number))
+        is_gradient = not of_weights.isdisjoint(numbers)
+        return "the gradient of its scores is" if is_gradient else "its weights are"
 
 
 def _passed(borders: Sequence[Border]) -> dict[tuple[object, int], Sequence[ir.Value]]:

@@ -19,14 +19,7 @@ from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
-from .products import (
-    ForwardRead,
-    GradientOfScores,
-    Products,
-    Scored,
-    operand_labels,
-    other_operand,
-)
+from .products import ForwardRead, GradientOfScores, Products, Scored, operand_labels, other_operand
 from .reader import Forms, Reader
 from .site import HEAD, SCORES, VALUE, EmptyRows, Labelled, Replaced
 from .softmax import MASKED
@@ -175,9 +168,10 @@ class GradientReader:
             found = self._rows(points, scored.value, rows, length)
             weights = self._rows(points, forward.weights.value, rows, length)
             dp = self._dp(points, scored, dp_number, rows).reshape(-1, length)
-            logits = self._rows(points, forward.logits, rows, length)
+            logits = reader.logits_at(
+                points, forward.logits, rows, forward.shift, of_logarithm=forward.of_logarithm
+            ).reshape(-1, length)
             with np.errstate(all="ignore"):
-                logits = np.log(logits) if forward.of_logarithm else logits
                 wanted = scale * weights * (dp - (weights * dp).sum(1, keepdims=True))
             finite = np.isfinite(weights).all(1)
             seen = (logits > MASKED).any(1) & finite
@@ -345,29 +339,24 @@ class GradientReader:
                 raise NotPossibleError(f"the gradient reads other {what} than the attention does")
 
     def _are_same(self, left: Labelled, right: Labelled, kind: str) -> bool:
-        """Whether two values are the same function of the scores' axes."""
+        """Whether two values are the same function of the scores' axes: one value in some order of
+        axes, or computed from the same data without a position, so that they cannot differ at one
+        alone."""
         letters = left.sizes(kind)
         if letters != right.sizes(kind):
             return False
-        reader = self.reader
-        if not self._are_computed_alike(left.value, right.value):
+        reader, scope, read = self.reader, self.reader.scope, [left.value, right.value]
+        first, second = (scope.number(source_of_elements(scope, each)) for each in read)
+        positions = Positions(reader.derivation, _NO_SCORES)
+        if first != second and any(map(positions.tables, read)):
             return False
-        if any(
-            len(reader.derivation.region(each.value, _NO_SCORES)) > _MOST_OPERATIONS
-            for each in (left, right)
-        ):
+        regions = [reader.derivation.region(each, _NO_SCORES) for each in read]
+        if any(len(each) > _MOST_OPERATIONS for each in regions):
             raise NotPossibleError("its operands are computed from too many values to look at")
-        points = Points(reader.scope, 11)
-        places = {
-            label: reader.rng.integers(0, size, _SAMPLES)
-            for label, size in [
-                *(((SCORES, axis), size) for axis, size in enumerate(reader.sizes)),
-                *letters.items(),
-            ]
-        }
         sizes = {(SCORES, axis): size for axis, size in enumerate(reader.sizes)} | dict(letters)
+        places = {label: reader.rng.integers(0, size, _SAMPLES) for label, size in sizes.items()}
 
-        def at(each: Labelled) -> Numbers:
+        def at(points: Points, each: Labelled) -> Numbers:
             where = tuple(
                 linear(tuple(places[label] for label in group), [sizes[x] for x in group])
                 if group
@@ -376,16 +365,12 @@ class GradientReader:
             )
             return points.at(each.value, where)
 
-        return are_close(at(left), at(right))
-
-    def _are_computed_alike(self, left: ir.Value, right: ir.Value) -> bool:
-        """Whether two values are one value in some order of axes, or read the same tables, so that
-        they cannot differ at one position alone."""
-        scope, positions = self.reader.scope, Positions(self.reader.derivation, _NO_SCORES)
-        sources = [source_of_elements(scope, each) for each in (left, right)]
-        if scope.number(sources[0]) == scope.number(sources[1]):
-            return True
-        return positions.tables(left) == positions.tables(right)
+        for seed, _, true, floats, _ in _ASSIGNMENTS:
+            decisions = [reader.decisions(each, seed, true) for each in read]
+            points = Points(scope, seed, decisions[0] | decisions[1], true, floats)
+            if not are_close(at(points, left), at(points, right)):
+                return False
+        return True
 
     def _bias(
         self, scored: Scored, dp_number: int, empty: EmptyRows | None

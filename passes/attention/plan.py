@@ -162,10 +162,7 @@ class _Planner:
         element = limits.element_for(operands, self._kernel, self._cast)
         if not held_by(found.logits.bias_numbers, element):
             raise NotPossibleError(f"its bias has numbers that {element} does not hold")
-        sizes = {
-            **forward.queries.sizes(HEAD),
-            **forward.values.sizes(VALUE),
-        }
+        sizes = {**forward.queries.sizes(HEAD), **forward.values.sizes(VALUE)}
         kernel = FusedKernel(
             forward.axes,
             found.logits.scale,
@@ -226,11 +223,7 @@ class _Planner:
     ) -> GradientCall:
         dq, dk, dv = (
             None if scored is None else Replaced(scored.product, scored.result_labels(kind))
-            for scored, kind in (
-                (products.dq, HEAD),
-                (products.dk, HEAD),
-                (products.dv, VALUE),
-            )
+            for scored, kind in ((products.dq, HEAD), (products.dk, HEAD), (products.dv, VALUE))
         )
         replaced = [*(each for each in (dq, dk, dv) if each is not None), *products.bias]
         place = replaced[0].op
@@ -260,17 +253,7 @@ class _Planner:
                         "the loop's index is made behind a product of its gradient"
                     )
             stacked = _stacked(borders[-1], calls[number], kernel, place, derivation)
-        return GradientCall(
-            place,
-            source,
-            number,
-            stacked,
-            *operands,
-            dq,
-            dk,
-            dv,
-            products.bias,
-        )
+        return GradientCall(place, source, number, stacked, *operands, dq, dk, dv, products.bias)
 
 
 def _more_collectives(module: ir.Module, attentions: Sequence[AttentionSite]) -> str:

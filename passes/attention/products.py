@@ -99,6 +99,7 @@ class ForwardRead:
       scale: the factor of the scores.
       logits: the logits.
       of_logarithm: the logits are the logarithm of that value.
+      shift: the subtraction of a row's maximum in that value, which the logits are without.
       masked_rows: rows whose keys are all masked by constants and positions alone.
     """
 
@@ -110,6 +111,7 @@ class ForwardRead:
     scale: float
     logits: ir.Value
     of_logarithm: bool
+    shift: ir.Operation | None
     masked_rows: tuple[Row, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from ..analysis.points.dependence import Line, axes_of, depends_on_difference
 from ..analysis.points.derivation import Derivation, Groups, joined
 from ..analysis.points.evaluator import Coordinates, Points, grid, unraveled
-from ..analysis.points.leaves import Leaf, Numbers, booleans, integers, scaled, shifted
+from ..analysis.points.leaves import Floats, Leaf, Numbers, booleans, integers, scaled, shifted
 from ..analysis.points.operations import is_of_booleans, is_of_floats
 from ..analysis.points.positions import Positions, source_of_elements
 from ..analysis.value_numbers import operation_key
@@ -102,6 +102,30 @@ class Reader:
     def at(self, points: Points, value: ir.Value, where: Coordinates) -> Numbers:
         """Returns a value at coordinates of the scores."""
         return points.at(value, joined(self.groups(value), self.sizes, where))
+
+    def logits_at(
+        self,
+        points: Points,
+        value: ir.Value,
+        where: Coordinates,
+        shift: ir.Operation | None,
+        *,
+        of_logarithm: bool,
+    ) -> Floats:
+        """Returns logits at coordinates of the scores, without a subtraction in them."""
+        found: Floats = self.at(points, value, where)
+        less = self.subtracted(points, where, shift)
+        with np.errstate(all="ignore"):
+            found = np.log(found) if of_logarithm else found
+            return np.where(np.isfinite(less), found + less, -np.inf)
+
+    def subtracted(self, points: Points, where: Coordinates, shift: ir.Operation | None) -> Floats:
+        """Returns what a subtraction takes away at coordinates of the scores; zeros without one."""
+        if shift is None:
+            return np.zeros(1)
+        at = joined(self.groups(shift.results[0]), self.sizes, where)
+        found: Floats = points.at(shift.operands[1], at)
+        return found
 
     def points(
         self,

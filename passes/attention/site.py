@@ -114,6 +114,7 @@ class Bias:
       steps: the operations that compute it, each after those that it reads.
       equals: values that stand for others, e.g. an argument of a loop for its operand.
       scores: the values that are replaced by zeros.
+      shifts: those subtracted from all scores of a row, which are zero whatever the scores are.
       masks_keys: it is a mask of keys, given to the kernel for one query that stands for all.
     """
 
@@ -124,6 +125,7 @@ class Bias:
     steps: tuple[ir.Operation, ...]
     equals: tuple[tuple[ir.Value, ir.Value], ...]
     scores: tuple[ir.Value, ...]
+    shifts: tuple[ir.Value, ...]
     masks_keys: bool = False
 
 

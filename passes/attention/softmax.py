@@ -9,12 +9,15 @@ depends on, and that a mask is causal at every position.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from jax.extend.mlir import ir
 
 from ..analysis.points.dependence import Line, axes_of, depends_on_difference
+from ..analysis.points.derivation import Groups
 from ..analysis.points.evaluator import Coordinates, Points, are_close, linear, unraveled
 from ..analysis.points.leaves import (
     Floats,
@@ -26,7 +29,8 @@ from ..analysis.points.leaves import (
     shifted,
     zero,
 )
-from ..analysis.points.operations import How, is_of_floats
+from ..analysis.points.operations import How, is_of_floats, reduction_of
+from ..analysis.points.positions import Positions
 from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import shape_of
@@ -65,6 +69,9 @@ NEAR, FAR = _MAGNITUDES[0], _MAGNITUDES[-1]
 """Scores that show in a row unless rounding hides what is added to it, and scores
 that change each number that they are added to, so that a mask shows."""
 
+_UNDERFLOW = -math.log(sys.float_info.min)
+"""In float64 the exponential of a number nearer to zero is neither 0 nor infinite."""
+
 NO_SOFTMAX = "its weights are no softmax of the scores along the keys"
 NOT_SCALED = "the scores are not only scaled, shifted and masked before the softmax"
 EMPTY_ROWS = "rows without a key are no average of the values"
@@ -76,6 +83,7 @@ class SoftmaxReader:
     def __init__(self, reader: Reader, weights: ir.Value, key: int, queries: tuple[int, ...]):
         self.reader, self.weights, self.key, self.queries = reader, weights, key, queries
         self.length = reader.sizes[key]
+        self._shifts: dict[ir.Value, ir.Operation | None] = {}
 
     def is_normalized(self) -> bool:
         """Whether the weights are positive and sum to 1 along the keys, in rows that are numbers:
@@ -119,27 +127,68 @@ class SoftmaxReader:
 
     def candidates(self) -> list[ir.Value]:
         """Returns the values that may be the logits: computed from the scores one by one, of their
-        size, and without a sum over others."""
+        size, and without a sum over others; then those behind the exponential of scores less their
+        maximum, whose logarithm may be the logits."""
         reader = self.reader
-        return [
+        found = [
             value
             for value in reader.derivation.region(self.weights, reader.number)
-            if is_of_floats(value)
-            and reader.derivation.groups(value, reader.number) is not None
-            and not self._reduces_scores(value)
+            if is_of_floats(value) and reader.derivation.groups(value, reader.number) is not None
+        ]
+        plain = [value for value in found if not self._reductions(value)]
+        return plain + [
+            value
+            for value in found
+            if reader.derivation.has_exponential(value) and self.shift(value) is not None
         ]
 
-    def _reduces_scores(self, value: ir.Value) -> bool:
-        reader = self.reader
-        for each in reader.derivation.region(value, reader.number):
-            made = reader.scope.made_by(each)
-            is_reduced = made is not None and made[1] is How.REDUCTION
-            if made is None or not is_reduced or reader.scope.number(each) == reader.number:
+    def _reductions(self, value: ir.Value, *ends: int) -> list[ir.Operation]:
+        """Returns the reductions of scores that a value is computed from, up to ends."""
+        scope, region, number = self.reader.scope, self.reader.derivation.region, self.reader.number
+        found = []
+        for each in region(value, number, *ends):
+            made = scope.made_by(each)
+            is_end = scope.number(each) in (number, *ends)
+            if made is None or made[1] is not How.REDUCTION or is_end:
                 continue
-            source = reader.derivation.region(made[0].operands[0], reader.number)
-            if any(reader.scope.number(one) == reader.number for one in source):
-                return True
-        return False
+            if any(scope.number(one) == number for one in region(made[0].operands[0], number)):
+                found.append(made[0])
+        return found
+
+    def shift(self, value: ir.Value) -> ir.Operation | None:
+        """Returns the subtraction of a maximum of a row's scores that a value is computed from, the
+        only reduction of scores in it; None where there is none.
+
+        What is subtracted is one number for all keys of a row, by the form of the code: the softmax
+        is the same without it, whatever it is.
+        """
+        if value not in self._shifts:
+            reader, found = self.reader, dict[int, ir.Operation]()
+            is_reduced = bool(self._reductions(value))
+            for each in reader.derivation.region(value, reader.number) if is_reduced else ():
+                made = reader.scope.made_by(each)
+                if made is not None and made[0].name == "stablehlo.subtract":
+                    groups = reader.derivation.groups(each, reader.number)
+                    if groups is not None and self._is_maximum(made[0].operands[1], groups):
+                        found[reader.scope.number(made[0].operands[1])] = made[0]
+            is_alone = len(found) == 1 and not self._reductions(value, *found)
+            self._shifts[value] = next(iter(found.values())) if is_alone else None
+        return self._shifts[value]
+
+    def _is_maximum(self, value: ir.Value, groups: Groups) -> bool:
+        """Whether a value is computed from maxima of scores, one for each row of keys."""
+        rows = {axis for axis, size in enumerate(self.reader.sizes) if size > 1} - {self.key}
+        reductions = self._reductions(value)
+        if not reductions or any(reduction_of(op) is not np.maximum for op in reductions):
+            return False
+        points = [frozenset(group) for group in groups]
+        return axes_of(self.reader.scope, value, -1, points) == rows  # scores vary, too
+
+    def _shifted(self, value: ir.Value) -> dict[int, Leaf]:
+        """Returns zeros by the number of what is subtracted in a value, behind which nothing counts
+        where scores are zero."""
+        shift = self.shift(value)
+        return {} if shift is None else {self.reader.scope.number(shift.operands[1]): zero}
 
     def logits(self) -> Logits:
         """Returns what the weights are the softmax of. Raises NotPossibleError, TooManyPointsError.
@@ -162,8 +211,12 @@ class SoftmaxReader:
 
     def _read(self, place: int, value: ir.Value, of_logarithm: bool, rows: Coordinates) -> Logits:
         empty, is_uneven = self._check_softmax(value, of_logarithm, rows)
-        positions = self.reader.positions
-        if not positions.tables(self.weights) <= positions.tables(value):
+        scope, positions = self.reader.scope, self.reader.positions
+        tables = positions.tables(self.weights)
+        if ends := self._shifted(value):  # what is subtracted may have tables of its own
+            of = partial(Positions, self.reader.derivation, self.reader.number)
+            tables, positions = of(scope.number(value)).tables(self.weights), of(*ends)
+        if not tables <= positions.tables(value):
             raise NotPossibleError("its weights are changed at some positions behind the softmax")
         rare = self._rare
         if rare:
@@ -197,9 +250,8 @@ class SoftmaxReader:
         self, points: Points, value: ir.Value, of_logarithm: bool, where: Coordinates
     ) -> Floats:
         """Returns logits at coordinates of the scores."""
-        found: Floats = self.reader.at(points, value, where)
-        with np.errstate(all="ignore"):
-            return np.log(found) if of_logarithm else found
+        shift = self.shift(value)
+        return self.reader.logits_at(points, value, where, shift, of_logarithm=of_logarithm)
 
     def _check_softmax(
         self, value: ir.Value, of_logarithm: bool, rows: Coordinates
@@ -224,7 +276,9 @@ class SoftmaxReader:
             empty = finite & ~(logits > MASKED).any(1)
             if magnitude == 1.0 and empty.any():
                 precise = self.reader.points(seed, leaf, true, floats, masks, rounds=True)
-                hidden = self.reader.points(seed, zero, true, floats, masks, rounds=True)
+                hidden = self.reader.points(
+                    seed, zero, true, floats, {**masks, **self._shifted(value)}, rounds=True
+                )
                 alone = self.logits_at(hidden, value, of_logarithm, rows).reshape(weights.shape)
                 alone = softmax(np.where(np.isinf(alone).all(1, keepdims=True), 0.0, alone))[empty]
                 kinds.add(
@@ -278,23 +332,26 @@ class SoftmaxReader:
 
         Raises NotPossibleError for another function of the scores.
         """
-        reader = self.reader
+        reader, shift = self.reader, self.shift(value)
         where = reader.scattered(_SCATTERED, self._rare)
+        if shift is not None:  # each row has a maximum
+            where = reader.rows(self.key, _SCATTERED // self.length, self._rare)
         places = linear(where, reader.sizes)
         scale: float | None = None
         for seed, true, is_decided in ((1, 0.7, False), (2, 1.0, False), (3, 0.5, True)):
             decisions = reader.decisions(value, seed, true) if is_decided else {}
             if is_decided and not decisions:
                 continue
-            start = self.logits_at(
-                reader.points(seed, zero, true, leaves=decisions), value, of_logarithm, where
-            )
-            for magnitude in _MAGNITUDES:
-                scores = reader.scores(seed, magnitude)
+            points = reader.points(seed, zero, true, leaves=decisions | self._shifted(value))
+            start = self.logits_at(points, value, of_logarithm, where)
+            samples = [(magnitude, reader.scores(seed, magnitude)) for magnitude in _MAGNITUDES]
+            if shift is not None:  # beside their maximum low scores do not show
+                near = reader.scores(seed, _MAGNITUDES[1])
+                samples += [(x, shifted(near, s * x)) for x in _MAGNITUDES[2:] for s in (-1, 1)]
+            for magnitude, scores in samples:
                 given = scores(places)
-                logits = self.logits_at(
-                    reader.points(seed, scores, true, leaves=decisions), value, of_logarithm, where
-                )
+                points = reader.points(seed, scores, true, leaves=decisions)
+                logits = self.logits_at(points, value, of_logarithm, where)
                 with np.errstate(all="ignore"):
                     change = np.where(logits == start, 0.0, logits - start)
                     is_far = np.abs(start) > 1e3 * np.abs(given)
@@ -305,14 +362,17 @@ class SoftmaxReader:
                 if np.any(is_far & (start <= MASKED) & (logits > MASKED)):
                     raise NotPossibleError(NOT_SCALED)  # a mask of the scores' own
                 live = ~masked & finite
-                if of_logarithm and magnitude > 1e2:
+                if of_logarithm and magnitude > 1e2 and shift is None:
                     continue  # the exponential overflows
-                if not live.any():
-                    continue
-                if scale is None:
+                if scale is None and live.any():
                     scale = float(np.median(ratio[live]))
-                near = (1e-5 + 1e-9 * largest / magnitude) * max(abs(scale), 1e-3)
-                if not np.all(np.abs(ratio[live] - scale) <= near):
+                if scale is None:
+                    continue
+                error = (1e-5 + 1e-9 * largest / magnitude) * max(abs(scale), 1e-3)
+                power = start + scale * given - reader.subtracted(points, where, shift)
+                if not np.all(np.abs(ratio[live] - scale) <= error) or np.any(
+                    np.abs(power[~masked & ~finite]) < _UNDERFLOW
+                ):
                     raise NotPossibleError(NOT_SCALED)
         if scale is None:
             raise NotPossibleError(NO_SOFTMAX)
@@ -321,7 +381,11 @@ class SoftmaxReader:
     def _depends(self, value: ir.Value) -> frozenset[int]:
         groups = self.reader.groups(value)
         return axes_of(
-            self.reader.scope, value, self.reader.number, [frozenset(group) for group in groups]
+            self.reader.scope,
+            value,
+            self.reader.number,
+            [frozenset(group) for group in groups],
+            *self._shifted(value),
         )
 
     def _mask(
@@ -334,11 +398,12 @@ class SoftmaxReader:
             return None
         if any(
             reader.scope.made_by(each) is None and reader.scope.number(each) != reader.number
-            for each in reader.derivation.region(value, reader.number)
+            for each in reader.derivation.region(value, reader.number, *self._shifted(value))
         ):
             return None  # data
         for where in self._all_positions(value, query):
-            rest = self.logits_at(reader.points(1, zero, 1.0), value, of_logarithm, where)
+            points = reader.points(1, zero, 1.0, leaves=self._shifted(value))
+            rest = self.logits_at(points, value, of_logarithm, where)
             behind = where[query] - where[key]
             seen = rest > MASKED
             window = int(behind[seen].max()) + 1 if seen.any() else 0
@@ -373,9 +438,8 @@ class SoftmaxReader:
         """
         reader, key = self.reader, self.key
         groups = reader.groups(value)
-        axes = axes_of(
-            reader.scope, value, reader.number, [frozenset(g) for g in groups], data_varies=False
-        )
+        of, ends = [frozenset(group) for group in groups], self._shifted(value)
+        axes = axes_of(reader.scope, value, reader.number, of, *ends, data_varies=False)
         if not axes:
             return ()
         seen = [axis for axis in sorted(axes) if axis != key]
@@ -395,9 +459,8 @@ class SoftmaxReader:
         found: dict[int, None] = {}
         for true in (0.0, 1.0):
             decisions = reader.decisions(value, 1, true)
-            rest = self.logits_at(
-                reader.points(1, zero, true, leaves=decisions), value, of_logarithm, where
-            )
+            points = reader.points(1, zero, true, leaves=decisions | self._shifted(value))
+            rest = self.logits_at(points, value, of_logarithm, where)
             masked = np.flatnonzero(~(rest.reshape(count, -1) > MASKED).any(1))
             if len(masked) < count:
                 found |= dict.fromkeys([*masked[:_MASKED_ROWS], *masked[-_MASKED_ROWS:]])
@@ -418,9 +481,8 @@ class SoftmaxReader:
         found: dict[int, None] = {}
         for true in (0.0, 1.0):
             decisions = reader.decisions(value, 1, true)
-            rest = self.logits_at(
-                reader.points(1, zero, true, leaves=decisions), value, of_logarithm, where
-            )
+            points = reader.points(1, zero, true, leaves=decisions | self._shifted(value))
+            rest = self.logits_at(points, value, of_logarithm, where)
             before = np.concatenate([[0], np.cumsum(rest > MASKED)])
             # A row has the differences from its position less the last key's to its position.
             masked = np.flatnonzero(before[self.length :] == before[:queries])
@@ -441,7 +503,12 @@ class SoftmaxReader:
         ]
         reader = self.reader
         return depends_on_difference(
-            reader.scope, value, reader.number, lines, data_varies=data_varies
+            reader.scope,
+            value,
+            reader.number,
+            lines,
+            *self._shifted(value),
+            data_varies=data_varies,
         )
 
     def _bias_numbers(self, value: ir.Value, of_logarithm: bool) -> tuple[float, ...]:
@@ -450,7 +517,7 @@ class SoftmaxReader:
         found: list[Floats] = []
         for leaves in ({}, reader.decisions(value, 3, 0.5), reader.integers(value, 3)):
             if leaves or not found:
-                points = reader.points(3, zero, leaves=leaves)
+                points = reader.points(3, zero, leaves=leaves | self._shifted(value))
                 rest = self.logits_at(points, value, of_logarithm, where)
                 # Integers are masks or positions: a mask's number times others means nothing.
                 most = math.inf if not found else -MASKED

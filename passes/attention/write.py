@@ -25,15 +25,7 @@ from ..ir.build import (
 )
 from ..ir.marks import MarkBuilder, next_channel
 from ..ir.values import defining_op, element_of, shape_of
-from .arrange import (
-    all_sizes,
-    arranged,
-    element_type,
-    of_bias,
-    of_keys,
-    of_queries,
-    restored,
-)
+from .arrange import all_sizes, arranged, element_type, of_bias, of_keys, of_queries, restored
 from .crossings import BorderCrossing, Crossings
 from .devices import by_parts, summed_over
 from .site import (
@@ -555,6 +547,8 @@ def _cloned(bias: Bias, scores: float = 0.0) -> ir.Value:
     known: dict[ir.Value, ir.Value] = {}
     for score in bias.scores:
         known[score] = splat(score.type, scores)
+    for shift in bias.shifts:
+        known[shift] = zeros(shift.type)
 
     def now(value: ir.Value) -> ir.Value:
         while value not in known and value in equals:

@@ -113,11 +113,7 @@ def attention(
 
 
 def attention_gradient(
-    marks: MarkBuilder,
-    operands: Sequence[ir.Value],
-    call: AttentionCall,
-    *,
-    with_bias: bool,
+    marks: MarkBuilder, operands: Sequence[ir.Value], call: AttentionCall, *, with_bias: bool
 ) -> list[ir.Value]:
     """Writes the gradient of an attention; returns those of queries, keys, values and, where
     wanted, of the bias.
@@ -205,11 +201,7 @@ def _combined(value: ir.Value, start: float, combine: build.Combiner) -> ir.Valu
 
 
 def _attention(
-    call: AttentionCall,
-    queries: ir.Value,
-    keys: ir.Value,
-    values: ir.Value,
-    bias: ir.Value | None,
+    call: AttentionCall, queries: ir.Value, keys: ir.Value, values: ir.Value, bias: ir.Value | None
 ) -> list[ir.Value]:
     logits = _logits(call, queries, keys, bias)
     largest = _combined(logits, -math.inf, stablehlo.maximum)

@@ -22,10 +22,7 @@ Combiner = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def typed(
-    like: ir.Value | ir.Type,
-    shape: Sequence[int] | None = None,
-    *,
-    element: ir.Type | None = None,
+    like: ir.Value | ir.Type, shape: Sequence[int] | None = None, *, element: ir.Type | None = None
 ) -> ir.RankedTensorType:
     """Returns the type of a value, or a type, with another shape or another type of elements."""
     shape = shape_of(like) if shape is None else shape

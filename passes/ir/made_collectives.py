@@ -27,10 +27,7 @@ def all_gathered(part: ir.Value, axis: int, devices: int, like: ir.Operation) ->
     attributes = {name: like.attributes[name] for name in _OF_GROUPS}
     along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)
     made = ir.Operation.create(
-        "stablehlo.all_gather",
-        [typed(part, shape)],
-        [part],
-        attributes | {"all_gather_dim": along},
+        "stablehlo.all_gather", [typed(part, shape)], [part], attributes | {"all_gather_dim": along}
     )
     return made.results[0]
 

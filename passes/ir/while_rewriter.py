@@ -110,11 +110,7 @@ class WhileRewriter:
         self.updates.append(update)
 
     def add_stack(
-        self,
-        value: ir.Value,
-        trip_count: int,
-        index: ir.Value,
-        location: ir.Location | None = None,
+        self, value: ir.Value, trip_count: int, index: ir.Value, location: ir.Location | None = None
     ) -> int:
         """Adds a stacked output that stores ``value`` at ``index``, both of the body.
 

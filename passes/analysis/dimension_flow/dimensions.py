@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
 from ...ir.shardings import argument_placement
-from ..program import (
-    Code,
-    Node,
-    Program,
-    trips_of,
-)
+from ..program import Code, Node, Program, trips_of
 from ..signatures.signature import AxisLayout
 from .regions import computation_counts
 from .result import Seed, made_at

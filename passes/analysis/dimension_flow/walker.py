@@ -7,18 +7,9 @@ from dataclasses import replace
 from ...ir.custom_calls import CUSTOM_CALL, target_of
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from ..program import (
-    KEEPS_ZEROS,
-    Code,
-    Node,
-    Program,
-)
+from ..program import KEEPS_ZEROS, Code, Node, Program
 from .flow import WHOLE, ZERO, Finish, Flow, FlowState, Needs, StuckError, whole
-from .regions import (
-    CodeRegion,
-    RegionFlows,
-    region_of,
-)
+from .regions import CodeRegion, RegionFlows, region_of
 from .transfer import FlowFit, finish, transfer
 
 _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})

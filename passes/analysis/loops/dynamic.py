@@ -118,11 +118,7 @@ def _linear(
     first, second = (_linear(operand, counter, bound, depth - 1) for operand in op.operands)
     if first is None or second is None:
         return None
-    return (
-        first[0] + sign * second[0],
-        first[1] + sign * second[1],
-        first[2] + sign * second[2],
-    )
+    return (first[0] + sign * second[0], first[1] + sign * second[1], first[2] + sign * second[2])
 
 
 def _not_negative(

@@ -25,15 +25,15 @@ def axes_of(
     value: ir.Value,
     number: int,
     points: Sequence[Axes],
-    *,
+    *others: int,
     data_varies: bool = True,
 ) -> Axes:
-    """Returns the axes on which a value may depend, the numbered value being constant.
+    """Returns the axes on which a value may depend, the numbered values being constant.
 
     Args:
       scope: the program.
       value: the value.
-      number: the number of the value that counts as a constant.
+      number, others: the numbers of values that count as constants.
       points: by axis of the value the axes that it is computed from.
       data_varies: whether leaves depend on their positions; without, only iotas and constants do.
     """
@@ -46,7 +46,7 @@ def axes_of(
             continue
         seen.add(item)
         each, at = item
-        if scope.number(each) == number:
+        if scope.number(each) in (number, *others):
             continue
         made = scope.made_by(each)
         if made is None:
@@ -159,29 +159,29 @@ def depends_on_difference(
     value: ir.Value,
     number: int,
     points: Sequence[Line | None],
-    *,
+    *others: int,
     data_varies: bool = True,
 ) -> bool:
-    """Whether a value is a function of the difference of two coordinates alone, the numbered value
+    """Whether a value is a function of the difference of two coordinates alone, the numbered values
     being constant.
 
     Args:
       scope: the program.
       value: the value.
-      number: the number of the value that counts as a constant.
+      number, others: the numbers of values that count as constants.
       points: by axis of the value its coordinate; None where it is neither.
       data_varies: whether leaves depend on their positions; without, only iotas and constants do.
     """
-    forms = _Forms(scope, number, data_varies=data_varies)
+    forms = _Forms(scope, (number, *others), data_varies=data_varies)
     found = forms.of(scope.resolve(value), tuple(points))
     return forms.is_of_difference(found)
 
 
 class _Forms:
-    def __init__(self, scope: Scope, number: int, *, data_varies: bool) -> None:
+    def __init__(self, scope: Scope, numbers: tuple[int, ...], *, data_varies: bool) -> None:
         self._scope = scope
         self._of_leaves = _UNKNOWN if data_varies else _OF_DIFFERENCE
-        self._number = number
+        self._numbers = numbers
         self._known: dict[tuple[ir.Value, tuple[Line | None, ...]], _Formed] = {}
 
     @staticmethod
@@ -196,7 +196,7 @@ class _Forms:
 
     def _of(self, value: ir.Value, points: tuple[Line | None, ...]) -> _Formed:
         scope = self._scope
-        if scope.number(value) == self._number:
+        if scope.number(value) in self._numbers:
             return _OF_DIFFERENCE
         made = scope.made_by(value)
         if made is None:

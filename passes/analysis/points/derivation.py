@@ -109,9 +109,9 @@ class Derivation:
             value = self.scope.resolve(op.operands[step])
         return points
 
-    def region(self, value: ir.Value, number: int) -> list[ir.Value]:
-        """Returns the values that a value is computed from, up to leaves and the numbered value,
-        each once, the value itself first."""
+    def region(self, value: ir.Value, *numbers: int) -> list[ir.Value]:
+        """Returns the values that a value is computed from, up to leaves and numbered values, each
+        once, the value itself first."""
         found: dict[ir.Value, None] = {}
         waiting = [self.scope.resolve(value)]
         while waiting:
@@ -120,7 +120,7 @@ class Derivation:
                 continue
             found[each] = None
             made = self.scope.made_by(each)
-            if made is not None and self.scope.number(each) != number:
+            if made is not None and self.scope.number(each) not in numbers:
                 waiting += [self.scope.resolve(operand) for operand in made[0].operands][::-1]
         return list(found)
 

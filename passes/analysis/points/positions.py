@@ -17,7 +17,7 @@ from ...ir.values import shape_of
 from ..reach import settled
 from .derivation import Derivation
 from .evaluator import Points, Scope, unraveled
-from .operations import How, is_splat
+from .operations import How, is_of_booleans, is_splat
 
 _MOST_ELEMENTS = 1 << 22
 """The most elements of a table that are looked at."""
@@ -32,11 +32,11 @@ class Positions:
     """The tables of values of a scope.
 
     Attributes:
-      number: the number of the scores, which count as data.
+      numbers: the numbers of the scores, and of others that count as data.
     """
 
-    def __init__(self, derivation: Derivation, number: int) -> None:
-        self.derivation, self.number = derivation, number
+    def __init__(self, derivation: Derivation, *numbers: int) -> None:
+        self.derivation, self.numbers = derivation, numbers
         self.scope = derivation.scope
         self._kinds: dict[ir.Value, str] = {}
 
@@ -47,9 +47,9 @@ class Positions:
 
     def read(self, value: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yields these tables, each behind a value that is computed from it and data."""
-        for each in self.derivation.region(value, self.number):
+        for each in self.derivation.region(value, *self.numbers):
             made = self.scope.made_by(each)
-            if made is None or self.scope.number(each) == self.number or self._kind(each) != _DATA:
+            if made is None or self.scope.number(each) in self.numbers or self._kind(each) != _DATA:
                 continue
             op, how = made
             if how is How.PART:
@@ -61,7 +61,7 @@ class Positions:
     def multiplies_unevenly(self, value: ir.Value) -> bool:
         """Whether scores are multiplied by a table on their way to a value, other than by zeros and
         one number: such a table may be a mask."""
-        for each in self.derivation.region(value, self.number):
+        for each in self.derivation.region(value, *self.numbers):
             made = self.scope.made_by(each)
             if made is None or made[0].name not in _PRODUCTS:
                 continue
@@ -74,6 +74,10 @@ class Positions:
 
     def _is_mask(self, table: ir.Value) -> bool:
         table = source_of_elements(self.scope, table)
+        made = self.scope.made_by(table)
+        is_converted = made is not None and made[0].name == "stablehlo.convert"
+        if made is not None and is_converted and is_of_booleans(made[0].operands[0]):
+            return True
         shape = shape_of(table)
         count = math.prod(shape)
         if count > _MOST_ELEMENTS:
@@ -86,13 +90,13 @@ class Positions:
 
     def _operands(self, value: ir.Value) -> Iterable[ir.Value]:
         made = self.scope.made_by(value)
-        if made is None or self.scope.number(value) == self.number:
+        if made is None or self.scope.number(value) in self.numbers:
             return ()
         return (self.scope.resolve(operand) for operand in made[0].operands)
 
     def _found(self, value: ir.Value) -> str:
         made = self.scope.made_by(value)
-        if made is None or self.scope.number(value) == self.number:
+        if made is None or self.scope.number(value) in self.numbers:
             return _DATA
         op, how = made
         if how is How.IOTA or (how is How.CONSTANT and not is_splat(op)):

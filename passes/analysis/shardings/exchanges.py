@@ -28,13 +28,7 @@ from ...ir.erase import erase
 from ...ir.locations import source_line
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from ...ir.shardings import (
-    CONSTRAINT,
-    ValueSharding,
-    argument_placement,
-    placement_of,
-    sharding_of,
-)
+from ...ir.shardings import CONSTRAINT, ValueSharding, argument_placement, placement_of, sharding_of
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..loops.counted import counted_loop

@@ -14,22 +14,10 @@ from jax.extend.mlir import ir
 from ...ir import walk
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from ...ir.shardings import (
-    CONSTRAINT,
-    MeshAxis,
-    ValueSharding,
-    constraint_placement,
-    devices_of,
-)
+from ...ir.shardings import CONSTRAINT, MeshAxis, ValueSharding, constraint_placement, devices_of
 from ...ir.values import defining_op
 from ..reach import reached
-from .propagation import (
-    Propagated,
-    Remembered,
-    propagate,
-    returned_shardings,
-    values_of,
-)
+from .propagation import Propagated, Remembered, propagate, returned_shardings, values_of
 
 _MOST_ROUNDS = 8
 """The most propagations until the rest is proved or empty; programs take one to three."""
@@ -70,9 +58,7 @@ def implied_constraints(
     from these `remat` knows which values it may not recompute.
     """
     numbers = _IMPLIED.of(
-        module,
-        lambda: _numbers_of_implied(module, constraints),
-        asked=len(constraints),
+        module, lambda: _numbers_of_implied(module, constraints), asked=len(constraints)
     )
     return [constraints[number] for number in numbers]
 

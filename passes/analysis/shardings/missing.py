@@ -153,10 +153,7 @@ def _devices_of_product(op: ir.Operation, shardings: Shardings) -> int:
         return 1
     summed = (
         {split for axis in contracted for split in placement.axes[axis]}
-        for placement, contracted in (
-            (left, axes.left.contracted),
-            (right, axes.right.contracted),
-        )
+        for placement, contracted in ((left, axes.left.contracted), (right, axes.right.contracted))
     )
     splits = {split for each in made.axes for split in each} | set.intersection(*summed)
     return math.prod(split.size for split in splits)

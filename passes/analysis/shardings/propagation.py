@@ -113,9 +113,7 @@ def propagate(
         if op.name == CONSTRAINT and op.results[0] in without
     )
     return _PROPAGATED.of(
-        module,
-        lambda: _propagated(module, left_out, as_xla_reads),
-        asked=(left_out, as_xla_reads),
+        module, lambda: _propagated(module, left_out, as_xla_reads), asked=(left_out, as_xla_reads)
     )
 
 
@@ -212,10 +210,7 @@ class _Reader:
                     yield from self._each(region.blocks[0].arguments, given, propagated)
 
     def _each(
-        self,
-        values: Iterable[ir.Value],
-        shardings: Iterable[ir.Attribute | None],
-        op: ir.Operation,
+        self, values: Iterable[ir.Value], shardings: Iterable[ir.Attribute | None], op: ir.Operation
     ) -> Iterator[tuple[ir.Value, ValueSharding]]:
         # A callback without results still has a sharding: the device that it runs on.
         for value, sharding in zip(values, shardings, strict=False):

@@ -8,12 +8,7 @@ from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
 from hloom.passes.analysis.loops.additions import additions
-from hloom.passes.analysis.loops.counted import (
-    CountedLoop,
-    affine_in,
-    counted_loop,
-    counted_loops,
-)
+from hloom.passes.analysis.loops.counted import CountedLoop, affine_in, counted_loop, counted_loops
 from hloom.passes.analysis.loops.pairs import loop_pairs
 from hloom.passes.ir.values import constant_int
 

@@ -67,10 +67,7 @@ LEFT: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         lambda a, bias, seen: jnp.where(seen & causal(), a + bias, -1e9),
         (BIAS, PADDED),
     ),
-    "numbers outside of a mask": (
-        lambda a, mask: jnp.where(causal(), a, -1e9) + mask,
-        (NUMBERS,),
-    ),
+    "numbers outside of a mask": (lambda a, mask: jnp.where(causal(), a, -1e9) + mask, (NUMBERS,)),
     "a mask inside of a mask": (
         lambda a, seen: jnp.where(seen, a + added(WINDOW), -2e9),
         (PADDED,),

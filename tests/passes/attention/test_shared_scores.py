@@ -63,10 +63,7 @@ def _forward(p: Array, v: Array) -> tuple[Array, tuple[Array, Array]]:
 
 def _backward(kept: tuple[Array, Array], given: Array) -> tuple[Array, Array]:
     p, v = kept
-    return (
-        jnp.einsum("bthd,bshd->bhts", given, v),
-        jnp.einsum("bhts,bthd->bshd", 2 * p, given),
-    )
+    return (jnp.einsum("bthd,bshd->bhts", given, v), jnp.einsum("bhts,bthd->bshd", 2 * p, given))
 
 
 doubled.defvjp(_forward, _backward)
@@ -88,10 +85,7 @@ ANOTHER = "its scores are those of another attention, too"
         (other_values_without_a_gradient, ANOTHER),
         (two_masks, ANOTHER),
         (two_values, "more than two products of scores meet"),
-        (
-            a_gradient_of_doubled_weights,
-            "the product that gives the values' gradient is not there",
-        ),
+        (a_gradient_of_doubled_weights, "the product that gives the values' gradient is not there"),
     ],
 )
 def test_an_attention_is_not_taken_for_another(step: Callable[..., Any], reason: str) -> None:

@@ -17,6 +17,7 @@ IS_ROW = np.arange(LENGTH)[:, None] == ROW
 SOME = np.random.default_rng(0).random((BATCH, 1, LENGTH, LENGTH)) < 0.7
 SOME[:, :, 5] = False
 Array = jax.Array
+Attend = Callable[[Array, Array, Array, Array], Array]
 
 
 def scores(q: Array, k: Array) -> Array:
@@ -48,27 +49,29 @@ def a_bias_outside_of_the_mask(q: Array, k: Array, v: Array, bias: Array) -> Arr
     return mixed(jax.nn.softmax(jnp.where(SOME, scores(q, k), -1e9) + bias), v)
 
 
-@jax.custom_vjp
-def without_a_key(q: Array, k: Array) -> Array:
-    return jnp.einsum("bthd,bshd->bhts", q, k)
+def of_other_keys(forward: Callable[[Array], Array], backward: Callable[[Array], Array]) -> Attend:
+    """The gradient of the scores reads other keys than the scores."""
+
+    @jax.custom_vjp
+    def scores_of(q: Array, k: Array) -> Array:
+        return jnp.einsum("bthd,bshd->bhts", q, forward(k))
+
+    def backwards(kept: tuple[Array, Array], given: Array) -> tuple[Array, Array]:
+        dq = jnp.einsum("bhts,bshd->bthd", given, kept[1])
+        return dq, jnp.einsum("bhts,bthd->bshd", given, kept[0])
+
+    scores_of.defvjp(lambda q, k: (scores_of(q, k), (q, backward(k))), backwards)
+    return lambda q, k, v, bias: mixed(causal(scores_of(q, k) / SIZE**0.5), v)
 
 
-def _forward(q: Array, k: Array) -> tuple[Array, tuple[Array, Array]]:
-    return without_a_key(q, k), (q, k)
+def row_times(factor: float) -> Callable[[Array], Array]:
+    return lambda k: jnp.where(IS_ROW[:, :, None], factor * k, k)
 
 
-def _backward(kept: tuple[Array, Array], given: Array) -> tuple[Array, Array]:
-    q, k = kept
-    changed = jnp.where(IS_ROW[:, :, None], 0.0, k)
-    dq = jnp.einsum("bhts,bshd->bthd", given, changed)
-    return dq, jnp.einsum("bhts,bthd->bshd", given, q)
-
-
-without_a_key.defvjp(_forward, _backward)
-
-
-def a_gradient_without_a_key(q: Array, k: Array, v: Array, bias: Array) -> Array:
-    return mixed(causal(without_a_key(q, k) / SIZE**0.5), v)
+a_gradient_without_a_key = of_other_keys(lambda k: k, row_times(0.0))
+a_gradient_of_another_key = of_other_keys(row_times(2.0), row_times(1.5))
+a_gradient_of_clipped_keys = of_other_keys(lambda k: k, lambda k: jnp.clip(k, -100, 100))
+the_gradient_of_its_keys = of_other_keys(row_times(2.0), row_times(2.0))
 
 
 def weights_as_a_mask(q: Array, k: Array, v: Array, bias: Array) -> Array:
@@ -76,6 +79,7 @@ def weights_as_a_mask(q: Array, k: Array, v: Array, bias: Array) -> Array:
     return mixed(jax.nn.softmax(scores(q, k) * seen - 1e10 * (1 - seen)), v)
 
 
+OTHER_KEYS = "the gradient reads other keys than the attention does"
 FUSED = "attentions in a kernel: 1, gradients: 1"
 
 
@@ -86,7 +90,10 @@ FUSED = "attentions in a kernel: 1, gradients: 1"
         (an_average_in_a_row, "weights are changed at some positions behind the softmax"),
         (a_row_scaled_otherwise, "scores are scaled by numbers that differ by position"),
         (a_bias_outside_of_the_mask, "what is added beside its mask may be a mask, too"),
-        (a_gradient_without_a_key, "the gradient reads other keys than the attention does"),
+        (a_gradient_without_a_key, OTHER_KEYS),
+        (a_gradient_of_another_key, OTHER_KEYS),
+        (a_gradient_of_clipped_keys, OTHER_KEYS),
+        (the_gradient_of_its_keys, FUSED),
         (weights_as_a_mask, FUSED),
     ],
 )

@@ -78,10 +78,7 @@ def test_what_the_plan_says() -> None:
     assert [each.channel for each in found] == [5, 6]
     assert found[0].groups == ((0, 1), (2, 3))
     assert [each.timeout_ms for each in found] == [5000, 5000]
-    assert [barrier_kind(op) for op in marks_in(module, marks.BARRIER)] == [
-        "entry",
-        "exit+entry",
-    ]
+    assert [barrier_kind(op) for op in marks_in(module, marks.BARRIER)] == ["entry", "exit+entry"]
 
 
 def test_what_an_empty_plan_says() -> None:

@@ -17,12 +17,7 @@ from hloom.passes.analysis.purity import kind_of
 from hloom.passes.barriers.requirements import parse_sync_requirement
 from hloom.passes.framework.tables import facts_of
 from hloom.passes.ir import marks, walk
-from hloom.passes.ir.collectives import (
-    SyncRequirement,
-    declare,
-    declared,
-    replica_groups,
-)
+from hloom.passes.ir.collectives import SyncRequirement, declare, declared, replica_groups
 from hloom.passes.ir.op_facts import OpKind
 
 

@@ -340,10 +340,7 @@ def test_what_the_program_sets_stays() -> None:
     given = {"xla_gpu_enable_command_buffer": "", "xla_disable_hlo_passes": "cse"}
     asked, captured = compiled(XlaOptions(given))
     assert asked == [
-        {
-            "xla_gpu_graph_min_graph_size": 5,
-            "xla_disable_hlo_passes": "cse,dynamic-slice-annotator",
-        }
+        {"xla_gpu_graph_min_graph_size": 5, "xla_disable_hlo_passes": "cse,dynamic-slice-annotator"}
     ]
     assert captured.notes[0] == (
         "the program sets xla_gpu_enable_command_buffer=: it is left so, not FUSION,WHILE"

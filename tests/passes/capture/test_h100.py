@@ -51,8 +51,7 @@ def matrix(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["perceptron", "mixture_of_experts", "lstm", "gpt_scanned", "adam"][: often(3, 5)],
+    "name", ["perceptron", "mixture_of_experts", "lstm", "gpt_scanned", "adam"][: often(3, 5)]
 )
 def test_everything_is_in_one_graph(name: str) -> None:
     program = SUBJECTS[name].lower(deviceless.mesh(TARGET, 1))

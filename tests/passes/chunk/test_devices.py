@@ -39,11 +39,7 @@ def arguments(mesh: Mesh, *shape: int) -> tuple[Any, Any, Any]:
     x = DRAWN.normal(size=(*shape, WIDTH)).astype(np.float32)
     w = DRAWN.normal(size=(WORDS, WIDTH)).astype(np.float32)
     labels = DRAWN.integers(0, WORDS, shape).astype(np.int32)
-    return (
-        jax.device_put(w, whole),
-        jax.device_put(x, by_row),
-        jax.device_put(labels, by_row),
-    )
+    return (jax.device_put(w, whole), jax.device_put(x, by_row), jax.device_put(labels, by_row))
 
 
 def text_of(spec: str, *values: Any) -> str:

@@ -145,10 +145,7 @@ def test_observers_see_the_module_around_each_step() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "reason"),
-    [
-        ("plan", "LookupError: no plan for this"),
-        ("apply", "LookupError: cannot apply"),
-    ],
+    [("plan", "LookupError: no plan for this"), ("apply", "LookupError: cannot apply")],
 )
 def test_a_failure_names_pass_phase_and_reason(phase: str, reason: str) -> None:
     with pytest.raises(PassError) as caught:

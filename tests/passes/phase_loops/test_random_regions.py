@@ -26,11 +26,7 @@ from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 from hloom.passes.phase_loops.write import apply_loops
 
-regions = st.lists(
-    st.tuples(*[st.integers(0, 10**6)] * 5),
-    min_size=1,
-    max_size=2,
-)
+regions = st.lists(st.tuples(*[st.integers(0, 10**6)] * 5), min_size=1, max_size=2)
 """Of each region where it begins and ends, its seed, the seed's layout, and the chunks."""
 
 

@@ -13,10 +13,7 @@ SMALL = Model(layers=4, width=128, heads=2, vocabulary=256, batch=8, length=128)
 
 @pytest.mark.parametrize(
     "target",
-    [
-        pytest.param("h100_sxm", marks=pytest.mark.h100),
-        pytest.param("v5p", marks=pytest.mark.tpu),
-    ],
+    [pytest.param("h100_sxm", marks=pytest.mark.h100), pytest.param("v5p", marks=pytest.mark.tpu)],
 )
 def test_ticks_send_once_and_gather_nothing(target: str) -> None:
     """Forward and backward, a permutation a tick; every loop's length is known to XLA."""

@@ -403,10 +403,6 @@ def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
 
 def test_after_some_obstacles_no_plan_can_follow() -> None:
     final = {each for each in RematObstacle if RematRecord(obstacle=each).is_final}
-    assert final == {
-        RematObstacle.HELPER,
-        RematObstacle.NO_BARRIERS,
-        RematObstacle.NOTHING_HELD,
-    }
+    assert final == {RematObstacle.HELPER, RematObstacle.NO_BARRIERS, RematObstacle.NOTHING_HELD}
     assert not RematRecord().is_final
     assert RematRecord(unplanned="it has no entry").is_final

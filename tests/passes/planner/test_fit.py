@@ -266,9 +266,7 @@ def test_nothing_is_recomputed_where_that_is_no_move(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("keeps_barriers", [True, False])
-def test_more_chunks_are_tried_only_where_something_can_be_recomputed(
-    keeps_barriers: bool,
-) -> None:
+def test_more_chunks_are_tried_only_where_something_can_be_recomputed(keeps_barriers: bool) -> None:
     """Each count is a plan of `chunk`, which may take seconds."""
 
     def loss(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:

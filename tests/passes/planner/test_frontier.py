@@ -71,9 +71,7 @@ def test_less_memory_takes_more_time(along: list[FrontierPoint]) -> None:
 
 def first_plan(analysis: FrontierAnalysis, budget: Budget) -> RematRecord:
     planner = MemoryPlanner(
-        analysis.module,
-        analysis.target,
-        PlannerSettings(budget, 3, min_bytes=analysis.min_bytes),
+        analysis.module, analysis.target, PlannerSettings(budget, 3, min_bytes=analysis.min_bytes)
     )
     attempts: list[Attempt[RematRecord]] = []
     if budget.percent is not None:

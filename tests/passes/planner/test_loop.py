@@ -455,11 +455,7 @@ def test_what_holds_is_not_compiled_again_for_next_to_no_time() -> None:
     ],
 )
 def test_where_memory_asks_for_nothing_straight_lines_are_timed(
-    lines_bytes: int | None,
-    whole_s: float | None,
-    lines_s: float | None,
-    compiled: int,
-    used: int,
+    lines_bytes: int | None, whole_s: float | None, lines_s: float | None, compiled: int, used: int
 ) -> None:
     search = Search()
     whole = search.estimates[None] = Estimate(None, LIMIT // 2, 0.0)

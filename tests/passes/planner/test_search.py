@@ -238,8 +238,7 @@ def test_of_two_starting_points_that_are_alike_one_is_refined(
 ) -> None:
     plain, segmented = Candidate(9, 0), Candidate(9, 0, segmented=True)
     model = Steps(
-        (plain, segmented),
-        lambda candidate: 4 * candidate.price + more_bytes * candidate.segmented,
+        (plain, segmented), lambda candidate: 4 * candidate.price + more_bytes * candidate.segmented
     )
     search, limit = searched(model), 1000
     bases = search.at_grid_prices(Aim(limit))

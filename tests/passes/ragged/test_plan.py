@@ -141,11 +141,7 @@ def test_more_groups_have_shorter_tiles() -> None:
 
 def test_small_products_are_left_dense() -> None:
     run = planned(
-        ragged_dot,
-        shape(256, 64),
-        shape(2, 64, 64),
-        counts(2),
-        target=targets.load("h100_sxm"),
+        ragged_dot, shape(256, 64), shape(2, 64, 64), counts(2), target=targets.load("h100_sxm")
     )
     [left] = left_of(run)
     assert loops_of(run) == []
@@ -177,11 +173,7 @@ def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
             (shape(12, 5, 8), shape(12, 8, 16), counts(4)),
             "its ragged axis is a batch axis, so nothing is multiplied twice",
         ),
-        (
-            jax.vmap(ragged_dot),
-            (shape(0, 64, 8), shape(0, 4, 8, 16), counts(0, 4)),
-            "it is empty",
-        ),
+        (jax.vmap(ragged_dot), (shape(0, 64, 8), shape(0, 4, 8, 16), counts(0, 4)), "it is empty"),
         (
             jax.vmap(ragged_dot),
             (shape(2**10, 2**10, 8), shape(2**10, 2**11, 8, 16), counts(2**10, 2**11)),

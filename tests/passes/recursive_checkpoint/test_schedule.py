@@ -7,12 +7,7 @@ import math
 
 import pytest
 
-from hloom.passes.recursive_checkpoint.schedule import (
-    LEAST,
-    SegmentLevel,
-    SegmentSchedule,
-    choose,
-)
+from hloom.passes.recursive_checkpoint.schedule import LEAST, SegmentLevel, SegmentSchedule, choose
 
 pytestmark = pytest.mark.once
 

@@ -98,6 +98,54 @@ def one_more_in_the_sum() -> Way:
     return _of_scores(weights)
 
 
+def _behind_the_exponential(
+    change: Callable[[Any, Any], Any], axis: Any = -1, more: Any = 0
+) -> Way:
+    def weights(a: Any) -> Any:
+        e = change(jnp.exp(a - a.max(axis, keepdims=True)), a)
+        return e / (e.sum(-1, keepdims=True) + more)
+
+    return _of_scores(weights)
+
+
+@refused(NOT_ONLY_SCALED)
+def exponentials_of_low_scores() -> Way:
+    return _of_scores(lambda a: (e := jnp.exp(a) * (a < 1)) / e.sum(-1, keepdims=True))
+
+
+@refused(NOT_ONLY_SCALED)
+def large_exponentials() -> Way:
+    return _behind_the_exponential(lambda e, a: jnp.where(e > 0.1, e, 0))
+
+
+@refused(NOT_ONLY_SCALED)
+def powers_of_exponentials() -> Way:
+    return _behind_the_exponential(lambda e, a: e**1.5 * causal())
+
+
+@refused(NO_SOFTMAX)
+def less_the_maximum_of_a_key() -> Way:
+    return _behind_the_exponential(lambda e, a: e * causal(), -2)
+
+
+@refused(NO_SOFTMAX)
+def less_the_maximum_of_all_rows() -> Way:
+    return _behind_the_exponential(lambda e, a: e * causal(), (-1, -2))
+
+
+@refused(NO_SOFTMAX)
+def a_mask_by_the_maximum() -> Way:
+    return _behind_the_exponential(
+        lambda e, a: e * jnp.where(a.max(-1, keepdims=True) > 1.5, 1, causal())
+    )
+
+
+@refused(NO_SOFTMAX)
+def a_little_in_the_sum_of_masked_exponentials() -> Way:
+    """The maximum may be masked, so that what is left is as little."""
+    return _behind_the_exponential(lambda e, a: e * causal(), more=1e-9)
+
+
 @refused("")
 def sinks() -> Way:
     def weights(a: Any, sink: Any) -> jax.Array:
@@ -138,6 +186,19 @@ def weights_that_are_a_result() -> Way:
         return loss(jnp.einsum("bhts,bshd->bthd", p, v), w) + (p * p).sum()
 
     return Way(function, by_position(), 0, 0)
+
+
+@jax.custom_vjp
+def _seen(a: Any, least: Any) -> Any:
+    return a
+
+
+_seen.defvjp(lambda a, least: (a, None), lambda _, da: (da, jnp.sort(da)[..., 0].sum()))
+
+
+@refused("the gradient of its scores is read elsewhere, too")
+def gradient_that_is_read() -> Way:
+    return Way(plain(_seen), by_position(np.float32(1)), 0, 0)
 
 
 @refused("its weights are read elsewhere, too")
@@ -240,9 +301,7 @@ def _one_row() -> jax.Array:
 
 @refused(NO_GRADIENT)
 def gradient_that_stops_at_one_row() -> Way:
-    return _of_scores(
-        lambda a: jax.nn.softmax(jnp.where(_one_row(), jax.lax.stop_gradient(a), a)),
-    )
+    return _of_scores(lambda a: jax.nn.softmax(jnp.where(_one_row(), jax.lax.stop_gradient(a), a)))
 
 
 @refused(NO_GRADIENT)

@@ -147,6 +147,39 @@ def mask_behind_the_exponential() -> Way:
     return Way(function, by_position())
 
 
+def _less_the_maximum(maximum: Callable[..., Any], *more: Any) -> Way:
+    """A mask behind the exponential of scores less a maximum."""
+
+    def function(q: Any, k: Any, v: Any, w: Any, *more: Any) -> jax.Array:
+        seen = more[0][:, None, None] & causal() if more else causal()
+        a = jnp.einsum("bthd,bshd->bhts", q, k) * ROOT
+        e = jnp.exp(a - maximum(a, seen)) * seen
+        return loss(jnp.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v), w)
+
+    return Way(function, by_position(*more))
+
+
+@way
+def mask_behind_the_maximum_of_all() -> Way:
+    return _less_the_maximum(lambda a, seen: a.max(-1, keepdims=True))
+
+
+@way
+def padding_behind_a_maximum_without_a_gradient() -> Way:
+    return _less_the_maximum(
+        lambda a, seen: jnp.clip(jax.lax.stop_gradient(a).max(-1, keepdims=True), -50, 50),
+        kept(BATCH, LENGTH),
+    )
+
+
+@way
+def mask_behind_the_maximum_of_what_is_seen() -> Way:
+    return _less_the_maximum(
+        lambda a, seen: jnp.max(a, -1, keepdims=True, where=seen, initial=-1e30),
+        kept(BATCH, LENGTH),
+    )
+
+
 @way
 def no_mask() -> Way:
     return Way(plain(lambda a: a), by_position())

@@ -14,10 +14,7 @@ from support.programs.chains import scanned, unrolled
 
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.scheduled import post_order, scheduled_temp_bytes
-from hloom.passes.analysis.memory_model.schedulers import (
-    depth_first_order,
-    greedy_order,
-)
+from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
 from hloom.passes.analysis.program import Program
 from hloom.passes.ir import walk

@@ -258,10 +258,7 @@ PROGRAMS = {
     "scanned": (jax.grad(scanned), SCANNED),
     "converted weights": (jax.grad(checkpointed), (array(12, 2048, 2048), FEW_ROWS)),
     "transposed weights": (jax.grad(transposed), (array(2048, 12, 2048), FEW_ROWS)),
-    "a stack for products": (
-        jax.grad(checkpointed),
-        (array(4, 1024, 1024), array(16384, 1024)),
-    ),
+    "a stack for products": (jax.grad(checkpointed), (array(4, 1024, 1024), array(16384, 1024))),
     "two ends": (two_ends, (array(4096, 512), array(512, 4096), *2 * (array(4096, 4096),))),
     "a rounded sum": (
         rounded_sum,

@@ -127,10 +127,7 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(Program(main_block(module))).uses == [
-        BufferUse.ELEMENTWISE,
-        BufferUse.HEAVY,
-    ]
+    assert trace_block(Program(main_block(module))).uses == [BufferUse.ELEMENTWISE, BufferUse.HEAVY]
 
 
 @pytest.mark.parametrize(
@@ -299,9 +296,7 @@ def test_shapes_in_a_manual_computation_are_local_already(
     assert shards.bytes_of(inner.results[0]) == local
 
 
-def test_shares_go_over_to_clones_and_to_what_is_put_in(
-    parse: Callable[[str], ir.Module],
-) -> None:
+def test_shares_go_over_to_clones_and_to_what_is_put_in(parse: Callable[[str], ir.Module]) -> None:
     module = parse(SHARDED)
     clone = clone_module(module)
     shards = DeviceView.of(module).on(module, clone)
