@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import warnings
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support.modules import module_after
+from support.records import recorded as a_record
 
 import hloom
 from hloom import policy, record
@@ -37,25 +39,17 @@ REMAT = PassRun(
 )
 
 
-def made(**facts: object) -> CompileRecord:
-    base = CompileRecord(
-        module="jit_train_step",
-        spec="remat{budget=50%}",
-        platform="cpu",
-        changed=True,
-        runs=(REMAT,),
-        pass_s=0.42,
-        compile_s=31.0,
-        temp_bytes=12 * 2**20,
-        argument_bytes=2**20,
-        output_bytes=2**20,
-        alias_bytes=2**19,
-        compiles=3,
-        temp_bytes_before=24 * 2**20,
-        before_is_measured=True,
-        added_work=0.012,
-    )
-    return dataclasses.replace(base, **facts)  # type: ignore[arg-type]
+made = functools.partial(
+    a_record,
+    runs=(REMAT,),
+    pass_s=0.42,
+    compile_s=31.0,
+    alias_bytes=2**19,
+    compiles=3,
+    temp_bytes_before=24 * 2**20,
+    before_is_measured=True,
+    added_work=0.012,
+)
 
 
 def scanned_loss(weights: jax.Array, x: jax.Array) -> jax.Array:

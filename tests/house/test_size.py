@@ -21,7 +21,7 @@ MOST = {
     "plugin: `hloom`, `passes`, `lowering`, `runtime`": 72_000,
     "`hloom_steps`": 8_400,
     "`hloom_tools`": 12_000,
-    "`tests/`": 67_500,
+    "`tests/`": 67_000,
 }
 """Lines of Python. The numbers may only fall; the rest of the table has limits of its own."""
 
@@ -47,7 +47,7 @@ def test_the_core_and_what_is_beside_it_are_the_plugin() -> None:
 
 
 LISTED = ROOT / "benchmarks/ablation/without_row.txt"
-MOST_LISTED, MOST_TUNED = 58, 249
+MOST_LISTED, MOST_TUNED = 54, 249
 """Neither may rise."""
 
 

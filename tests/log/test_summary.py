@@ -8,30 +8,14 @@ import re
 
 import pytest
 from support import RunPython
+from support.records import MIB, recorded
 
 from hloom.log import summary
 from hloom.record import CompileRecord
 
 pytestmark = pytest.mark.once
 
-MIB = 2**20
-
-STEP = CompileRecord(
-    module="jit_train_step",
-    spec="remat{budget=50%}",
-    platform="cpu",
-    changed=True,
-    runs=(),
-    pass_s=1.5,
-    compile_s=30.0,
-    temp_bytes=12 * MIB,
-    argument_bytes=MIB,
-    output_bytes=MIB,
-    alias_bytes=MIB,
-    compiles=3,
-    temp_bytes_before=24 * MIB,
-    before_is_measured=True,
-)
+STEP = recorded(compiles=3, temp_bytes_before=24 * MIB, before_is_measured=True)
 SMALL = dataclasses.replace(
     STEP, module="jit_iota", changed=False, temp_bytes=0, compiles=1, pass_s=0.25, compile_s=1.0
 )

@@ -9,8 +9,8 @@ def answers(text: str) -> list[tuple[str, str]]:
     for line in text.splitlines():
         if line.startswith("  "):
             given, said = found.pop()
-            found.append((given, f"{said} {line.strip()}"))
+            found.append((given, f"{said} {line.strip()}".lstrip()))
         elif line and not line.startswith("# "):
-            given, _, said = line.partition(" → ")
-            found.append((given, said))
+            given, _, said = line.partition(" →")
+            found.append((given, said.strip()))
     return found

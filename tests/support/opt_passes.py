@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from support.toy_passes import ToyPlan
+from support.toy_passes import ForTests, ToyPlan
 
 
 def operations_named(module: ir.Module, name: str) -> tuple[ir.Operation, ...]:
@@ -19,12 +18,10 @@ def operations_named(module: ir.Module, name: str) -> tuple[ir.Operation, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Complain(Pass):
+class Complain(ForTests):
     """Emits an error on every addition, and then fails where it is told to."""
 
     name: ClassVar[str] = "complain"
-    summary: ClassVar[str] = "complains about additions"
-    example: ClassVar[str] = "complain{fail=on}"
 
     fail: bool = option(False, doc="Fail after the last one.")
 
@@ -41,12 +38,10 @@ class Complain(Pass):
 
 
 @dataclasses.dataclass(frozen=True)
-class Explode(Pass):
+class Explode(ForTests):
     """Fails while it applies its plan."""
 
     name: ClassVar[str] = "explode"
-    summary: ClassVar[str] = "fails"
-    example: ClassVar[str] = "explode"
 
     def plan(self, module: ir.Module, target: Target) -> ToyPlan:
         return ToyPlan(module, operations_named(module, "func.func"))
@@ -60,8 +55,6 @@ class BreakTypes(Explode):
     """Gives every function without arguments a result that it does not return."""
 
     name: ClassVar[str] = "break-types"
-    summary: ClassVar[str] = "leaves a module that does not verify"
-    example: ClassVar[str] = "break-types"
 
     def apply(self, plan: ToyPlan) -> None:
         for function in plan.operations:
@@ -82,12 +75,10 @@ class TargetPlan(ToyPlan):
 
 
 @dataclasses.dataclass(frozen=True)
-class TellTarget(Pass):
+class TellTarget(ForTests):
     """Writes down what it is to plan for."""
 
     name: ClassVar[str] = "tell-target"
-    summary: ClassVar[str] = "writes the target on the module"
-    example: ClassVar[str] = "tell-target"
 
     def plan(self, module: ir.Module, target: Target) -> TargetPlan:
         return TargetPlan(module, (module.operation,), target)

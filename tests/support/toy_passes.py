@@ -69,12 +69,20 @@ class Toy(Pass):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaceTwo(Pass):
+class ForTests(Pass):
+    """A pass that nobody lists."""
+
+    summary: ClassVar[str] = "Is for tests."
+
+    def __init_subclass__(cls) -> None:
+        cls.example = cls.name
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaceTwo(ForTests):
     """Replaces every constant 2.0 by another number: `x * 2.0` tells whether the pass ran."""
 
     name: ClassVar[str] = "replace-two"
-    summary: ClassVar[str] = "Replaces every constant 2.0."
-    example: ClassVar[str] = "replace-two{by=5.0}"
 
     by: float = option(3.0, doc="What to put in place of 2.0.")
 
@@ -100,12 +108,10 @@ def _is_two(operation: ir.Operation) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Touch(Pass):
+class Touch(ForTests):
     """Marks every function with an attribute; a mere preparation."""
 
     name: ClassVar[str] = "touch"
-    summary: ClassVar[str] = "Marks every function."
-    example: ClassVar[str] = "touch"
     preparation: ClassVar[bool] = True
 
     def plan(self, module: ir.Module, target: Target) -> ToyPlan:
@@ -134,12 +140,10 @@ class NeedsBoth(ReplaceTwo):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fail(Pass):
+class Fail(ForTests):
     """Fails in the phase it is told to, on programs that have a constant 2.0."""
 
     name: ClassVar[str] = "fail"
-    summary: ClassVar[str] = "Fails."
-    example: ClassVar[str] = "fail{phase=plan}"
 
     phase: str = option("apply", doc="Where.", choices=("plan", "apply", "verify", "compile"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from support.records import recorded
 
-from hloom.record import CompileRecord
 from hloom.targets import deviceless
 from hloom.xla.hlo import HloModule
 from hloom.xla.rematerialization import rematerialized
@@ -42,16 +42,7 @@ def test_clones_that_add_work_are_counted_by_their_names() -> None:
 
 
 def test_the_line_and_the_report_tell_them() -> None:
-    record = CompileRecord(
-        module="jit_step",
-        spec="fit",
-        platform="cuda",
-        changed=True,
-        runs=(),
-        pass_s=1.0,
-        compile_s=1.0,
-        xla_recomputed=3,
-    )
+    record = recorded(platform="cuda", temp_bytes=None, xla_recomputed=3)
     assert ": XLA recomputes 3 more, " in record.headline
     assert record.summary()["xla_recomputed"] == 3
     cost = AddedCost(True, None, None, 0.1, (), xla_recomputed=3)

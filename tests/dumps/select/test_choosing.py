@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 from jax.extend.mlir import ir
+from support.answers import answers
 from support.dumps.runs import DUMP_MARKS, WANTED, X, program
 
 import hloom
@@ -17,40 +18,26 @@ from hloom.passes.framework import registry
 pytestmark = DUMP_MARKS
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (
-            {"HLOOM_DUMP_STEPS": "3"},
-            "HLOOM_DUMP_STEPS='3' chooses what is dumped, but HLOOM_DUMP_TO does not say where "
-            "to. Set HLOOM_DUMP_TO to a folder as well, or unset HLOOM_DUMP_STEPS.",
-        ),
-        ({"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3-7"}, f"HLOOM_DUMP_STEPS='3-7': {WANTED}"),
-        (
-            {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
-            "HLOOM_DUMP_PASSES: there is no pass 'touhc'. Did you mean 'touch'?",
-        ),
-        (
-            {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "zzz"},
-            "HLOOM_DUMP_PASSES: there is no pass 'zzz'. Passes: {passes}.",
-        ),
-        (
-            {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3", "HLOOM_DUMP_ARRAYS": "yes"},
-            "HLOOM_DUMP_ARRAYS='yes': wanted 1 for yes, 0 or nothing for no.",
-        ),
-        (
-            {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_ARRAYS": "1"},
-            "HLOOM_DUMP_ARRAYS wants the arguments and results of steps, but no steps are chosen. "
-            "Choose some, e.g. steps='3,7' or HLOOM_DUMP_STEPS=3,7.",
-        ),
-    ],
-)
+MISTAKEN = """
+STEPS=3 → HLOOM_DUMP_STEPS='3' chooses what is dumped, but HLOOM_DUMP_TO does not say where to. Set
+  HLOOM_DUMP_TO to a folder as well, or unset HLOOM_DUMP_STEPS.
+TO=d STEPS=3-7 → HLOOM_DUMP_STEPS='3-7': {wanted}
+TO=d PASSES=touhc → HLOOM_DUMP_PASSES: there is no pass 'touhc'. Did you mean 'touch'?
+TO=d PASSES=zzz → HLOOM_DUMP_PASSES: there is no pass 'zzz'. Passes: {passes}.
+TO=d STEPS=3 ARRAYS=yes → HLOOM_DUMP_ARRAYS='yes': wanted 1 for yes, 0 or nothing for no.
+TO=d ARRAYS=1 → HLOOM_DUMP_ARRAYS wants the arguments and results of steps, but no steps are
+  chosen. Choose some, e.g. steps='3,7' or HLOOM_DUMP_STEPS=3,7.
+"""
+
+
+@pytest.mark.parametrize(("environment", "message"), answers(MISTAKEN))
 def test_a_mistaken_environment(
-    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+    environment: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    message = message.replace("{passes}", ", ".join(registry.names()))
+    for each in environment.split():
+        name, _, value = each.partition("=")
+        monkeypatch.setenv(f"HLOOM_DUMP_{name}", value)
+    message = message.format(passes=", ".join(registry.names()), wanted=WANTED)
     with pytest.raises(ValueError) as caught, hloom.step(3):
         pytest.fail("the step began")
     assert str(caught.value).startswith(message)

@@ -210,30 +210,15 @@ def test_a_declaration_wins_over_what_is_known_but_not_over_the_call(block_of: B
         (3, {"pure": True}, "declare_kernel wants a custom call's target, a string, got 3"),
         ("", {"pure": True}, "declare_kernel wants the target of a custom call, not one of hloom"),
         ("hloom.barrier.v1", {"pure": True}, "not one of hloom's: got 'hloom.barrier.v1'"),
-        (
-            "mine",
-            {"pure": "yes"},
-            "declare_kernel('mine') wants pure=True or pure=False, got 'yes'",
-        ),
-        (
-            "mine",
-            {"pure": True, "flops": "1e9"},
-            "declare_kernel('mine') wants flops to be a number, or a function of shapes, got '1e9'",
-        ),
-        (
-            "mine",
-            {"pure": True, "flops": -1},
-            "declare_kernel('mine') wants flops to be finite and not negative, got -1",
-        ),
-        (
-            "mine",
-            {"pure": True, "bytes": math.nan},
-            "declare_kernel('mine') wants bytes to be finite and not negative, got nan",
-        ),
-        (
-            "mine",
-            {"pure": True, "bytes": True},
-            "declare_kernel('mine') wants bytes to be a number, got True",
+        *(
+            ("mine", {"pure": True} | options, f"declare_kernel('mine') wants {wanted}")
+            for wanted, options in {
+                "pure=True or pure=False, got 'yes'": {"pure": "yes"},
+                "flops to be a number, or a function of shapes, got '1e9'": {"flops": "1e9"},
+                "flops to be finite and not negative, got -1": {"flops": -1},
+                "bytes to be finite and not negative, got nan": {"bytes": math.nan},
+                "bytes to be a number, got True": {"bytes": True},
+            }.items()
         ),
     ],
 )

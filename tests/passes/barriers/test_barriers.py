@@ -125,6 +125,15 @@ RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)
   loc("train.py":12:1)"""
 
 
+T = "tensor<4xf32>"
+ENTRY, AT = f"%r = {kernel('entry')}", 'loc("train.py":12:1)'
+CALL = f"%r = func.call @f(%x) : ({T}) -> {T}"
+
+
+def function(name: str, body: str = ENTRY, *, end: str = "") -> str:
+    return f"func.func {name}(%x: {T}) -> {T} {{\n{body}\n{end}return %r : {T}\n}}"
+
+
 @pytest.mark.parametrize(
     ("module", "error"),
     [
@@ -134,10 +143,7 @@ RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)
             "or 'exit=module', and 'groups=[[0,1],[2,3]]', with spaces between, got 'entri'",
         ),
         (
-            lambda: in_shard_map(
-                "%r = stablehlo.custom_call @k(%x) {hloom.collective = 3 : i32} "
-                ': (tensor<4xf32>) -> tensor<4xf32> loc("train.py":12:1)'
-            ),
+            lambda: in_shard_map(ENTRY.replace('"entry"', "3 : i32")),
             "@k at train.py:12: its attribute hloom.collective wants a string such as "
             '"entry exit=after", got 3 : i32',
         ),
@@ -146,35 +152,27 @@ RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)
             "@k at train.py:12 names partition 4 in its groups, and the module has 4: 0 to 3",
         ),
         (
-            lambda: module_of(
-                "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}"
-            ),
+            lambda: module_of(function("public @main")),
             "@k at train.py:12 meets other devices and stands outside jax.shard_map, where there "
             "is no telling which devices run it: call it inside",
         ),
         (
             lambda: in_shard_map(
-                "%1 = stablehlo.constant dense<1.0> : tensor<4xf32>\n"
+                f"%1 = stablehlo.constant dense<1.0> : {T}\n"
                 "stablehlo.custom_call @k(%1) {has_side_effect = true, "
-                'hloom.collective = "entry"} : (tensor<4xf32>) -> () loc("train.py":12:1)\n'
-                "%r = stablehlo.sine %x : tensor<4xf32>"
+                f'hloom.collective = "entry"}} : ({T}) -> () {AT}\n%r = stablehlo.sine %x : {T}'
             ),
             "@k at train.py:12 has no result that is a tensor with elements: nothing can be "
             "ordered by it. Give it one, if only for that",
         ),
         (
-            lambda: in_shard_map(
-                '%r = stablehlo.custom_call @k() {hloom.collective = "entry"} '
-                ': () -> tensor<4xf32> loc("train.py":12:1)'
-            ),
+            lambda: in_shard_map(ENTRY.replace("(%x)", "()").replace(f"({T})", "()")),
             "@k at train.py:12 has no operand that is a tensor with elements",
         ),
         (
             lambda: in_shard_map(
-                '%1 = stablehlo.custom_call @k(%x) {hloom.collective = "entry"} '
-                ': (tensor<4xf32>) -> tensor<?xf32> loc("train.py":12:1)\n'
-                "%r = stablehlo.sine %x : tensor<4xf32>"
+                ENTRY.replace("%r", "%1").replace(f"-> {T}", "-> tensor<?xf32>")
+                + f"\n%r = stablehlo.sine %x : {T}"
             ),
             "@k at train.py:12: result of type tensor<?xf32>; only tensors of known shape that "
             "are not quantized can be put in an order",
@@ -182,36 +180,24 @@ RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)
         (
             lambda: in_shard_map(
                 '%r = stablehlo.composite "user.op" %x {decomposition = @inside} '
-                ': (tensor<4xf32>) -> tensor<4xf32> loc("train.py":34:1)',
-                "func.func private @inside(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}",
+                f': ({T}) -> {T} loc("train.py":34:1)',
+                function("private @inside"),
             ),
             "@k at train.py:12 stands inside stablehlo.composite at train.py:34, where the order "
             "of the collectives cannot be carried to",
         ),
         (
             lambda: in_shard_map(
-                "%r = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>",
-                "func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                "%0 = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>\n"
-                f"%1 = {kernel('entry', operand='%0')}\nreturn %1 : tensor<4xf32>\n}}",
+                CALL, function("private @f", f"{CALL.replace('%r', '%0')}\n{ENTRY}")
             ),
             "@f calls itself, which the order cannot follow",
         ),
         (
-            lambda: in_shard_map(
-                "%r = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>",
-                "func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                f"%0 = {kernel('entry')}\ncf.br ^end\n^end:\nreturn %0 : tensor<4xf32>\n}}",
-            ),
+            lambda: in_shard_map(CALL, function("private @f", end="cf.br ^end\n^end:\n")),
             "@f has several blocks, and @k at train.py:12 stands in one",
         ),
         (
-            lambda: module_of(
-                "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}",
-                replicas=2,
-            ),
+            lambda: module_of(function("public @main"), replicas=2),
             "the module has 2 replicas; barriers are for the partitions of one",
         ),
         (

@@ -57,16 +57,6 @@ def as_if_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "target_of", target_of)
 
 
-def test_elsewhere_it_does_nothing(
-    new_records: Callable[[], tuple[hloom.CompileRecord, ...]],
-) -> None:
-    compiled = jax.jit(step, compiler_options={"hloom": "capture{min_ops=1}"})
-    assert compiled(X) == jax.jit(step)(X)
-    [record] = new_records()
-    assert not record.changed
-    assert record.captured is None
-
-
 def test_marks_alone_leave_the_program_as_it_was() -> None:
     result = planned(step, X)
     assert result.changed

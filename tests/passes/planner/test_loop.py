@@ -348,10 +348,10 @@ def test_two_attempts_that_were_to_miss_and_reach_no_less_end_the_search_for_a_b
 ) -> None:
     """Three plans of the least memory take as much: none holds a budget far below, and of all
     others the fastest is compiled alone."""
-    expected = Prediction(0, expected_bytes, 0.0)
+    record = RematRecord(Prediction(0, expected_bytes, 0.0))
 
-    def attempt(_: int, estimate: Estimate) -> Attempt[RematRecord]:
-        return Attempt(RematRecord(expected, estimate=estimate), 1500, 1500)
+    def attempt(_: int, each: Estimate) -> Attempt[RematRecord]:
+        return Attempt(replace(record, estimate=each), 1500, 1500)
 
     assert len(until_again(MANY, 100, Budget(percent=5.0), attempt)) == compiles
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,14 +32,26 @@ EMPTY = "rows without a key are no average of the values"
 REFUSED: dict[str, tuple[Callable[[], Way], str]] = {}
 
 
-def refused(reason: str) -> Callable[[Callable[[], Way]], Callable[[], Way]]:
-    """Of a reason, "" where nothing is said: it does not look like attention."""
+def refused(
+    reason: str, of: Callable[..., Way] | None = None, *more: Any
+) -> Callable[[Callable[..., Any]], Callable[[], Way]]:
+    """Of a reason, "" where nothing is said: it does not look like attention. What is decorated
+    gives a way, or is a function that ``of`` makes one of."""
 
-    def register(make: Callable[[], Way]) -> Callable[[], Way]:
-        REFUSED[make.__name__] = make, reason
+    def register(made: Callable[..., Any]) -> Callable[[], Way]:
+        make = made if of is None else functools.partial(of, made, *more)
+        REFUSED[made.__name__] = make, reason
         return make
 
     return register
+
+
+def _whole(function: Callable[..., Any], *more: Any) -> Way:
+    return Way(function, by_position(*more), 0, 0)
+
+
+def _of_masks(function: Callable[..., Any], *more: Any) -> Way:
+    return _whole(plain(function), *more)
 
 
 def _of_scores(function: Callable[..., Any], *more: Any) -> Way:
@@ -48,7 +61,7 @@ def _of_scores(function: Callable[..., Any], *more: Any) -> Way:
         p = function(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, *more)
         return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
 
-    return Way(whole, by_position(*more), 0, 0)
+    return _whole(whole, *more)
 
 
 @refused(NOT_ONLY_SCALED)
@@ -67,12 +80,9 @@ def mask_of_the_scores() -> Way:
     return Way(plain(lambda a: jnp.where(a > 0, a, -1e9)), by_position(), 0, 0)
 
 
-@refused(NOT_ONLY_SCALED)
-def scale_by_a_rare_integer() -> Way:
-    def scaled(a: Any, kind: Any) -> jax.Array:
-        return jnp.where((kind == 7)[:, None, None], 2 * a, a)
-
-    return Way(plain(scaled), by_position(np.full((BATCH, LENGTH), 7, np.int32)), 0, 0)
+@refused(NOT_ONLY_SCALED, _of_masks, np.full((BATCH, LENGTH), 7, np.int32))
+def scale_by_a_rare_integer(a: Any, kind: Any) -> jax.Array:
+    return jnp.where((kind == 7)[:, None, None], 2 * a, a)
 
 
 @refused(NOT_ONLY_SCALED)
@@ -80,22 +90,16 @@ def clip() -> Way:
     return Way(plain(lambda a: jnp.clip(a, -1e4, 1e4)), by_position(), 0, 0)
 
 
-@refused(NO_SOFTMAX)
-def dropout() -> Way:
-    def weights(a: Any, key: Any) -> jax.Array:
-        kept = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, a.shape)
-        return jnp.where(kept, jax.nn.softmax(a) / 0.9, 0)
-
-    return _of_scores(weights, np.zeros(2, np.uint32))
+@refused(NO_SOFTMAX, _of_scores, np.zeros(2, np.uint32))
+def dropout(a: Any, key: Any) -> jax.Array:
+    kept = jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, a.shape)
+    return jnp.where(kept, jax.nn.softmax(a) / 0.9, 0)
 
 
-@refused(NO_SOFTMAX)
-def one_more_in_the_sum() -> Way:
-    def weights(a: Any) -> jax.Array:
-        e = jnp.exp(a)
-        return e / (1 + e.sum(-1, keepdims=True))
-
-    return _of_scores(weights)
+@refused(NO_SOFTMAX, _of_scores)
+def one_more_in_the_sum(a: Any) -> jax.Array:
+    e = jnp.exp(a)
+    return e / (1 + e.sum(-1, keepdims=True))
 
 
 def _behind_the_exponential(
@@ -108,29 +112,29 @@ def _behind_the_exponential(
     return _of_scores(weights)
 
 
-@refused(NOT_ONLY_SCALED)
-def exponentials_of_low_scores() -> Way:
-    return _of_scores(lambda a: (e := jnp.exp(a) * (a < 1)) / e.sum(-1, keepdims=True))
+@refused(NOT_ONLY_SCALED, _of_scores)
+def exponentials_of_low_scores(a: Any) -> jax.Array:
+    return (e := jnp.exp(a) * (a < 1)) / e.sum(-1, keepdims=True)
 
 
-@refused(NOT_ONLY_SCALED)
-def large_exponentials() -> Way:
-    return _behind_the_exponential(lambda e, a: jnp.where(e > 0.1, e, 0))
+@refused(NOT_ONLY_SCALED, _behind_the_exponential)
+def large_exponentials(e: Any, a: Any) -> jax.Array:
+    return jnp.where(e > 0.1, e, 0)
 
 
-@refused(NOT_ONLY_SCALED)
-def powers_of_exponentials() -> Way:
-    return _behind_the_exponential(lambda e, a: e**1.5 * causal())
+@refused(NOT_ONLY_SCALED, _behind_the_exponential)
+def powers_of_exponentials(e: Any, a: Any) -> jax.Array:
+    return e**1.5 * causal()
 
 
-@refused(NO_SOFTMAX)
-def less_the_maximum_of_a_key() -> Way:
-    return _behind_the_exponential(lambda e, a: e * causal(), -2)
+@refused(NO_SOFTMAX, _behind_the_exponential, -2)
+def less_the_maximum_of_a_key(e: Any, a: Any) -> jax.Array:
+    return e * causal()
 
 
-@refused(NO_SOFTMAX)
-def less_the_maximum_of_all_rows() -> Way:
-    return _behind_the_exponential(lambda e, a: e * causal(), (-1, -2))
+@refused(NO_SOFTMAX, _behind_the_exponential, (-1, -2))
+def less_the_maximum_of_all_rows(e: Any, a: Any) -> jax.Array:
+    return e * causal()
 
 
 @refused(NO_SOFTMAX)
@@ -146,13 +150,10 @@ def a_little_in_the_sum_of_masked_exponentials() -> Way:
     return _behind_the_exponential(lambda e, a: e * causal(), more=1e-9)
 
 
-@refused("")
-def sinks() -> Way:
-    def weights(a: Any, sink: Any) -> jax.Array:
-        column = jnp.broadcast_to(sink[None, :, None, None], (BATCH, HEADS, LENGTH, 1))
-        return jax.nn.softmax(jnp.concatenate([a, column], -1))[..., :-1]
-
-    return _of_scores(weights, normal(HEADS))
+@refused("", _of_scores, normal(HEADS))
+def sinks(a: Any, sink: Any) -> jax.Array:
+    column = jnp.broadcast_to(sink[None, :, None, None], (BATCH, HEADS, LENGTH, 1))
+    return jax.nn.softmax(jnp.concatenate([a, column], -1))[..., :-1]
 
 
 def _of_heads(function: Callable[..., Any], *more: Any) -> Way:
@@ -179,13 +180,10 @@ def sigmoid() -> Way:
     return _of_scores(lambda a: jax.nn.sigmoid(a - 5.0))
 
 
-@refused(NO_GRADIENT)
-def weights_that_are_a_result() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
-        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w) + (p * p).sum()
-
-    return Way(function, by_position(), 0, 0)
+@refused(NO_GRADIENT, _whole)
+def weights_that_are_a_result(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
+    return loss(jnp.einsum("bhts,bshd->bthd", p, v), w) + (p * p).sum()
 
 
 @jax.custom_vjp
@@ -201,14 +199,11 @@ def gradient_that_is_read() -> Way:
     return Way(plain(_seen), by_position(np.float32(1)), 0, 0)
 
 
-@refused("its weights are read elsewhere, too")
-def weights_that_are_read_forward_only() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any, weigh: Any) -> jax.Array:
-        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
-        out = loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
-        return out + jax.lax.stop_gradient(jnp.max(p) * weigh.sum())
-
-    return Way(function, by_position(np.ones(2, np.int32)), 0, 0)
+@refused("its weights are read elsewhere, too", _whole, np.ones(2, np.int32))
+def weights_that_are_read_forward_only(q: Any, k: Any, v: Any, w: Any, weigh: Any) -> jax.Array:
+    p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT)
+    out = loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
+    return out + jax.lax.stop_gradient(jnp.max(p) * weigh.sum())
 
 
 @refused("an operand of its gradient is made after a product of it")
@@ -216,12 +211,9 @@ def over_the_queries() -> Way:
     return _of_scores(lambda a: jax.nn.softmax(a, -2))
 
 
-@refused(EMPTY)
-def nothing_where_nothing_is_seen() -> Way:
-    def weights(a: Any, m: Any) -> jax.Array:
-        return jnp.where(m[:, None], jax.nn.softmax(jnp.where(m[:, None], a, -1e9)), 0)
-
-    return _of_scores(weights, np.random.default_rng(0).random((BATCH, LENGTH, LENGTH)) < 0.5)
+@refused(EMPTY, _of_scores, np.random.default_rng(0).random((BATCH, LENGTH, LENGTH)) < 0.5)
+def nothing_where_nothing_is_seen(a: Any, m: Any) -> jax.Array:
+    return jnp.where(m[:, None], jax.nn.softmax(jnp.where(m[:, None], a, -1e9)), 0)
 
 
 @refused(NOT_ONLY_SCALED)
@@ -231,29 +223,20 @@ def learnt_temperature() -> Way:
     )
 
 
-@refused(NOT_ONLY_SCALED)
-def largest_scores() -> Way:
-    def weights(a: Any) -> jax.Array:
-        return jax.nn.softmax(jnp.where(a >= jax.lax.top_k(a, 4)[0][..., -1:], a, -1e9))
-
-    return _of_scores(weights)
+@refused(NOT_ONLY_SCALED, _of_scores)
+def largest_scores(a: Any) -> jax.Array:
+    return jax.nn.softmax(jnp.where(a >= jax.lax.top_k(a, 4)[0][..., -1:], a, -1e9))
 
 
-@refused("its scores are scaled by numbers that differ by position")
-def scale_by_query() -> Way:
-    def weights(a: Any) -> jax.Array:
-        return jax.nn.softmax(a * jnp.log(jnp.arange(LENGTH) + 2.0)[:, None])
-
-    return _of_scores(weights)
+@refused("its scores are scaled by numbers that differ by position", _of_scores)
+def scale_by_query(a: Any) -> jax.Array:
+    return jax.nn.softmax(a * jnp.log(jnp.arange(LENGTH) + 2.0)[:, None])
 
 
-@refused("")
-def two_products() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any, r: Any) -> jax.Array:
-        a = jnp.einsum("bthd,bshd->bhts", q, k) + jnp.einsum("bthd,bshd->bhts", q, r)
-        return loss(jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a * ROOT), v), w)
-
-    return Way(function, by_position(normal(BATCH, LENGTH, HEADS, SIZE, scale=0.7)), 0, 0)
+@refused("", _whole, normal(BATCH, LENGTH, HEADS, SIZE, scale=0.7))
+def two_products(q: Any, k: Any, v: Any, w: Any, r: Any) -> jax.Array:
+    a = jnp.einsum("bthd,bshd->bhts", q, k) + jnp.einsum("bthd,bshd->bhts", q, r)
+    return loss(jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a * ROOT), v), w)
 
 
 @refused(NO_GRADIENT)
@@ -304,25 +287,18 @@ def gradient_that_stops_at_one_row() -> Way:
     return _of_scores(lambda a: jax.nn.softmax(jnp.where(_one_row(), jax.lax.stop_gradient(a), a)))
 
 
-@refused(NO_GRADIENT)
-def gradient_that_is_blended_out_of_one_row() -> Way:
-    def weights(a: Any) -> jax.Array:
-        kept = 1.0 - _one_row()
-        return jax.nn.softmax(a * kept + jax.lax.stop_gradient(a) * (1.0 - kept))
-
-    return _of_scores(weights)
+@refused(NO_GRADIENT, _of_scores)
+def gradient_that_is_blended_out_of_one_row(a: Any) -> jax.Array:
+    kept = 1.0 - _one_row()
+    return jax.nn.softmax(a * kept + jax.lax.stop_gradient(a) * (1.0 - kept))
 
 
-@refused("its weights are changed at some positions behind the softmax")
-def weights_without_one_row() -> Way:
+@refused("its weights are changed at some positions behind the softmax", _of_scores)
+def weights_without_one_row(a: Any) -> jax.Array:
     """By numbers that the scores have, too."""
-
-    def weights(a: Any) -> jax.Array:
-        numbers = _one_row().astype(a.dtype)
-        p = jax.nn.softmax(a + numbers)
-        return p - p * numbers
-
-    return _of_scores(weights)
+    numbers = _one_row().astype(a.dtype)
+    p = jax.nn.softmax(a + numbers)
+    return p - p * numbers
 
 
 @refused("the gradient reads other keys than the attention does")
@@ -377,13 +353,12 @@ def gradient_of_values_alone() -> Way:
 
 @refused(
     "what is added beside its mask may be a mask, too: rows without a key would have another "
-    "gradient"
+    "gradient",
+    _of_masks,
+    normal(1, HEADS, LENGTH, LENGTH),
 )
-def bias_without_a_gradient_inside_of_a_mask() -> Way:
-    def masked(a: Any, bias: Any) -> jax.Array:
-        return jnp.where(causal(), a + jax.lax.stop_gradient(bias), -1e9)
-
-    return Way(plain(masked), by_position(normal(1, HEADS, LENGTH, LENGTH)), 0, 0)
+def bias_without_a_gradient_inside_of_a_mask(a: Any, bias: Any) -> jax.Array:
+    return jnp.where(causal(), a + jax.lax.stop_gradient(bias), -1e9)
 
 
 @refused("its mask is made in the loop")

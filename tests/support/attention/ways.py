@@ -73,14 +73,32 @@ def plain(mask: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
     return function
 
 
-@way
-def where() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(SIZE)
-        p = jax.nn.softmax(jnp.where(causal(), a, -1e9), -1)
-        return loss(jnp.einsum("bhqk,bhkd->bhqd", p, v).transpose(0, 2, 1, 3), w)
+def written(
+    given: Callable[[], tuple[Any, ...]] = by_position,
+    *counts: int,
+    of: Callable[..., Callable[..., Any]] = lambda function: function,
+) -> Callable[[Callable[..., Any]], Callable[[], Way]]:
+    """Makes a way of a function, or of what ``of`` makes of it, and what it is ``given``."""
 
-    return Way(function, by_head())
+    def register(function: Callable[..., Any]) -> Callable[[], Way]:
+        def make() -> Way:
+            return Way(of(function), given(), *counts)
+
+        make.__name__ = function.__name__
+        return way(make)
+
+    return register
+
+
+masked = functools.partial(written, of=plain)
+"""Makes a way of a mask for the usual einsums."""
+
+
+@written(by_head)
+def where(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(SIZE)
+    p = jax.nn.softmax(jnp.where(causal(), a, -1e9), -1)
+    return loss(jnp.einsum("bhqk,bhkd->bhqd", p, v).transpose(0, 2, 1, 3), w)
 
 
 @way
@@ -88,63 +106,45 @@ def forward_only() -> Way:
     return Way(where().function, by_head(), gradients=0)
 
 
-@way
-def operator() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        mask = jnp.where(causal(), 0.0, jnp.finfo(q.dtype).min)
-        p = jax.nn.softmax((q @ k.swapaxes(-1, -2)) * ROOT + mask)
-        return loss((p @ v).transpose(0, 2, 1, 3), w)
-
-    return Way(function, by_head())
+@written(by_head)
+def operator(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    mask = jnp.where(causal(), 0.0, jnp.finfo(q.dtype).min)
+    p = jax.nn.softmax((q @ k.swapaxes(-1, -2)) * ROOT + mask)
+    return loss((p @ v).transpose(0, 2, 1, 3), w)
 
 
-@way
-def by_hand() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.einsum("bthd,bshd->bhts", q * ROOT, k, preferred_element_type=jnp.float32)
-        a = jnp.where(causal()[None, None], a, -jnp.inf)
-        e = jnp.exp(a - jax.lax.stop_gradient(a.max(-1, keepdims=True)))
-        return loss(jnp.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v), w)
-
-    return Way(function, by_position())
+@written()
+def by_hand(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.einsum("bthd,bshd->bhts", q * ROOT, k, preferred_element_type=jnp.float32)
+    a = jnp.where(causal()[None, None], a, -jnp.inf)
+    e = jnp.exp(a - jax.lax.stop_gradient(a.max(-1, keepdims=True)))
+    return loss(jnp.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v), w)
 
 
-@way
-def maximum_with_a_gradient() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.einsum("bthd,bshd->bhts", q, k) * ROOT
-        e = jnp.exp(a - a.max(-1, keepdims=True))
-        return loss(jnp.einsum("bhts,bshd->bthd", e * (1 / e.sum(-1, keepdims=True)), v), w)
-
-    return Way(function, by_position())
+@written()
+def maximum_with_a_gradient(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.einsum("bthd,bshd->bhts", q, k) * ROOT
+    e = jnp.exp(a - a.max(-1, keepdims=True))
+    return loss(jnp.einsum("bhts,bshd->bthd", e * (1 / e.sum(-1, keepdims=True)), v), w)
 
 
-@way
-def logsumexp() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e30)
-        p = jnp.exp(a - jax.scipy.special.logsumexp(a, -1, keepdims=True))
-        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
-
-    return Way(function, by_position())
+@written()
+def logsumexp(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e30)
+    p = jnp.exp(a - jax.scipy.special.logsumexp(a, -1, keepdims=True))
+    return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
 
 
-@way
-def log_softmax() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        p = jnp.exp(jax.nn.log_softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT))
-        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
-
-    return Way(function, by_position())
+@written()
+def log_softmax(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    p = jnp.exp(jax.nn.log_softmax(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT))
+    return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
 
 
-@way
-def mask_behind_the_exponential() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        e = jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT) * causal()
-        return loss(jnp.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v), w)
-
-    return Way(function, by_position())
+@written()
+def mask_behind_the_exponential(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    e = jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k) * ROOT) * causal()
+    return loss(jnp.einsum("bhts,bshd->bthd", e / e.sum(-1, keepdims=True), v), w)
 
 
 def _less_the_maximum(maximum: Callable[..., Any], *more: Any) -> Way:
@@ -185,21 +185,15 @@ def no_mask() -> Way:
     return Way(plain(lambda a: a), by_position())
 
 
-@way
-def scale_in_both() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q * SIZE**-0.25, k * SIZE**-0.25))
-        return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
-
-    return Way(function, by_position())
+@written()
+def scale_in_both(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q * SIZE**-0.25, k * SIZE**-0.25))
+    return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
 
 
-@way
-def jax_nn() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        return loss(jax.nn.dot_product_attention(q, k, v, is_causal=True), w)
-
-    return Way(function, by_position())
+@written()
+def jax_nn(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    return loss(jax.nn.dot_product_attention(q, k, v, is_causal=True), w)
 
 
 @way
@@ -207,33 +201,24 @@ def jax_nn_shared_keys() -> Way:
     return Way(jax_nn().function, by_position(heads=1))
 
 
-@way
-def queries_in_groups() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        q = q.reshape(BATCH, LENGTH, 1, HEADS, SIZE) * ROOT
-        a = jnp.where(causal(), jnp.einsum("btkgd,bskd->bkgts", q, k), -2.3819763e38)
-        return loss(jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(a), v), w)
-
-    return Way(function, by_position(heads=1))
+@written(lambda: by_position(heads=1))
+def queries_in_groups(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    q = q.reshape(BATCH, LENGTH, 1, HEADS, SIZE) * ROOT
+    a = jnp.where(causal(), jnp.einsum("btkgd,bskd->bkgts", q, k), -2.3819763e38)
+    return loss(jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(a), v), w)
 
 
-@way
-def repeated_keys() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
-        a = jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e30)
-        return loss(jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a), v), w)
-
-    return Way(function, by_position(heads=1))
+@written(lambda: by_position(heads=1))
+def repeated_keys(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
+    a = jnp.where(causal(), jnp.einsum("bthd,bshd->bhts", q, k) * ROOT, -1e30)
+    return loss(jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(a), v), w)
 
 
-@way
-def one_key_head() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.where(causal(), jnp.einsum("bthd,bsd->bhts", q, k[:, :, 0]) * ROOT, -1e30)
-        return loss(jnp.einsum("bhts,bsd->bthd", jax.nn.softmax(a), v[:, :, 0]), w)
-
-    return Way(function, by_position(heads=1))
+@written(lambda: by_position(heads=1))
+def one_key_head(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.where(causal(), jnp.einsum("bthd,bsd->bhts", q, k[:, :, 0]) * ROOT, -1e30)
+    return loss(jnp.einsum("bhts,bsd->bthd", jax.nn.softmax(a), v[:, :, 0]), w)
 
 
 @way
@@ -248,33 +233,24 @@ def mapped_twice() -> Way:
     return Way(function, by_position())
 
 
-@way
-def keys_in_rows() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        a = jnp.where(causal().T, jnp.einsum("bshd,bthd->bhst", k, q) * ROOT, -1e9)
-        return loss(jnp.einsum("bhst,bshd->bthd", jax.nn.softmax(a, 2), v), w)
-
-    return Way(function, by_position())
+@written()
+def keys_in_rows(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    a = jnp.where(causal().T, jnp.einsum("bshd,bthd->bhst", k, q) * ROOT, -1e9)
+    return loss(jnp.einsum("bhst,bshd->bthd", jax.nn.softmax(a, 2), v), w)
 
 
-@way
-def merged_batch() -> Way:
-    def function(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
-        q, k, v = (x.transpose(0, 2, 1, 3).reshape(-1, LENGTH, SIZE) for x in (q, k, v))
-        a = jax.lax.batch_matmul(q, k.swapaxes(1, 2)).reshape(BATCH, HEADS, LENGTH, LENGTH)
-        p = jax.nn.softmax(a * ROOT + jnp.where(causal(), 0, -1e9))
-        out = jax.lax.batch_matmul(p.reshape(-1, LENGTH, LENGTH), v)
-        return loss(out.reshape(BATCH, HEADS, LENGTH, SIZE).transpose(0, 2, 1, 3), w)
-
-    return Way(function, by_position())
+@written()
+def merged_batch(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
+    q, k, v = (x.transpose(0, 2, 1, 3).reshape(-1, LENGTH, SIZE) for x in (q, k, v))
+    a = jax.lax.batch_matmul(q, k.swapaxes(1, 2)).reshape(BATCH, HEADS, LENGTH, LENGTH)
+    p = jax.nn.softmax(a * ROOT + jnp.where(causal(), 0, -1e9))
+    out = jax.lax.batch_matmul(p.reshape(-1, LENGTH, LENGTH), v)
+    return loss(out.reshape(BATCH, HEADS, LENGTH, SIZE).transpose(0, 2, 1, 3), w)
 
 
-@way
-def padded_keys() -> Way:
-    def masked(a: Any, m: Any) -> jax.Array:
-        return jnp.where(m[:, None, None, :] & causal(), a, -1e9)
-
-    return Way(plain(masked), by_position(kept(BATCH, LENGTH)))
+@masked(lambda: by_position(kept(BATCH, LENGTH)))
+def padded_keys(a: Any, m: Any) -> jax.Array:
+    return jnp.where(m[:, None, None, :] & causal(), a, -1e9)
 
 
 @way
@@ -324,37 +300,26 @@ def packed_documents() -> Way:
     return Way(plain(masked), by_position(segments.astype(np.int32)))
 
 
-@way
-def sliding_window() -> Way:
-    def masked(a: Any) -> jax.Array:
-        i, j = jnp.arange(LENGTH)[:, None], jnp.arange(LENGTH)[None]
-        return jnp.where((i >= j) & (i - j < 5), a, -1e9)
-
-    return Way(plain(masked), by_position())
+@masked()
+def sliding_window(a: Any) -> jax.Array:
+    i, j = jnp.arange(LENGTH)[:, None], jnp.arange(LENGTH)[None]
+    return jnp.where((i >= j) & (i - j < 5), a, -1e9)
 
 
-@way
-def heads_that_all_count() -> Way:
+@written(by_position, 1, 1)
+def heads_that_all_count(q: Any, k: Any, v: Any, w: Any) -> Any:
     """As Hugging Face's BERT has it: weights are multiplied by a mask of heads, in a product that
     sums nothing."""
-
-    def function(q: Any, k: Any, v: Any, w: Any) -> Any:
-        p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q / 2, k))
-        p = jnp.einsum("...hqk,h->...hqk", p, jnp.ones(HEADS))
-        return loss(jnp.einsum("...hqk,...khd->...qhd", p, v), w)
-
-    return Way(function, by_position(), 1, 1)
+    p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q / 2, k))
+    p = jnp.einsum("...hqk,h->...hqk", p, jnp.ones(HEADS))
+    return loss(jnp.einsum("...hqk,...khd->...qhd", p, v), w)
 
 
-@way
-def learnt_bias() -> Way:
+@masked(lambda: by_position(normal(9, HEADS)))
+def learnt_bias(a: Any, table: Any) -> jax.Array:
     """As T5 has it: its table has a gradient."""
-
-    def masked(a: Any, table: Any) -> jax.Array:
-        places = jnp.clip(jnp.arange(LENGTH)[None] - jnp.arange(LENGTH)[:, None] + 4, 0, 8)
-        return a + table[places].transpose(2, 0, 1)[None]
-
-    return Way(plain(masked), by_position(normal(9, HEADS)))
+    places = jnp.clip(jnp.arange(LENGTH)[None] - jnp.arange(LENGTH)[:, None] + 4, 0, 8)
+    return a + table[places].transpose(2, 0, 1)[None]
 
 
 @way
@@ -362,16 +327,12 @@ def bias_that_is_an_argument() -> Way:
     return Way(plain(lambda a, bias: a + bias), by_position(normal(BATCH, 1, LENGTH, LENGTH)))
 
 
-@way
-def slopes() -> Way:
+@masked()
+def slopes(a: Any) -> jax.Array:
     """ALiBi: a constant bias by distance, in each head another one."""
-
-    def masked(a: Any) -> jax.Array:
-        slope = 2.0 ** -jnp.arange(1.0, HEADS + 1)
-        apart = (jnp.arange(LENGTH)[None] - jnp.arange(LENGTH)[:, None]).astype(a.dtype)
-        return jnp.where(causal(), a + slope[:, None, None] * apart, -1e9)
-
-    return Way(plain(masked), by_position())
+    slope = 2.0 ** -jnp.arange(1.0, HEADS + 1)
+    apart = (jnp.arange(LENGTH)[None] - jnp.arange(LENGTH)[:, None]).astype(a.dtype)
+    return jnp.where(causal(), a + slope[:, None, None] * apart, -1e9)
 
 
 @way

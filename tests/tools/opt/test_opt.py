@@ -267,7 +267,7 @@ def test_plans_are_lines_of_json(run: Run) -> None:
 def test_list_passes(run: Run) -> None:
     status, out, err = run("--list-passes")
     assert (status, err) == (0, "")
-    assert "complain             complains about additions\n" in out.decode()
+    assert "complain             Is for tests.\n" in out.decode()
     assert len(out.splitlines()) == len(registry.all_passes())
 
 

@@ -14,12 +14,15 @@ pytestmark = OPT_MARKS
 # What is wrong with the input
 
 UNDECLARED = "func.func @f(%x: i32) -> i32 {\n  return %y : i32\n}\n"
+USE = "use of undeclared SSA value name\n  return %y : i32\n         ^\n"
+
+UNWANTED = """a.mlir:3:10: error: additions are not wanted here
+    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>
+         ^
+"""
 
 WRONG_INPUTS: dict[str, tuple[str | bytes, str, *tuple[str, ...]]] = {
-    "parse": (
-        UNDECLARED,
-        "a.mlir:2:10: error: use of undeclared SSA value name\n  return %y : i32\n         ^\n",
-    ),
+    "parse": (UNDECLARED, f"a.mlir:2:10: error: {USE}"),
     "verify": (
         "func.func @f(%x: i32) -> i64 {\n\treturn %x : i32\n}\n",
         "a.mlir:2:2: error: type of return operand 0 ('i32') doesn't match function result type "
@@ -72,14 +75,12 @@ WRONG_INPUTS: dict[str, tuple[str | bytes, str, *tuple[str, ...]]] = {
     ),
     "later chunk": (
         EMPTY + "// -----\n" + UNDECLARED,
-        "a.mlir:6:10: error: use of undeclared SSA value name\n  return %y : i32\n         ^\n",
+        f"a.mlir:6:10: error: {USE}",
         "--split-input-file",
     ),
     "every chunk": (
         UNDECLARED + "// -----\n" + EMPTY + "// -----\nfunc.func",
-        "a.mlir:2:10: error: use of undeclared SSA value name\n"
-        "  return %y : i32\n"
-        "         ^\n"
+        f"a.mlir:2:10: error: {USE}"
         "a.mlir:9:10: error: custom op 'func.func' expected valid '@'-identifier for symbol name\n"
         "func.func\n"
         "         ^\n",
@@ -93,18 +94,14 @@ WRONG_INPUTS: dict[str, tuple[str | bytes, str, *tuple[str, ...]]] = {
     ),
     "a pass emits an error and goes on": (
         ADD,
-        "a.mlir:3:10: error: additions are not wanted here\n"
-        "    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>\n"
-        "         ^\n",
+        UNWANTED,
         "-p",
         "complain",
     ),
     "a pass emits an error and fails": (
         ADD,
-        "a.mlir:3:10: error: additions are not wanted here\n"
-        "    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>\n"
-        "         ^\n"
-        "a.mlir: error: pass 'complain' failed in plan: ValueError: too many additions\n",
+        UNWANTED
+        + "a.mlir: error: pass 'complain' failed in plan: ValueError: too many additions\n",
         "-p",
         "complain{fail=on}",
     ),

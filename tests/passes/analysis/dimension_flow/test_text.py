@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -123,56 +124,40 @@ def test_factorizations(context: ir.Context, seeds: list[Any], expected: str) ->
     assert_chunks_agree(module, flow, values, evaluate=compiled)
 
 
+def solved(rule: str, more: str = "") -> str:
+    """A call whose rule says which axes of its operand and its result are the same."""
+    rule = f"#sdy.op_sharding_rule<([i, j])->{rule}, custom>"
+    return f"stablehlo.custom_call @solve(%y) {{{more}sdy.sharding_rule = {rule}}} : (M) -> M"
+
+
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        ("stablehlo.custom_call @kernel(%y) : (tensor<4x4xf32>) -> tensor<4x4xf32>", WHOLE_1),
-        ("stablehlo.custom_call @Sharding(%y) : (tensor<4x4xf32>) -> tensor<4x4xf32>", split(0)),
-        (
-            "stablehlo.custom_call @solve(%y) {sdy.sharding_rule = #sdy.op_sharding_rule<"
-            "([i, j])->([i, k]) {i=4, j=4, k=4}, custom>}"
-            " : (tensor<4x4xf32>) -> tensor<4x4xf32>",
-            split(0),
-        ),
-        (
-            "stablehlo.custom_call @solve(%y) {sdy.sharding_rule = #sdy.op_sharding_rule<"
-            "([i, j])->([i, k]) {i=4, j=4, k=4} need_replication={i}, custom>}"
-            " : (tensor<4x4xf32>) -> tensor<4x4xf32>",
-            WHOLE_1,
-        ),
-        (
-            "stablehlo.custom_call @solve(%y) {has_side_effect = true, sdy.sharding_rule = "
-            "#sdy.op_sharding_rule<([i, j])->([i, j]) {i=4, j=4}, custom>}"
-            " : (tensor<4x4xf32>) -> tensor<4x4xf32>",
-            WHOLE_1,
-        ),
-        ("stablehlo.optimization_barrier %y : tensor<4x4xf32>", split(0)),
-        (
-            '"stablehlo.dot"(%y, %k) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>',
-            split(0, 1),
-        ),
-        ("stablehlo.reduce_precision %y, format = e5m10 : tensor<4x4xf32>", split(0)),
+        ("stablehlo.custom_call @kernel(%y) : (M) -> M", WHOLE_1),
+        ("stablehlo.custom_call @Sharding(%y) : (M) -> M", split(0)),
+        (solved("([i, k]) {i=4, j=4, k=4}"), split(0)),
+        (solved("([i, k]) {i=4, j=4, k=4} need_replication={i}"), WHOLE_1),
+        (solved("([i, j]) {i=4, j=4}", "has_side_effect = true, "), WHOLE_1),
+        ("stablehlo.optimization_barrier %y : M", split(0)),
+        ('"stablehlo.dot"(%y, %k) : (M, M) -> M', split(0, 1)),
+        ("stablehlo.reduce_precision %y, format = e5m10 : M", split(0)),
         (
             '"stablehlo.map"(%y) <{dimensions = array<i64: 0, 1>}> ({\n^bb0(%a: tensor<f32>):\n'
-            "stablehlo.return %a : tensor<f32>\n}) : (tensor<4x4xf32>) -> tensor<4x4xf32>",
+            "stablehlo.return %a : tensor<f32>\n}) : (M) -> M",
             split(0),
         ),
-        (
-            "stablehlo.dynamic_reshape %y, %s"
-            " : (tensor<4x4xf32>, tensor<2xi32>) -> tensor<4x4xf32>",
-            WHOLE_1,
-        ),
+        ("stablehlo.dynamic_reshape %y, %s : (M, tensor<2xi32>) -> M", WHOLE_1),
     ],
 )
 def test_calls_and_others(context: ir.Context, operation: str, expected: str) -> None:
     body = f"""
-    %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
-      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (M, M) -> M
     %s = stablehlo.constant dense<4> : tensor<2xi32>
-    %k = stablehlo.constant dense<4.0> : tensor<4x4xf32>
+    %k = stablehlo.constant dense<4.0> : M
     %0 = {operation}
-    return %0 : tensor<4x4xf32>
+    return %0 : M
     """
+    body = re.sub(r"\bM\b", "tensor<4x4xf32>", body)
     module = module_of(context, body, "%x: tensor<4x4xf32>", "tensor<4x4xf32>")
     assert results_of(flow_of(module, (0, 0))) == [expected]
 
