@@ -383,7 +383,7 @@ def moved(
     ids: Collection[str] | None = None,
     known: dict[tuple[Pass, ...], Moved] | None = None,
     *,
-    told: bool = True,
+    reported: bool = True,
 ) -> Moved:
     """Returns a copy of the module after a spec of moves; equal modules give the same.
 
@@ -394,7 +394,7 @@ def moved(
       ids: the decisions to carry out; None for all.
       known: the results of steps that other moves began with, to which these are added: most moves
         have the same preparations.
-      told: whether the runs tell what the passes do, which may take as long as a plan.
+      reported: whether the runs report what the passes do, which may take as long as a plan.
     """
     known = {} if known is None or ids is not None else known
     pipeline = Pipeline.parse(moves, source="fit")
@@ -414,7 +414,7 @@ def moved(
             plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
                 continue
-            if not told:
+            if not reported:
                 prepares = step not in pipeline.passes
                 runs.append(MoveRun(step, "", "", prepares, (), None, ()))
                 step.apply(plan)

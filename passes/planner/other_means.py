@@ -89,7 +89,7 @@ def describe_others(
 
     @functools.cache
     def left_bytes(spec: str) -> float:
-        found = moved(module, spec, target, known=known, told=False)
+        found = moved(module, spec, target, known=known, reported=False)
         if not found.count:
             return math.inf
         return ratio * predict(found.module, rules=rules).temp_bytes
