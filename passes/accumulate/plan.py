@@ -95,7 +95,7 @@ class AccumulatePlan(base.PlanBase):
 
     @functools.cached_property
     def temp_bytes(self) -> tuple[int, int] | None:
-        """Returns the same; asked before the module is edited, and only where the plan is printed."""
+        """Returns the same; asked before the module is edited, and only where a plan is printed."""
         return self.raised()
 
     @property
