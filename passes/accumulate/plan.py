@@ -83,7 +83,7 @@ class AccumulatePlan(base.PlanBase):
       reason: why there are no loops; empty where there are.
       refusal: the same reason, if the user requested the loops and has to know.
       record: the record for later plans.
-      raised: returns the temporary memory by the model, before and after, if it is raised.
+      raised: returns the temporary memory by the model, before and after, if that rises; for text.
     """
 
     loops: LoopsPlan | None = None
@@ -92,11 +92,6 @@ class AccumulatePlan(base.PlanBase):
     refusal: str = ""
     record: AccumulateRecord = field(default_factory=AccumulateRecord)
     raised: Callable[[], tuple[int, int] | None] = field(default=lambda: None, repr=False)
-
-    @functools.cached_property
-    def temp_bytes(self) -> tuple[int, int] | None:
-        """Returns the same; asked before the module is edited, and only where a plan is printed."""
-        return self.raised()
 
     @property
     def empty(self) -> bool:
@@ -114,8 +109,8 @@ class AccumulatePlan(base.PlanBase):
         text += "".join(f", {each}" for each in self._once)
         if (prediction := self.record.prediction) is not None:
             text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
-        if self.temp_bytes is not None:
-            before, after = map(size, self.temp_bytes)
+        if (raised := self.raised()) is not None:
+            before, after = map(size, raised)
             text += f", {_RAISED}: {after} of temporaries for {before}"
         return text
 
@@ -125,7 +120,7 @@ class AccumulatePlan(base.PlanBase):
         text = self._microbatches(self.loops)
         if self.record.once:
             text += f", {_ONCE[self.record.once]}"
-        return f"{text}, {_RAISED}" if self.temp_bytes else text
+        return f"{text}, {_RAISED}" if self.raised() else text
 
     @property
     def _once(self) -> tuple[str, ...]:

@@ -79,8 +79,7 @@ def _solve(
     for sink in sorted(set(network.sinks)):
         add_row(sink, 1.0)
     at, column, factor = (np.array(part) for part in zip(*rows, strict=True))
-    count = len(may_keep) + len(may_make)
-    structure = csr_matrix((factor, (at, column)), shape=(len(least), count))
+    structure = csr_matrix((factor, (at, column)), shape=(len(least), len(may_keep + may_make)))
     # Shares of the whole. Where kept flags are integers only up to the tolerance, the sum is off by
     # no more than that; with more, HiGHS repairs the answer, and prints that it does.
     whole = sum(weights[vertex] for vertex in may_keep) or 1
@@ -89,7 +88,7 @@ def _solve(
     highest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
     result = milp(
         c=np.array([0.0] * len(may_keep) + [prices.get(v, 0) / highest for v in may_make]),
-        integrality=np.ones(count),
+        integrality=np.ones(structure.shape[1]),
         bounds=Bounds(0, 1),
         constraints=(
             LinearConstraint(structure, lb=np.array(least)),

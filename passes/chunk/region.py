@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
@@ -28,8 +27,6 @@ from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
-
-_Found = TypeVar("_Found")
 
 MOST_OPERATIONS = 1000
 """The most operations of a region. A larger one is no head, attention or MLP, but most of a
@@ -113,11 +110,11 @@ class BlockValues:
 class RegionGrowth:
     """A region while it grows."""
 
-    def __init__(self, finder: BlockValues, least: int, seed: int, layout: AxisLayout) -> None:
-        """Values of more than ``least`` elements are large."""
-        self.finder, self.seed, self._least = finder, seed, least
+    def __init__(self, finder: BlockValues, value: int, seed: int, layout: AxisLayout) -> None:
+        self.finder, self.seed = finder, seed
         self.layouts: dict[int, AxisLayout] = {seed: layout}
         """The place of the dimension in values that the region makes or reads."""
+        self._least = finder.elements(value) // _LARGE
         self._places: set[int] = set()
         self._waiting = [seed]
         self._spread()
@@ -345,12 +342,11 @@ class DimensionRegion:
 
 
 class RegionFinder(BlockValues):
-    """Finds regions in a block. Values of one region lead to it again, so that it is kept."""
+    """Finds regions in a block; values of one region lead to the same flow, which is kept."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._grown: dict[Hashable, RegionGrowth | NotPossibleError] = {}
-        self._flows: dict[Hashable, DimensionFlow | NotPossibleError] = {}
+        self._flows: dict[Hashable, DimensionFlow | str] = {}
 
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
         """Yields the dimensions that a region around a value may be cut along.
@@ -385,12 +381,7 @@ class RegionFinder(BlockValues):
 
         Raises NotPossibleError.
         """
-        least = self.elements(value) // _LARGE
-        grown = _once(
-            self._grown,
-            (seed, layout, least, len(self.taken)),
-            lambda: RegionGrowth(self, least, seed, layout),
-        )
+        grown = RegionGrowth(self, value, seed, layout)
         part = self.program.part(grown.nodes())
         flow = self._flow(part, grown)
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
@@ -429,31 +420,16 @@ class RegionFinder(BlockValues):
             for argument in part.root.arguments
             if argument in grown.layouts and (argument in read or grown.is_large(argument))
         ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
-        numbers = tuple(node.number for node in part.root.nodes)
-        key = numbers, tuple((self.program.index[seed.value], seed.layout) for seed in seeds)
-        return _once(self._flows, key, lambda: _one_loop(part, seeds))
-
-
-def _one_loop(part: Program, seeds: list[Seed]) -> DimensionFlow:
-    """Returns the flow in one loop. Raises NotPossibleError where it takes more."""
-    try:
-        return dimension_flow(part, seeds, most_phases=1)
-    except TooManyPhasesError:
-        flow = dimension_flow(part, seeds)
-        why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
-        raise NotPossibleError(f"it takes {len(flow.phases)} loops{why}") from None
-
-
-def _once(
-    known: dict[Hashable, _Found | NotPossibleError], key: Hashable, find: Callable[[], _Found]
-) -> _Found:
-    """Returns what is known, or is found now. Raises NotPossibleError, each time the same."""
-    if key not in known:
-        try:
-            known[key] = find()
-        except NotPossibleError as error:
-            known[key] = error.with_traceback(None)
-    found = known[key]
-    if isinstance(found, NotPossibleError):
-        raise found
-    return found
+        nodes = tuple(node.number for node in part.root.nodes)
+        key = nodes, tuple((self.program.index[each.value], each.layout) for each in seeds)
+        if key not in self._flows:
+            try:
+                self._flows[key] = dimension_flow(part, seeds, most_phases=1)
+            except TooManyPhasesError:
+                flow = dimension_flow(part, seeds)
+                why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
+                self._flows[key] = f"it takes {len(flow.phases)} loops{why}"
+        found = self._flows[key]
+        if isinstance(found, str):
+            raise NotPossibleError(found)
+        return found

@@ -70,9 +70,7 @@ def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
 
     Raises MisplacedError, before anything is moved, where one would be before one of its operands.
     """
-    place: dict[ir.Value, int] = {
-        value: number for number, op in enumerate(order) for value in op.results
-    }
+    place: dict[ir.Value, int] = {v: n for n, op in enumerate(order) for v in op.results}
     for number, op in enumerate(order):
         for value in walk.values_read(op) if len(op.regions) else op.operands:
             if place.get(value, -1) >= number:
@@ -81,9 +79,8 @@ def reorder(block: ir.Block, order: Sequence[ir.Operation]) -> None:
 
 
 def _misplaced(op: ir.Operation, maker: ir.Operation) -> MisplacedError:
-    return MisplacedError(
-        f"{named(op)} was to be moved before {named(maker)}, whose result it reads"
-    )
+    read = f"{named(maker)}, whose result it reads"
+    return MisplacedError(f"{named(op)} was to be moved before {read}")
 
 
 def _check_read(

@@ -415,8 +415,7 @@ def moved(
             if plan.empty:
                 continue
             if not reported:
-                prepares = step not in pipeline.passes
-                runs.append(MoveRun(step, "", "", prepares, (), None, ()))
+                runs.append(MoveRun(step, "", "", step not in pipeline.passes, (), None, ()))
                 step.apply(plan)
                 continue
             chosen = plan

@@ -134,9 +134,7 @@ def _as_reshape(broadcast: ir.Operation) -> None:
 def _put_in_post_order(block: ir.Block) -> None:
     """Orders a block's operations as in XLA's text: each right after its operands."""
     operations = [view.operation for view in block.operations]
-    makers: dict[ir.Value, int] = {
-        value: number for number, op in enumerate(operations) for value in op.results
-    }
+    makers: dict[ir.Value, int] = {v: n for n, op in enumerate(operations) for v in op.results}
     last = len(operations) - 1
     done = [False] * len(operations)
     order: list[ir.Operation] = []
