@@ -147,7 +147,14 @@ def _disturbed(op: ir.Operation, draw: Draw) -> str:
     type_ = op.results[0].type
     if not isinstance(_element(op), ir.F32Type) or len(ir.RankedTensorType(type_).shape) < 2:
         return ""
-    kind = str(draw.choice(["clamp", "factor", "sine", "root"]))
+    kind = str(draw.choice(["clamp", "factor", "sine", "root", "gate"]))
+
+    def gated(value: ir.Value) -> ir.Value:
+        direction = stablehlo.ComparisonDirectionAttr.get(str(draw.choice(["GT", "LT"])))
+        is_kept = stablehlo.compare(
+            value, constant(float(draw.choice([-1.0, 0.1, 1.0]))), direction
+        )
+        return stablehlo.select(is_kept, value, constant(0.0))
 
     def constant(number: float) -> ir.Value:
         attribute = ir.FloatAttr.get(ir.F32Type.get(), number)
@@ -156,6 +163,7 @@ def _disturbed(op: ir.Operation, draw: Draw) -> str:
     makes: dict[str, Callable[[ir.Value], ir.Value]] = {
         "clamp": lambda value: stablehlo.clamp(constant(-100.0), value, constant(100.0)),
         "factor": lambda value: stablehlo.multiply(value, constant(1.25)),
+        "gate": gated,
         "sine": stablehlo.sine,
         "root": lambda value: stablehlo.sqrt(stablehlo.abs(value)),
     }

@@ -452,7 +452,8 @@ def best_seconds(module: ir.Module, limit_bytes: float) -> float:
     with module.context, ir.Location.unknown():
         search = PriceSearch(Model(module, targets.load("h100_sxm"), 0))
         aim = Aim(limit_bytes)
-        search.within(aim)
+        search.evict(aim)
+        search.refine(search.at_grid_prices(aim), aim)
         return min(one.seconds for one in filter(aim.fits, search.estimates.values()))
 
 

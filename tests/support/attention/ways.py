@@ -148,8 +148,6 @@ def mask_behind_the_exponential(q: Any, k: Any, v: Any, w: Any) -> jax.Array:
 
 
 def _less_the_maximum(maximum: Callable[..., Any], *more: Any) -> Way:
-    """A mask behind the exponential of scores less a maximum."""
-
     def function(q: Any, k: Any, v: Any, w: Any, *more: Any) -> jax.Array:
         seen = more[0][:, None, None] & causal() if more else causal()
         a = jnp.einsum("bthd,bshd->bhts", q, k) * ROOT
@@ -175,8 +173,7 @@ def padding_behind_a_maximum_without_a_gradient() -> Way:
 @way
 def mask_behind_the_maximum_of_what_is_seen() -> Way:
     return _less_the_maximum(
-        lambda a, seen: jnp.max(a, -1, keepdims=True, where=seen, initial=-1e30),
-        kept(BATCH, LENGTH),
+        lambda a, seen: a.max(-1, keepdims=True, where=seen, initial=-1e30), kept(BATCH, LENGTH)
     )
 
 
