@@ -90,10 +90,7 @@ def flow_through(function: Callable[..., Any], *arguments: Any, seeds: list[Wher
         (lambda x, w: jnp.sin(x)[:2], "whole after phase 1"),
         (lambda x, w: jnp.sin(x)[:, :2], SPLIT),
         (lambda x, w: jnp.sin(x).reshape(-1), "split along axis 0 as [1, 4, 3] in phase 1"),
-        (
-            lambda x, w: jnp.sin(x).T.reshape(-1, 1),
-            "split along axis 0 as [3, 4, 1] in phase 1",
-        ),
+        (lambda x, w: jnp.sin(x).T.reshape(-1, 1), "split along axis 0 as [3, 4, 1] in phase 1"),
         (lambda x, w: jnp.sin(x).reshape(2, 6), "whole after phase 1"),
         (lambda x, w: w[jnp.int32(x[:, 0])], SPLIT),
         (lambda x, w: jnp.zeros_like(w).at[jnp.int32(x[:, 0])].add(x), SUM),
