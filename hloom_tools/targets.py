@@ -18,6 +18,7 @@ from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import size
 from hloom.show.terminal import PlainConsole
+from hloom.targets import deviceless
 from hloom_tools.complaint import complain
 from hloom_tools.describing import description_of
 from hloom_tools.document.content import Document, one_table
@@ -118,7 +119,7 @@ def _all_about(name: str) -> Iterator[str]:
     yield f"  products of 16 bits {products}, memory {per_s}"
     yield f"  {targets.limit_reason(target)}"
     if name in targets.names():
-        yield f"  {targets.source(name)}"
+        yield f"  {deviceless.source(name)}"
 
 
 def _describe(name: str | None, folder: Path) -> Iterator[str]:

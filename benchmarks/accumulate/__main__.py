@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.accumulate import steps
+from benchmarks.common.collectives import collectives
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, measure, placement
 from benchmarks.common.measure import Benchmark, code, figure, mebi, section, text, titled
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives
 
 DEVICES = 8
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.accumulate import steps
+from benchmarks.common.collectives import collectives_of
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded
 from benchmarks.common.measure import (
     Benchmark,
@@ -23,7 +24,6 @@ from benchmarks.common.measure import (
     without_cache,
 )
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives_of
 
 DEVICES = 8
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
+from benchmarks.common.collectives import collectives_by_kind, sent_bytes_by_kind
 from benchmarks.common.flops import executed_flops
 from benchmarks.common.measure import added_s_of, moves_of
 from benchmarks.frontier.points import BudgetPoint, Point
@@ -29,7 +30,6 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
-from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
 
 ROOT = Path(__file__).resolve().parents[2]
 

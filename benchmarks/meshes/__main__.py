@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from benchmarks.common.collectives import collectives, collectives_by_kind
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, Cell, code, mebi, section, text, without_cache
 from benchmarks.meshes.programs import AXIS, MODEL, decoder, head, perceptron, sharded_twice
 from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives, collectives_by_kind
 
 KINDS = (AxisType.Auto, AxisType.Explicit)
 SPECS = ("off", "remat", "fit", "fit{budget=50%}", "accumulate{microbatches=4}")

@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, Mesh
 
+from benchmarks.common.collectives import sent_bytes_by_kind
 from benchmarks.common.h100 import TARGET
 from benchmarks.common.hlo_products import matrix_products
 from benchmarks.common.measure import Benchmark, Cell, mebi, section, text, without_cache
@@ -42,7 +43,6 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.products import ProductAxes
 from hloom.targets import deviceless
-from hloom.xla.collectives import sent_bytes_by_kind
 
 PREPARATION = "inline,cse,free-constants"
 MESHES = {"2x4": (2, 4), "8": (8,), "4x2": (4, 2)}

@@ -16,12 +16,12 @@ from typing import Any
 import jax
 
 import hloom
+from benchmarks.common.collectives import sent_bytes_by_kind
 from benchmarks.common.h100 import TARGET
 from benchmarks.common.measure import Benchmark, code, mebi, section, text, titled, without_cache
 from benchmarks.overlap.programs import programs
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
-from hloom.xla.collectives import sent_bytes_by_kind
 from hloom.xla.hlo import HloModule
 from hloom.xla.scheduled import ScheduledCollective, is_product, scheduled_collectives
 

@@ -21,12 +21,12 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from benchmarks.common.collectives import collectives_of
 from benchmarks.common.h100 import TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, code, figure, mebi, section, text, without_cache
 from benchmarks.pipeline import by_hand, programs
 from benchmarks.pipeline.values import shown_mesh
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives_of
 from hloom.xla.hlo import HloInstruction, HloModule
 
 

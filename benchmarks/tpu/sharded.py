@@ -13,6 +13,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from benchmarks.common.collectives import collectives_by_kind, sent_bytes_by_kind
 from benchmarks.common.h100 import MEBI_BYTES, compile_recorded
 from benchmarks.common.measure import Benchmark, Columns, count, figure, mebi, section, text, titled
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
@@ -22,7 +23,6 @@ from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
 
 TARGET = "v5p"
 KINDS = ("fsdp", "tensor")

@@ -11,8 +11,11 @@ figures are exact and the same on every machine. Lower the function with argumen
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from contextlib import AbstractContextManager
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,7 +75,7 @@ def mesh(target: str, devices: int) -> jax.sharding.Mesh:
 
     Raises as `placement` does, and TargetError where no slice of TPUs has so many.
     """
-    find = _tpus if targets.described_platform(target) == "tpu" else _gpus
+    find = _tpus if described_platform(target) == "tpu" else _gpus
     return jax.sharding.Mesh(np.asarray(find(target, devices)), ("device",))
 
 
@@ -82,19 +85,103 @@ def attention_lowered_for(target: str) -> AbstractContextManager[Any]:
     return checked_for(targets.load(target).compute_capability or (0, 0))
 
 
-def _gpus(target: str, devices: int) -> list[Any]:
-    description = targets.text(target)
+def described_platform(name_or_path: str) -> str:
+    """Returns the platform of a device, by JAX's name, e.g. "cuda" for "h100_sxm".
+
+    Raises TargetError as `targets.load` does.
+    """
+    return "cpu" if name_or_path == "cpu" else str(targets.figures_of(name_or_path)["platform"])
+
+
+def text(name_or_path: str) -> str:
+    """Returns XLA's description of a GPU.
+
+    Raises TargetError as `targets.load` does, for "cpu" and TPUs, which have none, and where a file
+    of figures has no description beside it.
+    """
+    if name_or_path == "cpu":
+        raise targets.TargetError("target 'cpu' has no description: XLA takes the host as it is.")
+    if targets.figures_of(name_or_path)["platform"] == "tpu":
+        raise targets.TargetError(
+            f"target '{name_or_path}' has no description: XLA knows it by its topologies."
+        )
+    if not targets.is_path(name_or_path):
+        return (resources.files(targets.__name__) / (name_or_path + targets.DESCRIPTION)).read_text(
+            encoding="utf-8"
+        )
+    path = Path(name_or_path).with_suffix(targets.DESCRIPTION)
     try:
-        topology = topologies.get_topology_desc(
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise targets.TargetError(
+            f"{path}: {error.strerror}. XLA's description of the GPU is wanted beside the figures; "
+            "`hloom targets --this` writes both on a machine that has one."
+        ) from error
+
+
+def source(name: str) -> str:
+    """Returns the first lines of a known target's file: the figures' meaning and their source.
+
+    Raises TargetError where the name is unknown; empty for "cpu".
+    """
+    if name == "cpu":
+        return ""
+    targets.figures_of(name)
+    text = (
+        resources.files(targets.__name__)
+        .joinpath(name + targets.FIGURES)
+        .read_text(encoding="utf-8")
+    )
+    lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return " ".join(line.lstrip("# ") for line in lines)
+
+
+def topology(name: str, devices: int) -> str:
+    """Returns the smallest topology of a TPU with that many devices, by XLA's name: "v5p:2x2x1".
+
+    Raises TargetError as `targets.load` does, for anything but a TPU, and where no topology has
+    that many.
+    """
+    known = [] if name == "cpu" else targets.figures_of(name).get("topologies", [])
+    if not known:
+        raise targets.TargetError(f"target '{name}' has no topologies: they are TPUs'.")
+    by_devices = {_devices_of(one): one for one in known}
+    fitting = [count for count in by_devices if count >= devices]
+    if not fitting:
+        most = max(by_devices)
+        raise targets.TargetError(
+            f"target '{name}' has at most {most} devices here, not {devices}."
+        )
+    return str(by_devices[min(fitting)])
+
+
+def _devices_of(topology_name: str) -> int:
+    _, _, shape = topology_name.partition(":")
+    return math.prod(map(int, shape.split("x")))
+
+
+def chip_config(name: str) -> str | None:
+    """Returns XLA's configuration of a TPU's chips, e.g. "megacore"; None for the default.
+
+    Raises TargetError as `targets.load` does.
+    """
+    found = None if name == "cpu" else targets.figures_of(name).get("chip_config")
+    return None if found is None else str(found)
+
+
+def _gpus(target: str, devices: int) -> list[Any]:
+    description = text(target)
+    try:
+        found = topologies.get_topology_desc(
             platform="cuda", target_config=description, topology=f"1x1x{devices}"
         )
     except NotImplementedError as error:
         raise MissingCompilerError(_cuda_remedy(target)) from error
-    return list(topology.devices)
+    return list(found.devices)
 
 
 def _tpus(target: str, devices: int) -> list[Any]:
-    name = targets.topology(target, devices)
+    name = topology(target, devices)
     if find_spec("libtpu") is None:
         raise MissingCompilerError(
             f"compiling for {target} needs the package libtpu, which is not installed: "
@@ -104,14 +191,14 @@ def _tpus(target: str, devices: int) -> list[Any]:
         for variable, value in WITHOUT_TPU.items():
             os.environ.setdefault(variable, value)
     try:
-        config = targets.chip_config(target)
+        config = chip_config(target)
         options = {} if config is None else {"chip_config_name": config}
-        topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except RuntimeError as error:
         raise MissingCompilerError(
             f"compiling for {target}: libtpu is installed but does not tell of {name}: {error}"
         ) from error
-    return list(topology.devices[:devices])
+    return list(found.devices[:devices])
 
 
 def _has_tpu() -> bool:

@@ -82,7 +82,7 @@ def part(arguments: argparse.Namespace) -> Findings:
     else:
         if path.is_dir():
             path, dumped = _input_of(path)
-            known = dumped in targets.names() and targets.described_platform(dumped) == "cuda"
+            known = dumped in targets.names() and deviceless.described_platform(dumped) == "cuda"
             target = target or (dumped if known else None)
         Pipeline.parse(arguments.passes, source="--passes")
         try:
@@ -127,7 +127,7 @@ def _sections_of_xla(path: Path) -> tuple[Section, ...]:
 
 
 def _sections_of_module(path: Path, target: str, passes: str) -> tuple[Section, ...]:
-    if (platform := targets.described_platform(target)) != "cuda":
+    if (platform := deviceless.described_platform(target)) != "cuda":
         raise CaptureError(f"{target} is no GPU that runs CUDA graphs, but of platform {platform}.")
     deviceless.prepare()
     text = _module_text(path)

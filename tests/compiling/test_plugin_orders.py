@@ -15,8 +15,9 @@ from jax._src import compiler, xla_bridge
 from support import ROOT, RunPython
 
 import hloom
-from hloom import plugin, policy, targets
+from hloom import plugin, policy
 from hloom.settings import environment
+from hloom.targets import deviceless
 
 ORDERS = """
 import json, sys, warnings
@@ -112,7 +113,7 @@ def test_too_late_for_nothing_is_not_told(spec: str, run_python: RunPython) -> N
 def test_a_topology_of_gpus_finds_it_in_every_order(
     order: str, form: str, run_python: RunPython
 ) -> None:
-    devices = H100.format(text=f"text = {targets.text('h100_sxm')!r}")
+    devices = H100.format(text=f"text = {deviceless.text('h100_sxm')!r}")
     specs, errors = run_order(run_python, devices, order, form)
     assert specs == ["inline"], errors
     assert "HloomWarning" not in errors

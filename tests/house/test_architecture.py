@@ -143,8 +143,7 @@ def functions_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def read_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that code reads, as a variable, of something else, or in a string, there perhaps
-    behind their module and a colon."""
+    """The names that code reads, in strings too, there perhaps behind a module and a colon."""
     for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id

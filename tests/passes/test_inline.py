@@ -29,6 +29,7 @@ from support.random_programs import WIDTH, interpret
 from support.results import assert_equal
 
 import hloom
+from benchmarks.common.collectives import collectives_by_kind
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.analysis.shardings import implied
 from hloom.passes.analysis.shardings.implied import constraints_of
@@ -38,7 +39,6 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.shardings import CONSTRAINT
-from hloom.xla.collectives import collectives_by_kind
 
 
 def inlined(lowered: Any) -> tuple[ir.Module, PipelineResult]:

@@ -96,11 +96,7 @@ TIMES = "option 'timeout' of pass 'barriers' wants a time such as 60s or 500ms, 
         ("capture{min_ops=0}", "option 'min_ops' of pass 'capture' wants a whole number, at least"),
         ("chunk{chunks=1}", "option 'chunks' of pass 'chunk' wants a whole number, at least 2"),
         ("free-constants{min_bytes=0}", f"{SIZES}, at least 1, got '0' (at character 26)."),
-        (
-            "free-constants{min_bytes=some}",
-            f"{SIZES}, at least 1, got 'some' (at character 26). Units: B, KiB, MiB, GiB, TiB; KB, "
-            "MB, GB, TB are powers of 1000.",
-        ),
+        ("free-constants{min_bytes=some}", f"{SIZES}, at least 1, got 'some' (at character 26)"),
         ("late-gather{min_byte=1MiB}", "Did you mean 'min_bytes'?"),
         ("overlap{direction=both}", "Did you mean 'directions'?"),
         ("overlap{directions=two}", "wants one of one, both"),
@@ -108,15 +104,8 @@ TIMES = "option 'timeout' of pass 'barriers' wants a time such as 60s or 500ms, 
         ("pipeline{repeats=0}", "wants a whole number, at least 1, got '0'"),
         ("pipeline{axis=}", "the name of an axis of the mesh, such as stage, got nothing"),
         ("split{residuals=much}", "option 'residuals' of pass 'split' wants a size"),
-        (
-            "unroll{trips=-1}",
-            "option 'trips' of pass 'unroll' wants a whole number, at least 0, got '-1' "
-            "(at character 14).",
-        ),
-        (
-            "unroll{loops=some}",
-            "option 'loops' of pass 'unroll' wants one of cut, all, got 'some' (at character 14).",
-        ),
+        ("unroll{trips=-1}", "wants a whole number, at least 0, got '-1' (at character 14)."),
+        ("unroll{loops=some}", "wants one of cut, all, got 'some' (at character 14)."),
         ("uninitialized-stacks{compiles=0}", "option 'compiles' of pass 'uninitialized-stacks'"),
     ],
 )

@@ -84,9 +84,9 @@ def test_the_known_gpus(
 
 def test_every_file_names_the_source_of_its_figures() -> None:
     for name in (*GPUS, *TPUS):
-        assert len(targets.source(name)) > 40, name
-    assert "https://cloud.google.com/tpu/docs/v4" in targets.source("v4")
-    assert targets.source("cpu") == ""
+        assert len(deviceless.source(name)) > 40, name
+    assert "https://cloud.google.com/tpu/docs/v4" in deviceless.source("v4")
+    assert deviceless.source("cpu") == ""
 
 
 def test_why_a_step_may_take_so_much() -> None:
@@ -129,7 +129,7 @@ def test_every_description_is_read() -> None:
 
 @pytest.mark.parametrize("ending", ["txtpb", "toml"])
 def test_a_path_is_read_like_a_name(tmp_path: Path, ending: str) -> None:
-    (tmp_path / "mine.txtpb").write_text(targets.text("h100_sxm"))
+    (tmp_path / "mine.txtpb").write_text(deviceless.text("h100_sxm"))
     (tmp_path / "mine.toml").write_text(FIGURES.read_text())
     found = targets.load(f"{tmp_path}/mine.{ending}")
     assert found == dataclasses.replace(targets.load("h100_sxm"), name="mine")
@@ -137,7 +137,7 @@ def test_a_path_is_read_like_a_name(tmp_path: Path, ending: str) -> None:
 
 @pytest.mark.parametrize("name", GPUS)
 def test_the_figures_are_those_of_the_description(name: str) -> None:
-    text = targets.text(name)
+    text = deviceless.text(name)
     figures = tomllib.loads((FOLDER / f"{name}.toml").read_text())
     for field, key in (
         ("device_memory_size", "memory_bytes"),
@@ -158,7 +158,7 @@ def test_the_figures_are_those_of_the_description(name: str) -> None:
 
 def test_a_description_without_figures_is_told(tmp_path: Path) -> None:
     file = tmp_path / "mine.txtpb"
-    file.write_text(targets.text("h100_sxm"))
+    file.write_text(deviceless.text("h100_sxm"))
     with pytest.raises(targets.TargetError) as caught:
         targets.load(str(file))
     assert str(caught.value) == (
@@ -167,7 +167,7 @@ def test_a_description_without_figures_is_told(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("read", [targets.load, targets.text])
+@pytest.mark.parametrize("read", [targets.load, deviceless.text])
 def test_an_unknown_name_is_told_the_close_one_or_the_known_ones(read: object) -> None:
     assert callable(read)
     with pytest.raises(targets.TargetError) as caught:
@@ -183,26 +183,26 @@ def test_an_unknown_name_is_told_the_close_one_or_the_known_ones(read: object) -
 
 def test_the_cpu_has_no_description() -> None:
     with pytest.raises(targets.TargetError, match="XLA takes the host as it is"):
-        targets.text("cpu")
+        deviceless.text("cpu")
 
 
 def test_a_tpu_has_no_description_but_topologies() -> None:
     with pytest.raises(targets.TargetError, match="XLA knows it by its topologies"):
-        targets.text("v5p")
-    assert targets.topology("v5p", 1) == targets.topology("v5p", 4) == "v5p:2x2x1"
-    assert targets.topology("v5p", 5) == "v5p:2x2x2"
-    assert targets.topology("v5e", 9) == "v5e:4x4"
+        deviceless.text("v5p")
+    assert deviceless.topology("v5p", 1) == deviceless.topology("v5p", 4) == "v5p:2x2x1"
+    assert deviceless.topology("v5p", 5) == "v5p:2x2x2"
+    assert deviceless.topology("v5e", 9) == "v5e:4x4"
     with pytest.raises(targets.TargetError, match="at most 64 devices here, not 65"):
-        targets.topology("v5p", 65)
+        deviceless.topology("v5p", 65)
     for name in ("cpu", "h100_sxm"):
         with pytest.raises(targets.TargetError, match=f"'{name}' has no topologies"):
-            targets.topology(name, 1)
+            deviceless.topology(name, 1)
 
 
 def test_platforms_and_kinds_of_devices() -> None:
-    assert {targets.described_platform(name) for name in GPUS} == {"cuda"}
-    assert {targets.described_platform(name) for name in TPUS} == {"tpu"}
-    assert targets.described_platform("cpu") == "cpu"
+    assert {deviceless.described_platform(name) for name in GPUS} == {"cuda"}
+    assert {deviceless.described_platform(name) for name in TPUS} == {"tpu"}
+    assert deviceless.described_platform("cpu") == "cpu"
     assert targets.device_kinds("v5p") == ("TPU v5", "TPU v5p")
     with pytest.raises(targets.TargetError, match="XLA takes the host as it is"):
         targets.device_kinds("cpu")
@@ -359,9 +359,9 @@ def test_virtual_cpu_devices_share_the_machine() -> None:
 @pytest.mark.parametrize("name", ["h100_sxm", "rtx_4090"])
 def test_a_gpu_here_is_described_as_the_files_are(name: str, tmp_path: Path) -> None:
     [kind] = targets.device_kinds(name)
-    found = description_of("cuda", DeviceFacts(kind, limit_bytes=5), targets.text(name))
+    found = description_of("cuda", DeviceFacts(kind, limit_bytes=5), deviceless.text(name))
     (tmp_path / "mine.toml").write_text(found.figures)
-    assert found.text == targets.text(name)
+    assert found.text == deviceless.text(name)
     mine, known = targets.load(f"{tmp_path}/mine.toml"), targets.load(name)
     assert (mine.platform, mine.memory_bytes) == ("cuda", known.memory_bytes)
     assert mine.compute_capability == known.compute_capability
@@ -395,8 +395,8 @@ def test_xla_compiles_for_each_gpu(name: str) -> None:
 
 @pytest.mark.tpu
 def test_a_v4_is_one_device_of_its_two_cores() -> None:
-    assert targets.chip_config("v4") == "megacore"
-    assert targets.chip_config("v5p") is None
+    assert deviceless.chip_config("v4") == "megacore"
+    assert deviceless.chip_config("v5p") is None
     sharding = deviceless.placement("v4")
     x = jax.ShapeDtypeStruct((2**28,), "float32", sharding=sharding)
     # 20 GiB: more than a core of its own has, and less than both.
@@ -409,11 +409,11 @@ def test_the_path_of_a_description_is_taken_as_a_name_is(tmp_path: Path) -> None
     for suffix in (".toml", ".txtpb"):
         (tmp_path / f"mine{suffix}").write_text((folder / f"h100_sxm{suffix}").read_text())
     path = str(tmp_path / "mine.toml")
-    assert targets.described_platform(path) == "cuda"
-    assert targets.text(path) == targets.text("h100_sxm")
+    assert deviceless.described_platform(path) == "cuda"
+    assert deviceless.text(path) == deviceless.text("h100_sxm")
     (tmp_path / "mine.txtpb").unlink()
     with pytest.raises(targets.TargetError, match=r"mine\.txtpb: No such file .* --this` writes"):
-        targets.text(path)
+        deviceless.text(path)
     tpu = tmp_path / "tpu.toml"
     tpu.write_text((folder / "v5p.toml").read_text())
-    assert targets.topology(str(tpu), 1) == "v5p:2x2x1"
+    assert deviceless.topology(str(tpu), 1) == "v5p:2x2x1"

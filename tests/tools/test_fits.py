@@ -16,6 +16,7 @@ import hloom
 from hloom import targets
 from hloom._jax.devices import DeviceFacts
 from hloom.log import terminal
+from hloom.targets import deviceless
 from hloom_tools import doctor
 from hloom_tools.estimates.sizes import LargestSize, SizedStep
 from hloom_tools.estimates.sizes_tables import Fits, SizesTable
@@ -251,7 +252,7 @@ def test_the_device_here_is_described(
     assert status == 1
     assert "the device here is a CPU" in err
     [kind] = targets.device_kinds("l40s")
-    text = targets.text("l40s")
+    text = deviceless.text("l40s")
     monkeypatch.setattr("hloom._jax.devices.platform_of", lambda _: "cuda")
     monkeypatch.setattr(
         "hloom._jax.devices.device_facts", lambda *_: (DeviceFacts(kind, (8, 9), 142),)

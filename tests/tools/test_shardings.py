@@ -15,8 +15,8 @@ from support.commands import Command
 from support.devices import mlps
 from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 
+from benchmarks.common.collectives import sent_bytes_by_kind
 from hloom.passes.framework.text import size
-from hloom.xla.collectives import sent_bytes_by_kind
 
 
 def written(folder: Path, axes: jax.sharding.AxisType, *split: str | None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.answers import answers
 
-from hloom.xla.collectives import (
+from benchmarks.common.collectives import (
     Collectives,
     collectives,
     collectives_by_kind,

@@ -22,6 +22,7 @@ from support.flows.steps import mlp, mlp_weights, normal
 from support.modules import module_after
 
 import hloom
+from benchmarks.common.collectives import Collectives, collectives, collectives_by_kind
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.accumulate.closed_loop import Correction, is_worthwhile, next_number, next_once
 from hloom.passes.accumulate.plan import batch_axes
@@ -39,7 +40,6 @@ from hloom.passes.framework.structure import StructureError, read, written
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.phase_loops.gathers import gathers_of
-from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 
 LAYERS, WIDTH, BATCH = 3, 16, 64
 

@@ -9,21 +9,23 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support import toy_passes as toy
 from support.modules import module_after
 
 import hloom
 from hloom import targets
 from hloom._jax.options import given_options, profiled, with_options
 from hloom.compiling.graphs import compile_captured
-from hloom.compiling.xla_options import XlaOptions
+from hloom.compiling.xla_options import XlaOptions, compile_plainly
 from hloom.passes.capture.xla_options import compile_options
+from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
@@ -348,6 +350,29 @@ def test_an_executable_from_a_cache_is_not_known() -> None:
     assert captured.notes == (
         "not known: the executable was compiled before, and came from a cache",
     )
+
+
+ASKED: list[Mapping[str, Any]] = []
+
+
+def compiled_for_a_pass(*given: Any) -> Any:
+    ASKED.append(given[2])
+    return compile_plainly(*given)
+
+
+class AsksXla(toy.ReplaceTwo):
+    name: ClassVar[str] = "asks-xla"
+    compiled_by: ClassVar[str] = f"{__name__}:compiled_for_a_pass"
+
+    def xla_options(self, module: ir.Module, platform: str) -> Mapping[str, Any]:
+        return {"xla_cpu_enable_fast_min_max": platform == "cpu"}
+
+
+def test_any_pass_may_give_options_where_it_changes_a_program_and_compile_with_them() -> None:
+    with registry.registered(AsksXla):
+        jax.jit(lambda x: x * 2.0, compiler_options={"hloom": "asks-xla"})(X)
+        jax.jit(lambda x: x * 5.0, compiler_options={"hloom": "asks-xla"})(X)
+    assert ASKED == [{"xla_cpu_enable_fast_min_max": True}, {}]
 
 
 def test_without_regions_nothing_is_asked() -> None:

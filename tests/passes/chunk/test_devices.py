@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from support.chunk_runs import assert_same, run
 from support.devices.meshes import mesh_of
 
-from hloom.xla.collectives import collectives_of, sent_bytes_by_kind
+from benchmarks.common.collectives import collectives_of, sent_bytes_by_kind
 
 DEVICES, WIDTH, WORDS = 4, 4, 256
 

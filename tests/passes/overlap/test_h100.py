@@ -11,10 +11,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import hloom
+from benchmarks.common.collectives import sent_bytes_by_kind
 from benchmarks.overlap.programs import AXIS, programs
 from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
-from hloom.xla.collectives import sent_bytes_by_kind
 from hloom.xla.scheduled import ScheduledCollective, scheduled_collectives
 
 pytestmark = pytest.mark.h100

@@ -11,8 +11,6 @@ from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, write
 
 pytestmark = OPT_MARKS
 
-# What is wrong with the input
-
 UNDECLARED = "func.func @f(%x: i32) -> i32 {\n  return %y : i32\n}\n"
 USE = "use of undeclared SSA value name\n  return %y : i32\n         ^\n"
 

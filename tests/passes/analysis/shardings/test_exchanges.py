@@ -24,6 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.devices.mlps import lowered
 
+from benchmarks.common.collectives import collectives, sent_bytes_by_kind
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
 from hloom.passes.analysis.shardings.fallbacks import Axes, gathered_dimensions
 from hloom.passes.analysis.shardings.missing import missing_constraints
@@ -33,7 +34,6 @@ from hloom.passes.framework.tables import Described
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.shardings import MeshAxis
-from hloom.xla.collectives import collectives, sent_bytes_by_kind
 
 F32 = 4
 

@@ -15,12 +15,12 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hloom
+from benchmarks.common.collectives import collectives_by_kind, sent_bytes_by_kind
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.passes.framework.feedback import record_in
 from hloom.passes.planner.record import RematRecord
 from hloom.targets import deviceless
-from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
 from tests.support.devices.meshes import each_kind_of_axes, mesh_of
 
 FLOOR = "remat{budget=min}"

@@ -15,9 +15,9 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import hloom
+from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder, ShardedMixture
-from hloom.xla.collectives import collectives_by_kind
 from tests.support.devices.meshes import each_kind_of_axes, mesh_of
 
 pytestmark = pytest.mark.long
