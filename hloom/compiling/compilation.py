@@ -295,11 +295,7 @@ class Compilation:
         return module
 
     def _run(
-        self,
-        module: ir.Module,
-        start: int,
-        stop: int | None,
-        attempts: Sequence[Attempt[Any]] = (),
+        self, module: ir.Module, start: int, stop: int | None, attempts: Sequence[Attempt[Any]] = ()
     ) -> PipelineResult:
         return self.request.pipeline.run(
             module,

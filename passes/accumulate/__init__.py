@@ -47,12 +47,7 @@ from ..framework.target import Target
 from ..phase_loops.exits import own_type, widened
 from ..phase_loops.write import apply_loops
 from .closed_loop import is_worthwhile
-from .plan import (
-    SCOPE,
-    AccumulatePlan,
-    AccumulateSettings,
-    MicrobatchPlanner,
-)
+from .plan import SCOPE, AccumulatePlan, AccumulateSettings, MicrobatchPlanner
 from .record import AccumulateRecord, Once
 
 

@@ -37,12 +37,7 @@ from ..phase_loops.gathers import Gather, gathers_of
 from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
 from .batch import ArgumentNames, NoStepError, choose, names_of
-from .closed_loop import (
-    Correction,
-    least_number,
-    next_number,
-    next_once,
-)
+from .closed_loop import Correction, least_number, next_number, next_once
 from .record import AccumulateRecord, Once
 
 SCOPE = "hloom.accumulate"

@@ -189,11 +189,7 @@ class _Search:
         )
 
     def _is_gradient(
-        self,
-        node: Node,
-        summed: Iterable[int],
-        layers: dict[int, list[_Layer]],
-        sources: _Sources,
+        self, node: Node, summed: Iterable[int], layers: dict[int, list[_Layer]], sources: _Sources
     ) -> bool:
         made, behind = self._of_all(node.results), sources.of(node.operands)
         for dimension in summed:

@@ -121,11 +121,7 @@ class PlannedPass(BudgetedPass[RematRecord]):
         return replace(found, text="\n  ".join(filter(None, (found.text, others))))
 
     def remarks(
-        self,
-        attempts: Sequence[Attempt[RematRecord]],
-        best: int,
-        module: ir.Module,
-        target: Target,
+        self, attempts: Sequence[Attempt[RematRecord]], best: int, module: ir.Module, target: Target
     ) -> tuple[str, str]:
         dear = self._dear(attempts, best, self.limit_bytes(attempts, target) or 0)
         obstacle = None if dear else self._obstacle(attempts, best)

@@ -27,10 +27,7 @@ class BlockPlans:
     """The blocks' schedules for each candidate; candidates that save the same values share them."""
 
     def __init__(
-        self,
-        forwards: Mapping[ir.Block, ForwardValues],
-        price_grid: PriceGrid,
-        solved: Solved,
+        self, forwards: Mapping[ir.Block, ForwardValues], price_grid: PriceGrid, solved: Solved
     ) -> None:
         """``solved`` has the known cuts, to which new ones are added."""
         self.forwards, self.price_grid, self.solved = forwards, price_grid, solved

@@ -298,10 +298,7 @@ def _saved_bytes(plans: Iterable[ScanPlan]) -> int:
 
 
 def _linked_bytes(
-    forward: int,
-    readers: Sequence[int],
-    loops: Mapping[int, ir.Operation],
-    device: DeviceView,
+    forward: int, readers: Sequence[int], loops: Mapping[int, ir.Operation], device: DeviceView
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Returns the bytes of a loop's results by the loops that read them; nothing for dead loops."""
     read = {reader: set(loops[reader].operands) for reader in readers if reader in loops}

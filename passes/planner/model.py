@@ -330,9 +330,7 @@ class Model:
         return _Simulated(Estimate(candidate, peak.bytes, seconds), peak)
 
     def _peak(
-        self,
-        effects: Mapping[int, LoopEffect],
-        schedules: Mapping[ir.Block, CloneSchedule],
+        self, effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, CloneSchedule]
     ) -> Peak:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))

@@ -18,12 +18,7 @@ _NOT_KEPT = {
     "iterations": Kind.COUNT,
     "computed again for": Kind.VALUE,
 }
-_KEPT = {
-    "kept": Kind.BYTES,
-    "value": Kind.VALUE,
-    "iterations": Kind.COUNT,
-    "before": Kind.TEXT,
-}
+_KEPT = {"kept": Kind.BYTES, "value": Kind.VALUE, "iterations": Kind.COUNT, "before": Kind.TEXT}
 
 
 def recompute_tables(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> tuple[Table, Table]:

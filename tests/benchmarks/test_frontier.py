@@ -15,14 +15,7 @@ from benchmarks.common.products import executed_products
 from benchmarks.common.subjects import POLICIES
 from benchmarks.frontier import compiles, store
 from benchmarks.frontier.compiles import Compiles
-from benchmarks.frontier.points import (
-    GIGA_FLOPS,
-    BudgetPoint,
-    Point,
-    budgets_between,
-    judge,
-    kept,
-)
+from benchmarks.frontier.points import GIGA_FLOPS, BudgetPoint, Point, budgets_between, judge, kept
 from benchmarks.frontier.report import Frontier, plot, program_tables, summary_table
 from benchmarks.frontier.yardsticks import H100
 from benchmarks.planning_time import fitted_exponent

@@ -29,14 +29,7 @@ from benchmarks.loss_heads.step_time import markdown as step_times
 from benchmarks.loss_heads.subjects import SPECS, SUBJECTS, WAY_SPECS
 from benchmarks.loss_heads.ways import WAYS
 from benchmarks.schedules import binomial, optimum
-from benchmarks.time_error import (
-    BEFORE,
-    fastest,
-    is_plan_of,
-    pairs_in_order,
-    reached_by,
-    unplanned,
-)
+from benchmarks.time_error import BEFORE, fastest, is_plan_of, pairs_in_order, reached_by, unplanned
 from benchmarks.training_soak.__main__ import MESHES, TRAINING
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.xla.kernels import KernelKind

@@ -244,9 +244,7 @@ def test_the_original_is_not_compiled_twice(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
     monkeypatch.setattr(
-        toy.DropProducts,
-        "plan_after",
-        lambda self, module, target, attempts: toy.DropPlan(()),
+        toy.DropProducts, "plan_after", lambda self, module, target, attempts: toy.DropPlan(())
     )
     monkeypatch.setattr(toy.DropProducts, "complaint", lambda *_: None)
     assert products_run("drop-products{budget=1B}") == 4

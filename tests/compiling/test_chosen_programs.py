@@ -98,9 +98,7 @@ def test_patterns_are_a_string(value: object) -> None:
         jax.config.update("jax_hloom_modules", value)
 
 
-def test_patterns_that_nothing_matched_are_reminded_of(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_patterns_that_nothing_matched_are_reminded_of(capsys: pytest.CaptureFixture[str]) -> None:
     with hloom.passes("replace-two"):
         jax.config.update("jax_hloom_modules", "jit_trian*,jit_x")
         for name in "abcdefg":
@@ -176,9 +174,7 @@ def test_the_least_size(new_records: NewRecords) -> None:
             assert (len(new_records()) > before) is ran, size
 
 
-def test_passes_that_do_more_than_save_memory_run_on_every_program(
-    new_records: NewRecords,
-) -> None:
+def test_passes_that_do_more_than_save_memory_run_on_every_program(new_records: NewRecords) -> None:
     with hloom.passes("remat{budget=50%},replace-two"):
         assert factor(fresh_jit()(X)) == 3
     [record] = new_records()

@@ -195,9 +195,7 @@ def test_of_several_observers_each_sees_the_passes() -> None:
     assert first.events == second.events == alone.events
 
 
-def test_a_failure_is_seen_before_the_original_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_is_seen_before_the_original_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
     for phase in ("apply", "compile"):

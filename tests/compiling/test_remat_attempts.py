@@ -173,9 +173,7 @@ def test_a_share_leaves_initializers_alone(spec: str, size: int, new_records: Ne
 
 
 @pytest.mark.usefixtures("lenient")
-def test_one_warning_stands_for_all_programs_without_a_product(
-    new_records: NewRecords,
-) -> None:
+def test_one_warning_stands_for_all_programs_without_a_product(new_records: NewRecords) -> None:
     spec = "remat{budget=20KiB}"
     x = np.ones(1024, np.float32)
     with pytest.warns(hloom.HloomWarning) as caught:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 
 
 MOST = {
-    "plugin, the core: what a jit with `fit` or `remat` imports": 58_200,
+    "plugin, the core: what a jit with `fit` or `remat` imports": 58_300,
     "plugin: `hloom`, `passes`, `lowering`, `runtime`": 72_000,
     "`hloom_steps`": 8_400,
     "`hloom_tools`": 12_000,

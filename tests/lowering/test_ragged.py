@@ -404,9 +404,7 @@ def test_a_bad_slice_is_an_error_and_the_next_run_works(case: str) -> None:
 def test_a_rank_that_takes_another_branch_is_named() -> None:
     def body(operand: jax.Array, output: jax.Array, *slices: jax.Array) -> jax.Array:
         return jax.lax.cond(
-            jax.lax.axis_index("x") != 3,
-            lambda: ragged(operand, output, *slices),
-            lambda: output,
+            jax.lax.axis_index("x") != 3, lambda: ragged(operand, output, *slices), lambda: output
         )
 
     split = even_split()

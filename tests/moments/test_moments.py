@@ -203,10 +203,7 @@ def test_an_update_is_one_kernel_a_tensor_on_an_h100() -> None:
         text = compiled.as_text()
         return re.findall(r"fusion\(.*", text[text.index("ENTRY") :])
 
-    for optimizer in (
-        optax.adamw(1e-3),
-        hloom.optax.with_moments(optax.adamw(1e-3), jnp.bfloat16),
-    ):
+    for optimizer in (optax.adamw(1e-3), hloom.optax.with_moments(optax.adamw(1e-3), jnp.bfloat16)):
         compiled, _ = compiled_update(optimizer, sharding)
         assert compiled.memory_analysis().temp_size_in_bytes < 4096
         assert sum("%params__" in each for each in kernels(compiled)) == 2

@@ -31,15 +31,7 @@ from support.flows.runs import compiled, evaluated
 from support.flows.steps import STEPS, FlowStep
 from support.losses import LOSSES, SMALL
 from support.programs import normal, weights
-from support.random_programs import (
-    ROWS,
-    WIDTH,
-    Step,
-    gradient,
-    interpret,
-    interpretation,
-    programs,
-)
+from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, interpretation, programs
 from support.results import assert_allclose
 
 from hloom import targets

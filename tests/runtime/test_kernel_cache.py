@@ -202,10 +202,7 @@ def test_a_folder_that_is_something_else_keeps_nobody_waiting(tmp_path: Path, pa
     for place in (path, f"{path}/in"):
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT],
-            env=os.environ
-            | {
-                "HLOOM_CACHE_DIR": str(tmp_path / place),
-            },
+            env=os.environ | {"HLOOM_CACHE_DIR": str(tmp_path / place)},
             capture_output=True,
             text=True,
             timeout=60,

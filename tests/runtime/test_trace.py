@@ -88,9 +88,7 @@ def test_the_file_opens_after_a_kill(run_python: RunPython, tmp_path: Path) -> N
 def test_two_processes_write_two_files(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     script = SCRIPT + "print('ran', flush=True)\nsys.stdin.read()\n"
-    environment = os.environ | {
-        "HLOOM_TRACE": str(file),
-    }
+    environment = os.environ | {"HLOOM_TRACE": str(file)}
     processes = []
     for _ in range(2):
         process = subprocess.Popen(

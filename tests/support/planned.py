@@ -32,10 +32,7 @@ class Search:
 
     @classmethod
     def of(
-        cls,
-        *estimates: Estimate,
-        lowest: Sequence[Estimate] = (),
-        step_seconds: float = 1000.0,
+        cls, *estimates: Estimate, lowest: Sequence[Estimate] = (), step_seconds: float = 1000.0
     ) -> Search:
         """One that finds these alone; all of them are of little memory unless it is said which."""
         search = cls(())

@@ -12,13 +12,7 @@ from typing import Any, ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan
-from hloom.passes.framework.feedback import (
-    Attempt,
-    Complaint,
-    MeasuredPass,
-    PlanRecord,
-    Prediction,
-)
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, PlanRecord, Prediction
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.framework.structure import written
 from hloom.passes.framework.target import Target

@@ -100,16 +100,10 @@ def test_a_function_may_give_a_lowered(run: Command, train: Path) -> None:
         ("sized_train.py:sizd", "sized_train.py has no function 'sizd'. Did you mean 'sized'?"),
         ("none.py:f", "none.py: No such file"),
         ("no_such_module:f", "no_such_module cannot be imported (ModuleNotFoundError: No module"),
-        (
-            "broken.py:f",
-            "(ZeroDivisionError: division by zero) at broken.py:2. It is imported",
-        ),
+        ("broken.py:f", "(ZeroDivisionError: division by zero) at broken.py:2. It is imported"),
         ("syntax.py:f", "(SyntaxError: '(' was never closed (syntax.py, line 1)).\n"),
         ("sized_train.py:even", "(ValueError: rows must be even) at sized_train.py:19. Sizes are"),
-        (
-            "sized_train.py:exits",
-            "traced with size 1 (SystemExit: no data) at sized_train.py:",
-        ),
+        ("sized_train.py:exits", "traced with size 1 (SystemExit: no data) at sized_train.py:"),
         ("sized_train.py:TRAIN_STEP", "has no function 'TRAIN_STEP'."),
         ("sized_train.py:nothing", "gives a jitted step and its arguments, or a Lowered; got None"),
         ("sized_train.py:loss", "cannot be called with a size alone: missing a required argument"),

@@ -58,10 +58,7 @@ class CloneSites:
     """
 
     def __init__(
-        self,
-        problem: CutProblem,
-        kept: frozenset[int],
-        held: Collection[tuple[ScanBody, int]] = (),
+        self, problem: CutProblem, kept: frozenset[int], held: Collection[tuple[ScanBody, int]] = ()
     ) -> None:
         self.problem, self.kept, self.held = problem, kept, held
         self.of: dict[ScanBody, list[BodyClones]] = {}

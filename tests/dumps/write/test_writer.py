@@ -306,11 +306,7 @@ def test_a_limit_for_files_is_one_warning_and_leaves_nothing(
 
 @pytest.mark.parametrize("where", ["write_manifest", "write_artifacts", "write_file"])
 def test_a_disk_that_fails_anywhere_leaves_nothing(
-    tmp_path: Path,
-    ran: Execution,
-    live: LiveModule,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
+    tmp_path: Path, ran: Execution, live: LiveModule, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -147,9 +147,7 @@ def test_shardings_and_donation_come_from_the_module() -> None:
 
 def test_the_input_s_hash_does_not_depend_on_locations() -> None:
     module = jax.jit(lambda x: x + 1).lower(1.0).compiler_ir("stablehlo")
-    elsewhere = jax.jit(
-        lambda x: x + 1,
-    ).lower(1.0)
+    elsewhere = jax.jit(lambda x: x + 1).lower(1.0)
     other = elsewhere.compiler_ir("stablehlo")
     hashes = {input_facts(each, "")["input_sha256"] for each in (module, other)}
     assert len(hashes) == 1

@@ -207,9 +207,7 @@ def test_a_refusal_is_a_warning_and_the_other_passes_run(monkeypatch: pytest.Mon
     assert "accumulate: not done" in record.headline
 
 
-def test_a_refusal_is_told_once_and_again_for_another_spec(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refusal_is_told_once_and_again_for_another_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
     step = batch_norm()

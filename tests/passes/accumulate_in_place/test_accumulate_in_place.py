@@ -147,10 +147,7 @@ def checked(term: dict[str, Any], x: np.ndarray, g: np.ndarray) -> tuple[ir.Modu
 
 
 THOROUGH = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

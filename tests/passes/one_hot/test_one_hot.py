@@ -353,10 +353,7 @@ def examples(draw: st.DrawFn) -> Example:
 
 
 @settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(examples(), st.booleans(), st.integers(0, 99))
 def test_the_same_bits(example: Example, selects: bool, seed: int) -> None:

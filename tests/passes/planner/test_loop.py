@@ -16,14 +16,7 @@ from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
 from hloom.passes.planner.comparison import affordable, least
-from hloom.passes.planner.loop import (
-    LITTLE,
-    AttemptState,
-    aimed,
-    best_of,
-    decide,
-    is_worthwhile,
-)
+from hloom.passes.planner.loop import LITTLE, AttemptState, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 BOUND, LEAST = Budget(size_bytes=LIMIT), Budget(percent=0.0, least=True)

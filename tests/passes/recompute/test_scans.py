@@ -79,8 +79,7 @@ def test_results_of_other_programs_stay_where_nothing_has_a_price(name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [0, pytest.param(5, marks=pytest.mark.once), pytest.param(11, marks=pytest.mark.once)],
+    "seed", [0, pytest.param(5, marks=pytest.mark.once), pytest.param(11, marks=pytest.mark.once)]
 )
 def test_random_loops(seed: int) -> None:
     off = plain(lambda: random_loops(seed))

@@ -53,11 +53,7 @@ def test_the_plan_tells_the_stacks() -> None:
     assert found.effect == found.summary
     assert [
         row["stack takes"] for row in rows_of(found.plan, "Stacks that start uninitialised")
-    ] == [
-        24 * 1024,
-        6 * 1024,
-        1536,
-    ]
+    ] == [24 * 1024, 6 * 1024, 1536]
     assert record_in(found.plan, StacksRecord).unfilled_bytes == 31.5 * 1024
     assert record_in(found.plan, StacksRecord) == found.record
     assert str(module).count('composite "hloom.uninitialized"') == 3

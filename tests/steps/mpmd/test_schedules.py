@@ -18,13 +18,7 @@ from support.stages import chain
 from hloom_steps.mpmd import liveness
 from hloom_steps.mpmd.liveness import Peers, StagesError
 from hloom_steps.mpmd.schedules import SCHEDULES, Task, check_schedule, rows_of
-from hloom_steps.mpmd.timeline import (
-    ScheduleError,
-    Timeline,
-    check_order,
-    held_bytes,
-    timeline_of,
-)
+from hloom_steps.mpmd.timeline import ScheduleError, Timeline, check_order, held_bytes, timeline_of
 from hloom_steps.stages.programs import Direction, StagePrograms, StageValue
 
 pytestmark = pytest.mark.once

@@ -260,10 +260,7 @@ def gather(draw: Draw) -> Operation:
             lambda x, i: jax.vmap(lambda row, at: row[at])(x, i),
             [((rows, width, 2), F32), ((rows,), I32)],
         ),
-        "paired": (
-            lambda x, i: x[jnp.arange(rows), i],
-            [((rows, width), F32), ((rows,), I32)],
-        ),
+        "paired": (lambda x, i: x[jnp.arange(rows), i], [((rows, width), F32), ((rows,), I32)]),
         "windows": (
             lambda x, i: jax.vmap(lambda at: lax.dynamic_slice(x, (at, 0), (1, part)))(i),
             [((rows, width), F32), ((batch,), I32)],

@@ -194,10 +194,7 @@ def groups() -> Named:
         ("devices", "3, 1, 2, 3"): "device 3 is in devices twice",
         ("replica_groups", ""): r"partition \d is in no replica group",
         ("replica_groups", "-1, -1, -1, -1"): r"partition \d is in no replica group",
-        (
-            "replica_groups",
-            "0, 1, 2, -1",
-        ): "partition 3 is in no|the 3 ranks of the",
+        ("replica_groups", "0, 1, 2, -1"): "partition 3 is in no|the 3 ranks of the",
         ("replica_groups", "0, 0, 0, 0"): f"partition 0 {twice}",
         ("replica_groups", "0, 1, 2, 2"): f"partition 2 {twice}",
         ("replica_groups", "0, 1, 2, 3, 0, 1, 2, 3"): f"partition 0 {twice}",

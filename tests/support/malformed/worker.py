@@ -34,9 +34,7 @@ def run(text: str) -> dict[str, Any]:
     """What the module gave, by result and device, or the text of the error."""
     devices = jax.devices()
     options = compiler.get_compile_options(
-        num_replicas=RANKS,
-        num_partitions=1,
-        device_assignment=np.arange(RANKS).reshape(RANKS, 1),
+        num_replicas=RANKS, num_partitions=1, device_assignment=np.arange(RANKS).reshape(RANKS, 1)
     )
     options.executable_build_options.use_spmd_partitioning = False
     try:

@@ -20,12 +20,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.recompute.decisions import ScanDecisions
-from hloom.passes.recompute.scan.plan import (
-    BlockScans,
-    PairPlan,
-    ScanPlan,
-    plan_scans_budgeted,
-)
+from hloom.passes.recompute.scan.plan import BlockScans, PairPlan, ScanPlan, plan_scans_budgeted
 from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
 
 CHEAP, FREE, MIDDLE, DEAR = -1.0, 0.0, 1e8, 1e18

@@ -31,7 +31,7 @@ from hloom.passes.remat import Remat
 CHEAP, FLOOR = "remat{min_bytes=0}", "remat{budget=1B min_bytes=0}"
 
 HARD: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "two_stacks_of_one_value": lambda: random_loops(2),
+    "two_stacks_of_one_value": lambda: random_loops(2)
 }
 
 
@@ -127,10 +127,7 @@ def test_any_part_of_a_plan_gives_the_same_results(name: str, spec: str) -> None
 
 
 @settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(programs, st.sampled_from([CHEAP, FLOOR]), st.integers(0, 99))
 def test_any_part_of_a_plan_of_a_random_program(program: list[Step], spec: str, seed: int) -> None:

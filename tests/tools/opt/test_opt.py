@@ -141,8 +141,7 @@ def test_two_processes_write_the_same_bytes(run_python: RunPython, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
-    [("cpu", "cpu cpu None"), ("h100_sxm", "cuda h100_sxm 84942979072")],
+    ("target", "told"), [("cpu", "cpu cpu None"), ("h100_sxm", "cuda h100_sxm 84942979072")]
 )
 def test_passes_are_told_the_target(run: Run, target: str, told: str) -> None:
     _, out, err = run(write(ADD), "-p", "tell-target", "--target", target)
@@ -174,18 +173,12 @@ module @m {
         (
             "budget=700B",
             0,
-            [
-                "remark: drop-products: 2 products left out",
-                "warning: 100 bytes over the budget.",
-            ],
+            ["remark: drop-products: 2 products left out", "warning: 100 bytes over the budget."],
         ),
         (
             "budget=700B compiles=2",
             1,
-            [
-                "remark: drop-products: 1 product left out",
-                "warning: 200 bytes over the budget.",
-            ],
+            ["remark: drop-products: 1 product left out", "warning: 200 bytes over the budget."],
         ),
     ],
 )

@@ -90,12 +90,7 @@ WRONG_INPUTS: dict[str, tuple[str | bytes, str, *tuple[str, ...]]] = {
         "-p",
         "explode",
     ),
-    "a pass emits an error and goes on": (
-        ADD,
-        UNWANTED,
-        "-p",
-        "complain",
-    ),
+    "a pass emits an error and goes on": (ADD, UNWANTED, "-p", "complain"),
     "a pass emits an error and fails": (
         ADD,
         UNWANTED

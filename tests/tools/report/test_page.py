@@ -68,12 +68,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser,
-    file: Path,
-    *,
-    width: int,
-    scheme: Any = "light",
-    has_touch: bool = False,
+    browser: Browser, file: Path, *, width: int, scheme: Any = "light", has_touch: bool = False
 ) -> Iterator[Page]:
     """The page in a window; at its end fails where it complained or asked for anything else."""
     page = browser.new_page(
