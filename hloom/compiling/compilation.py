@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from hloom.compiling.cross_process import AgreementError
 from hloom.compiling.kept import KeptPlan
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
 from hloom.compiling.request import CompileRequest
-from hloom.compiling.xla_options import PassCompile, compile_plainly
+from hloom.compiling.xla_options import PassCompile, compile_of, compile_plainly, options_of
 from hloom.lowering import copies
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
@@ -147,6 +146,7 @@ class Compilation:
         self._preparation: tuple[PipelineResult, ...] = ()
         self._planner: Planner[Any] | None = None
         self._before: ModelledProgram | None = None
+        self._compiled_by: PassCompile = compile_plainly
         self.compile_s, self.compiles = 0.0, 0
         self._cache_hits: list[bool | None] = []
         self.attempts: list[CompileAttempt] = []
@@ -201,6 +201,7 @@ class Compilation:
 
     def of_kept(self, plan: KeptPlan) -> ModuleCandidate:
         """Returns the candidate of a kept plan. Raises PassError where lowering fails."""
+        self._compiled_by = compile_of(self.request.pipeline)
         module = self.request.module if plan.module is None else plan.module
         if plan.module is not None:
             _lower(module, self.request.placement)
@@ -229,9 +230,9 @@ class Compilation:
         # The options are read before lowering, which removes the marks.
         platform = request.target.platform
         options: dict[str, str | int] = {}
+        self._compiled_by = compile_of(request.pipeline)
         if changed:
-            for step in request.pipeline.steps():
-                options |= step.xla_options(module, platform)
+            options = options_of(request.pipeline, module, platform)
             options |= copies.compile_options(module, platform)
         code = bytecode_of(module) if rewritten and self._keeps else b""
         if rewritten:
@@ -336,8 +337,7 @@ class Compilation:
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache, TraceAnnotation(f"hloom: compile {number}"):
-                compiled_by = _compile_of(request.pipeline)
-                executable, captured = compiled_by(
+                executable, captured = self._compiled_by(
                     request.compile, module, options, request.xla_options
                 )
         finally:
@@ -428,16 +428,6 @@ def caused(cause: Exception | None, step: str, phase: str, reason: str) -> PassE
     failure = PassError(step, phase, reason)
     failure.__cause__ = cause
     return failure
-
-
-def _compile_of(pipeline: Pipeline) -> PassCompile:
-    """Returns what the first step with a `compiled_by` names, found as passes are."""
-    named = next(filter(None, (step.compiled_by for step in pipeline.steps())), "")
-    if not named:
-        return compile_plainly
-    module, _, name = named.partition(":")
-    found: PassCompile = getattr(importlib.import_module(module), name)
-    return found
 
 
 def _text(executable: Any, target: Target) -> str:

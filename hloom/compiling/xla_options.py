@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
+from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import Captured, Options
 
 LOG = logging.getLogger("hloom.capture")
@@ -43,6 +46,34 @@ PassCompile = Callable[
     [CompileFunction, ir.Module, Options, XlaOptions], tuple[Any, Captured | None]
 ]
 """Returns the executable, and its part that runs in CUDA graphs; `Pass.compiled_by` names one."""
+
+
+def options_of(pipeline: Pipeline, module: ir.Module, platform: str) -> dict[str, Any]:
+    """Returns the options of XLA that a pipeline's passes ask for. Passes of XLA to leave out are
+    joined; of other options the last pass's counts. Raises PassError where a pass fails to say."""
+    options: dict[str, Any] = {}
+    for step in pipeline.steps():
+        try:
+            for name, value in step.xla_options(module, platform).items():
+                before = options.get(name) if name == _DISABLED_PASSES else None
+                options[name] = value if before is None else f"{before},{value}"
+        except Exception as error:
+            raise PassError(step.name, "xla_options", reason_of(error)) from error
+    return options
+
+
+def compile_of(pipeline: Pipeline) -> PassCompile:
+    """Returns what the first pass with a `compiled_by` names. Raises PassError where there is no
+    such function."""
+    for step in pipeline.steps():
+        if step.compiled_by:
+            module, _, name = step.compiled_by.partition(":")
+            try:
+                found: PassCompile = getattr(importlib.import_module(module), name)
+            except Exception as error:
+                raise PassError(step.name, "compiled_by", reason_of(error)) from error
+            return found
+    return compile_plainly
 
 
 def compile_plainly(

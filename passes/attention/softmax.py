@@ -8,6 +8,7 @@ depends on, and that a mask is causal at every position.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -306,6 +307,14 @@ class SoftmaxReader:
             is_plain = magnitude == of_floats == 1.0
             if is_plain and (decisions := self.reader.decisions(self.weights, seed, true)):
                 yield seed, magnitude, true, of_floats, decisions
+        if self.shift(value) is not None:
+            # A mask behind the exponential shows where it hides the largest score of a row, from
+            # which the others are far enough that nothing of them is left.
+            for magnitude, true in itertools.product(_MAGNITUDES[1:], (0.02, 0.2, 0.5)):
+                seed += 1
+                yield seed, magnitude, true, 1.0, {}
+                if decisions := self.reader.decisions(self.weights, seed, true):
+                    yield seed, magnitude, true, 1.0, decisions
         if large := self.reader.integers(self.weights, 1):
             yield *_ASSIGNMENTS[0], large
         for low in self.reader.terms(value, differ=0.1):

@@ -258,11 +258,16 @@ class AttemptState:
     @property
     def saves_too_little(self) -> bool:
         """Whether the program as it is was compiled, and no other plan, compiled or left, saves
-        enough of it for a budget that is far below."""
+        enough of it for a budget that is far below. Of moves that were not compiled the model's
+        memory counts, where that is less: XLA's figures of others say little about them."""
         if self.settings.budget.least or uncompiled([self.whole], self.tried):
             return False
-        expected = (corrected_bytes(one, self.tried) for one in self.search.lowest())
-        least_bytes = min(_reached_bytes(self.tried), *expected)
+        done = [one.estimate for one in self.tried if one.estimate.candidate is not None]
+        least_bytes = _reached_bytes(self.tried)
+        for one in self.search.lowest():
+            is_alike = any(same_moves(one, other) for other in done)
+            expected_bytes = corrected_bytes(one, self.tried)
+            least_bytes = min(least_bytes, expected_bytes, math.inf if is_alike else one.temp_bytes)
         whole_bytes = corrected_bytes(self.whole, self.tried)
         is_far = least_bytes > self.limit_bytes * _NEARLY
         return is_far and not saves_enough(least_bytes, whole_bytes, self.limit_bytes)

@@ -305,18 +305,19 @@ def test_remat_without_a_budget_keeps_its_meaning(scanned: ir.Module) -> None:
 @pytest.fixture
 def small_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for what goes through the plugin."""
+    plainly = xla_options.compile_plainly
 
     def compiled_by(
         compile_: Callable[[ir.Module, Options], Any], module: ir.Module, *rest: Any
     ) -> Any:
-        made = xla_options.compile_plainly(compile_, module, *rest)
+        made = plainly(compile_, module, *rest)
         used = memory_figures(made[0]).step_bytes
         assert used is not None
         if used > LIMIT_BYTES:
             raise out_of_memory(used, LIMIT_BYTES)
         return made
 
-    monkeypatch.setattr("hloom.compiling.compilation.compile_plainly", compiled_by)
+    monkeypatch.setattr("hloom.compiling.xla_options.compile_plainly", compiled_by)
 
 
 @pytest.mark.usefixtures("small_cpu")

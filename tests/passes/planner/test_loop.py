@@ -335,6 +335,16 @@ def test_an_attempt_that_reaches_no_less_than_the_program_ends_the_search_for_a_
     assert len(made) == compiles
 
 
+def test_a_plan_with_other_moves_is_compiled_where_one_saved_nothing() -> None:
+    whole = Estimate(None, 1000, 0.0)
+    chunked = Estimate(Candidate(0, 1, moves="chunk"), 100, 0.5)
+    without = Estimate(Candidate(0, 3), 320, 2.0)
+    search = Search.of(whole, chunked, without, step_seconds=50.0)
+    made = [Attempt(RematRecord(estimate=one), 1000, 1000) for one in (whole, chunked)]
+    settings = PlannerSettings(Budget(size_bytes=330), 6)
+    assert decide(search, 330, made, settings).estimate == without
+
+
 @pytest.mark.parametrize(("expected_bytes", "compiles"), [(1500, 4), (90, 6)])
 def test_two_attempts_that_were_to_miss_and_reach_no_less_end_the_search_for_a_budget(
     expected_bytes: int, compiles: int

@@ -150,6 +150,15 @@ def a_little_in_the_sum_of_masked_exponentials() -> Way:
     return _behind_the_exponential(lambda e, a: e * causal(), more=1e-9)
 
 
+@refused(NO_SOFTMAX, _of_scores, np.random.default_rng(0).random((BATCH, LENGTH)) < 0.7)
+def masked_exponentials_that_may_vanish(a: Any, m: Any) -> jax.Array:
+    """Where a row's largest score is masked, nothing may be left of the others."""
+    first = jnp.asarray(np.arange(LENGTH) == 0)
+    e = jnp.exp(a - a.max(-1, keepdims=True)) * (m[:, None, None] | first)
+    total = e.sum(-1, keepdims=True)
+    return e / jnp.where(total == 0, 1, total)
+
+
 @refused("", _of_scores, normal(HEADS))
 def sinks(a: Any, sink: Any) -> jax.Array:
     column = jnp.broadcast_to(sink[None, :, None, None], (BATCH, HEADS, LENGTH, 1))
