@@ -22,6 +22,7 @@ from support.modules import module_after
 import hloom
 from hloom import targets
 from hloom._jax.options import given_options, profiled, with_options
+from hloom.compiling import xla_options
 from hloom.compiling.graphs import compile_captured
 from hloom.compiling.xla_options import XlaOptions, compile_plainly
 from hloom.passes.capture.xla_options import compile_options
@@ -373,6 +374,36 @@ def test_any_pass_may_give_options_where_it_changes_a_program_and_compile_with_t
         jax.jit(lambda x: x * 2.0, compiler_options={"hloom": "asks-xla"})(X)
         jax.jit(lambda x: x * 5.0, compiler_options={"hloom": "asks-xla"})(X)
     assert ASKED == [{"xla_cpu_enable_fast_min_max": True}, {}]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "said"),
+    [
+        ("compiled_by", "no_such_module:f", "compiled_by: .*No module named"),
+        ("compiled_by", "math:no_such", "compiled_by: .*'math' has no attribute"),
+        ("xla_options", lambda *_: [1], "xla_options: .*'list' object"),
+    ],
+)
+def test_a_pass_that_fails_to_ask_xla_fails_as_in_any_phase(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, said: str
+) -> None:
+    monkeypatch.setattr(AsksXla, attribute, value)
+    step = jax.jit(lambda x: x * 2.0, compiler_options={"hloom": "asks-xla"})
+    with registry.registered(AsksXla), pytest.raises(hloom.PassError, match=f"failed in {said}"):
+        step(X)
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    with registry.registered(AsksXla), pytest.warns(match=said):
+        np.testing.assert_array_equal(step(X), X * 2.0)
+
+
+def test_passes_of_xla_that_two_steps_leave_out_are_joined() -> None:
+    class Leaves(AsksXla):
+        def xla_options(self, module: ir.Module, platform: str) -> Mapping[str, Any]:
+            return {"xla_disable_hlo_passes": "one", "xla_gpu_graph_level": 1}
+
+    module = jax.jit(jnp.sin).lower(X).compiler_ir()
+    found = xla_options.options_of(Pipeline((Leaves(), Leaves())), module, "cuda")
+    assert found == {"xla_disable_hlo_passes": "one,one", "xla_gpu_graph_level": 1}
 
 
 def test_without_regions_nothing_is_asked() -> None:
