@@ -250,12 +250,7 @@ _KINDS: dict[Any, _Kind] = {
     int: _Kind("a whole number", (int,), spellings.parse_int, str, -LARGEST, LARGEST),
     float: _Kind("a number", (float, int), spellings.parse_float, repr),
     Bytes: _Kind(
-        "a size in bytes such as 4KiB or 60GiB",
-        (int,),
-        parse_bytes,
-        print_bytes,
-        0,
-        LARGEST,
+        "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, 0, LARGEST
     ),
     Duration: _Kind(
         "a time such as 60s or 500ms",

@@ -17,13 +17,7 @@ from jax.profiler import TraceAnnotation
 from ..ir.mesh import has_several_devices
 from .base import Pass, Plan, PlanWithEffect, RefusingPlan, WarningPlan
 from .errors import PassError, reason_of
-from .feedback import (
-    Attempt,
-    MeasuredPass,
-    MeasuredPlan,
-    Planner,
-    PlanRecord,
-)
+from .feedback import Attempt, MeasuredPass, MeasuredPlan, Planner, PlanRecord
 from .spec import parse_spec, print_spec
 from .target import Target
 from .text import pluralize

@@ -266,11 +266,7 @@ def _carry(found: LayerLoop, number: int, flow: Flow, rule: AccumulatorRule) -> 
 
 
 def _written(
-    stack: StackedOutput,
-    found: LayerLoop,
-    flow: Flow,
-    rule: AccumulatorRule,
-    shardings: Shardings,
+    stack: StackedOutput, found: LayerLoop, flow: Flow, rule: AccumulatorRule, shardings: Shardings
 ) -> WrittenStack:
     result = found.loop.op.results[stack.number]
     own = element_of(result)

@@ -261,11 +261,7 @@ class DeviceWriter:
         return self._taken(carry, buffer, counter(self.schedule.microbatches - 1))
 
     def _across(
-        self,
-        names: Sequence[str],
-        value: ir.Value,
-        combine: Combine,
-        scattered: int | None = None,
+        self, names: Sequence[str], value: ir.Value, combine: Combine, scattered: int | None = None
     ) -> ir.Value:
         groups = self.places.axis.groups(names)
         channel = next(self._channels)
