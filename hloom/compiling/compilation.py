@@ -337,7 +337,8 @@ class Compilation:
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache, TraceAnnotation(f"hloom: compile {number}"):
-                executable, captured = self._compiled_by(
+                compiled_by = compile_plainly if candidate is None else self._compiled_by
+                executable, captured = compiled_by(
                     request.compile, module, options, request.xla_options
                 )
         finally:

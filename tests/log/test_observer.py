@@ -137,7 +137,7 @@ def test_ctrl_c_leaves_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hloom.compiling.compilation.compile_plainly", interrupted)
+    monkeypatch.setattr("hloom.compiling.xla_options.compile_plainly", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(bound(3))
     assert "attempt 1 of 4" in tty.getvalue()
