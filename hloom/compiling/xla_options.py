@@ -16,7 +16,7 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import Captured, Options
 
-LOG = logging.getLogger("hloom.capture")
+LOG = logging.getLogger("hloom.xla_options")
 
 CompileFunction = Callable[[ir.Module, Options], Any]
 """Compiles a module with these options beside the program's own."""

@@ -86,7 +86,9 @@ class AccumulatePlan(base.PlanBase):
     reason: str = ""
     refusal: str = ""
     record: AccumulateRecord = field(default_factory=AccumulateRecord)
-    raised: Callable[[], tuple[int, int] | None] = field(default=lambda: None, repr=False)
+    raised: Callable[[], tuple[int, int] | None] = field(
+        default=lambda: None, repr=False, compare=False
+    )
 
     @property
     def empty(self) -> bool:

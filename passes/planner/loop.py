@@ -106,7 +106,8 @@ def decide(
     The last attempts aim at the least memory, where none before holds: a budget near the floor is
     held even where the model is wrong. Where two attempts missed such a budget, or the next one
     would add the time of a whole step, the others compile the plans of `min`. Where these save too
-    little as well, the last attempt is the unmodified program. Where memory asks for nothing, and
+    little as well, the last attempt is the unmodified program; the attempts end where that was
+    compiled and none that is left is expected to save enough. Where memory asks for nothing, and
     XLA's text has seconds, the plan that repeats cheap work in straight lines is compiled too.
     """
     now = AttemptState(search, limit_bytes, attempts, settings)
@@ -257,12 +258,12 @@ class AttemptState:
 
     @property
     def saves_too_little(self) -> bool:
-        """Whether the program as it is was compiled, and no other plan, compiled or left, saves
-        enough of it for a budget that is far below. Of moves that were not compiled the model's
-        memory counts, where that is less: XLA's figures of others say little about them."""
-        if self.settings.budget.least or uncompiled([self.whole], self.tried):
-            return False
+        """Whether the program as it is and another plan were compiled, and no plan, compiled or
+        left, saves enough for a budget that is far below. Of moves that were not compiled the
+        model's memory counts, where that is less: XLA's figures of others say little about them."""
         done = [one.estimate for one in self.tried if one.estimate.candidate is not None]
+        if not done or self.settings.budget.least or uncompiled([self.whole], self.tried):
+            return False
         least_bytes = _reached_bytes(self.tried)
         for one in self.search.lowest():
             is_alike = any(same_moves(one, other) for other in done)
@@ -334,11 +335,9 @@ def _with_cheap_work(now: AttemptState) -> Estimate | None:
 def _nothing_less(now: AttemptState) -> Estimate | None:
     """Returns the program as it is, once more after its compile, where no plan takes less by the
     model, while the only compiled plan, if any, is that program and takes as much, and the budget
-    is far below; or where neither other compiled plans nor those left save enough."""
-    if now.holding or now.held:
+    is far below."""
+    if now.holding or now.held or any(one.estimate.candidate is not None for one in now.tried):
         return None
-    if any(one.estimate.candidate is not None for one in now.tried):
-        return now.whole if now.saves_too_little else None
     whole, tried = now.whole, now.tried
     real_bytes = min((one.real_bytes for one in tried), default=whole.temp_bytes)
     high, low = max(real_bytes, whole.temp_bytes), min(real_bytes, whole.temp_bytes)
@@ -347,6 +346,12 @@ def _nothing_less(now: AttemptState) -> Estimate | None:
     now.search.lowest()
     lowers = any(one.temp_bytes * INDISTINCT <= low for one in now.search.estimates.values())
     return None if lowers else whole
+
+
+def _none_saves_enough(now: AttemptState) -> Estimate | None:
+    """Returns the program as it is, once more after its compile, where plans saved too little and
+    none that is left is expected to save enough: the attempts end."""
+    return None if now.holding or now.held or not now.saves_too_little else now.whole
 
 
 def _held_again(now: AttemptState) -> Estimate | None:
@@ -381,12 +386,14 @@ def _not_worth_it(now: AttemptState) -> Estimate | None:
 
 _HOLD = {"caution": CAUTION[0], "exact": _EXACT, "left free": _LEFT_FREE, "alike": ALIKE}
 _WORTH = {"far": _NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
+_ENOUGH = {"far": _NEARLY, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
 _MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEARLY, "floor": _NEAR_THE_FLOOR}
 _LEAST = {"attempts": _FOR_THE_LEAST, "little": LITTLE, "stalled": _STALLED, **LOWERING}
 
 CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
     Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _with_cheap_work),
     Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
+    Strategy("since none saves enough", _ENOUGH, _none_saves_enough),
     Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
     Strategy("to hold the budget", _HOLD, lambda now: None if now.ahead else now.holding),
     Strategy("since no other is worth it", _WORTH, _not_worth_it),
