@@ -11,6 +11,7 @@ or compiles for minutes does not look dead.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hmac
 import os
 import secrets
@@ -142,13 +143,14 @@ class Peers:
                     ended.add(other)
                     continue
                 self._selector.unregister(connection)
+                if other not in ended:
+                    # Reported at once, before the step can fail and end this process: JAX ends it
+                    # without hloom's message if process 0 dies.
+                    line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
+                    with contextlib.suppress(OSError, ValueError):
+                        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
                 with self._lock:
                     self._gone[other] = "has ended" if other in ended else "has died"
-                if other not in ended:
-                    # Reported at once: JAX ends this process without hloom's message if process 0
-                    # dies.
-                    line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
-                    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
                 for changed in list(self._told):
                     changed()
 

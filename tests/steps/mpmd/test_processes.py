@@ -24,6 +24,9 @@ def loss(params, x, y):
     h, _ = jax.lax.scan(lambda h, w: (h + jnp.tanh(h @ w), None), h, params["layers"])
     return jnp.mean((h @ params["outside"].T - y) ** 2)
 
+if what == "dies":  # A slow standard error: its line stands before the step fails all the same.
+    write = os.write
+    os.write = lambda *each: (time.sleep(0.5), write(*each))[1]
 rng = np.random.default_rng(0)
 params = {"outside": rng.normal(size=(8, 8)) / 3, "layers": rng.normal(size=(4, 8, 8)) / 4}
 params = {name: each.astype(np.float32) for name, each in params.items()}
