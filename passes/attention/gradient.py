@@ -365,11 +365,12 @@ class GradientReader:
             )
             return points.at(each.value, where)
 
-        for seed, _, true, floats, _ in _ASSIGNMENTS:
+        for seed, _, true, *magnitudes in _ASSIGNMENTS:
             decisions = [reader.decisions(each, seed, true) for each in read]
-            points = Points(scope, seed, decisions[0] | decisions[1], true, floats)
-            if not are_close(at(points, left), at(points, right)):
-                return False
+            for floats in dict.fromkeys(magnitudes):
+                points = Points(scope, seed, decisions[0] | decisions[1], true, floats)
+                if not are_close(at(points, left), at(points, right)):
+                    return False
         return True
 
     def _bias(

@@ -310,16 +310,17 @@ def weights_without_one_row(a: Any) -> jax.Array:
     return p - p * numbers
 
 
-@refused("the gradient reads other keys than the attention does")
-def gradient_of_other_keys() -> Way:
+def _of_other_keys(read_back: Callable[[Any, Any], Any]) -> Way:
+    """The queries' gradient reads a function of the keys, and of an argument like them."""
+
     @jax.custom_vjp
     def scores(q: Any, k: Any, r: Any) -> jax.Array:
         return jnp.einsum("bthd,bshd->bhts", q, k)
 
     def back(kept: Any, g: Any) -> Any:
-        q, _, r = kept
-        dq, dk = jnp.einsum("bhts,bshd->bthd", g, r), jnp.einsum("bhts,bthd->bshd", g, q)
-        return dq, dk, jnp.zeros_like(r)
+        q, k, r = kept
+        dq = jnp.einsum("bhts,bshd->bthd", g, read_back(k, r))
+        return dq, jnp.einsum("bhts,bthd->bshd", g, q), jnp.zeros_like(r)
 
     scores.defvjp(lambda q, k, r: (scores(q, k, r), (q, k, r)), back)
 
@@ -328,6 +329,19 @@ def gradient_of_other_keys() -> Way:
         return loss(jnp.einsum("bhts,bshd->bthd", p, v), w)
 
     return Way(function, by_position(normal(BATCH, LENGTH, HEADS, SIZE, scale=0.7)), 0, 0)
+
+
+OTHER_KEYS = "the gradient reads other keys than the attention does"
+
+
+@refused(OTHER_KEYS, _of_other_keys)
+def gradient_of_other_keys(k: Any, r: Any) -> jax.Array:
+    return r
+
+
+@refused(OTHER_KEYS, _of_other_keys)
+def gradient_of_keys_without_large_numbers(k: Any, r: Any) -> jax.Array:
+    return jnp.maximum(k, -1e8)
 
 
 @refused("the product that gives the values' gradient is not there")
