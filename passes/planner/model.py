@@ -18,7 +18,7 @@ from ..analysis.autodiff import has_remat_name, is_rematerialized
 from ..analysis.cost import all_flops
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
-from ..analysis.loops.pairs import LoopPair
+from ..analysis.loops.pairs import LoopPair, loop_pairs
 from ..analysis.memory_model.peak import Peak, simulate
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.trace import OpTrace
@@ -145,9 +145,8 @@ class Model:
 
     @functools.cached_property
     def _scans(self) -> list[BlockScans]:
-        return [
-            BlockScans(block, self._min_bytes, self.device, self._solved) for block in self.blocks
-        ]
+        given = self._min_bytes, self.device, self._solved, functools.cache(loop_pairs)
+        return [BlockScans(block, *given) for block in self.blocks]
 
     @functools.cached_property
     def pairs(self) -> list[LoopPair]:

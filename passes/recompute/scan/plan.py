@@ -24,12 +24,12 @@ from jax.extend.mlir import ir
 
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
-from ...analysis.loops.pairs import LoopPair, Residual
+from ...analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing, Rates
 from .bodies import ScanBody
 from .cut import CutProblem, Shared, price_in, shared_values
-from .groups import scan_groups
+from .groups import PairsIn, scan_groups
 from .sites import BodySite, CloneSites
 
 _FEW = 4
@@ -138,6 +138,7 @@ class BlockScans:
         min_bytes: int,
         device: DeviceView | None = None,
         solved: Solved | None = None,
+        pairs_in: PairsIn = loop_pairs,
     ) -> None:
         """Without a device's view sizes are those of all devices together.
 
@@ -145,9 +146,8 @@ class BlockScans:
         """
         self.block = block
         self.solved: Solved = {} if solved is None else solved
-        self.groups = [
-            tuple(group) for group in scan_groups(block, min_bytes, device or DeviceView())
-        ]
+        groups = scan_groups(block, min_bytes, device or DeviceView(), pairs_in)
+        self.groups = [tuple(group) for group in groups]
         self.bodies = [body for group in self.groups for body in group]
         self.pairs = [pair for body in self.bodies for pair in body.pairs]
         self.min_bytes = min_bytes
