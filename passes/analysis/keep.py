@@ -151,7 +151,7 @@ class KeepNetwork(Generic[_Value]):
 
     def behind(self, vertices: Iterable[int], kept: frozenset[int] = frozenset()) -> set[int]:
         """Returns some vertices and all they are made from, back to those that are kept."""
-        from_ = self._from
+        from_ = self.made_from
 
         def to_make(vertices: Iterable[int]) -> list[int]:
             return [vertex for vertex in vertices if vertex not in kept]
@@ -159,7 +159,8 @@ class KeepNetwork(Generic[_Value]):
         return reached(to_make(vertices), lambda vertex: to_make(from_.get(vertex, ())))
 
     @functools.cached_property
-    def _from(self) -> dict[int, list[int]]:
+    def made_from(self) -> dict[int, list[int]]:
+        """Returns what each vertex is made from."""
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
             from_.setdefault(end, []).append(start)

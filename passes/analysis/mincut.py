@@ -53,11 +53,7 @@ def minimum_vertex_cut(
     source, sink = 2 * count, 2 * count + 1
     inside = np.arange(count)
     pairs = pair_array(edges)
-    starts, ends, priced = (
-        number_array(set(sources)),
-        number_array(set(sinks)),
-        number_array(prices),
-    )
+    starts, ends, priced = map(number_array, (set(sources), set(sinks), prices))
     made = np.concatenate([priced, starts])  # of a source's arcs the last counts
     tails = np.concatenate([inside, np.full(len(made), source), pairs[:, 0] + count, ends + count])
     heads = np.concatenate([inside + count, made, pairs[:, 1], np.full(len(ends), sink)])

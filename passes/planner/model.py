@@ -18,7 +18,7 @@ from ..analysis.autodiff import has_remat_name, is_rematerialized
 from ..analysis.cost import all_flops
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
-from ..analysis.loops.pairs import LoopPair
+from ..analysis.loops.pairs import LoopPair, loop_pairs
 from ..analysis.memory_model.peak import Peak, simulate
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.trace import OpTrace
@@ -125,7 +125,8 @@ class Model:
             for block, graph in self._graphs.items()
         }
         self._traces: dict[ir.Block, OpTrace] = {}
-        self._peaks: dict[ir.Block, int] = {}
+        self._peaks: dict[tuple[ir.Block, CloneSchedule | None], int] = {}
+        """By block and its schedule, the peak inside where nothing in its operations changes."""
         self._inner: dict[Hashable, int] = {}
         """The peak inside an operation with code, by key: its buffers outside are exchanged."""
         self._known: dict[Candidate | None, _Simulated] = {}
@@ -144,9 +145,8 @@ class Model:
 
     @functools.cached_property
     def _scans(self) -> list[BlockScans]:
-        return [
-            BlockScans(block, self._min_bytes, self.device, self._solved) for block in self.blocks
-        ]
+        given = self._min_bytes, self.device, self._solved, functools.cache(loop_pairs)
+        return [BlockScans(block, *given) for block in self.blocks]
 
     @functools.cached_property
     def pairs(self) -> list[LoopPair]:
@@ -335,9 +335,7 @@ class Model:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         trace = self._trace(self.main, _Planned(effects, schedules, around))
-        if self.main in schedules:
-            trace = clone_into_trace(trace, schedules[self.main])
-        return simulate(trace)
+        return _peak_of(trace, schedules.get(self.main))
 
     def plan(self, candidate: Candidate | None) -> Plans:
         """Returns the candidate's plans for the module itself. Raises ValueError if it has none."""
@@ -372,10 +370,10 @@ class Model:
         """Returns the peak memory inside an operation with code, with the planned changes."""
         most = 0
         for block in (block for region in op.regions for block in region.blocks):
-            trace = self._trace(block, planned)
-            if block in planned.schedules:
-                trace = clone_into_trace(trace, planned.schedules[block])
-            most = max(most, simulate(trace).bytes)
+            trace, schedule = self._trace(block, planned), planned.schedules.get(block)
+            is_base = trace is self._base_trace(block)
+            peak = None if is_base else _peak_of(trace, schedule)
+            most = max(most, peak.bytes if peak else self._base_bytes(block, schedule))
         return most
 
     def _base_trace(self, block: ir.Block) -> OpTrace:
@@ -389,11 +387,12 @@ class Model:
         inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self._graphs)
         return inner
 
-    def _base_bytes(self, block: ir.Block) -> int:
-        """Returns the peak memory inside an unmodified block, cached."""
-        if block not in self._peaks:
-            self._peaks[block] = simulate(self._base_trace(block)).bytes
-        return self._peaks[block]
+    def _base_bytes(self, block: ir.Block, schedule: CloneSchedule | None = None) -> int:
+        """Returns the peak memory inside a block with no change but a schedule, cached."""
+        key = block, schedule
+        if key not in self._peaks:
+            self._peaks[key] = _peak_of(self._base_trace(block), schedule).bytes
+        return self._peaks[key]
 
     def _trace(self, block: ir.Block, planned: _Planned) -> OpTrace:
         """Returns the block's trace with the planned changes inside its operations."""
@@ -423,6 +422,11 @@ class Model:
             readers = tuple(places.values())
             put_stacks(trace, position, readers, stacks, are_filled=not self._leaves_stacks)
         return trace
+
+
+def _peak_of(trace: OpTrace, schedule: CloneSchedule | None) -> Peak:
+    """Returns the peak of a block's trace, with a schedule's clones in it."""
+    return simulate(trace if schedule is None else clone_into_trace(trace, schedule))
 
 
 def added_work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name
 from ..analysis.device import DeviceView
+from ..analysis.loops.pairs import loop_pairs
 from ..analysis.memory_model.targets import memory_rules
 from ..framework import base
 from ..framework.tables import Fact, Kind, Table
@@ -105,9 +107,8 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     code_blocks = list(walk.code_blocks(module.operation))
     rules = memory_rules(target)
     device = DeviceView.of(module, rules)
-    scans = [
-        plan for block in code_blocks for plan in BlockScans(block, min_bytes, device).plan(None)
-    ]
+    given = min_bytes, device, None, functools.cache(loop_pairs)
+    scans = [plan for block in code_blocks for plan in BlockScans(block, *given).plan(None)]
     if not target.keeps_barriers:
         return RematPlan((), tuple(scans), rules.makes_zeros_early)
     # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the

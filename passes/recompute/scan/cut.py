@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from jax.extend.mlir import ir
 
-from ...analysis.budgeted_cut import budgeted_vertex_cut
+from ...analysis.budgeted_cut import CheapestSets, budgeted_vertex_cut
 from ...analysis.keep import KeepNetwork
 from ...analysis.mincut import Solved
 from ...analysis.pricing import CHEAP_SHARE, Pricing
@@ -67,16 +67,14 @@ class CutProblem:
     ) -> None:
         """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
         self.bodies = [body for one in outermost for body in one.all()]
-        self.rerun, self.min_bytes, self.only_cheap, self.saved = (
-            rerun,
-            min_bytes,
-            only_cheap,
-            saved,
-        )
+        self.rerun, self.min_bytes = rerun, min_bytes
+        self.only_cheap, self.saved = only_cheap, saved
         self.network = KeepNetwork[Shared]()
         self.made: dict[int, tuple[ScanBody, int]] = {}
         self._least: dict[tuple[int, ...], int] = {}
         """By prices, the weight and price of the cut of least cost."""
+        self._cheapest: dict[tuple[int, ...], CheapestSets] = {}
+        """By prices, the cheapest cuts for all caps."""
         self._known_work: list[tuple[int, bool, float, int]] | None = None
         """The work for one device, whose pricings differ by their rates."""
         self._weigh()
@@ -114,22 +112,18 @@ class CutProblem:
         self, pricing: Pricing | None, cap_bytes: int, solved: Solved
     ) -> tuple[frozenset[int], int] | None:
         """Returns the vertices to save, within ``cap_bytes``, at the least price of the rest, and
-        that price; None if nothing fits.
-
-        ``solved`` is as for `cut`. The best cut within more bytes than it takes is the best within
-        any number of bytes between the two.
-        """
+        that price; None if nothing fits. ``solved`` is as for `cut`."""
         network = self._priced(pricing)
-        key = network.key
-        caps = solved.get((key, "caps"), frozenset())
-        known = (solved[key, cap] for cap in sorted(caps) if cap >= cap_bytes)
-        kept = next((one for one in known if network.weigh(one) <= cap_bytes), None)
-        if kept is None:
-            kept = budgeted_vertex_cut(network, cap_bytes)
+        key = network.key, cap_bytes
+        if key not in solved:
+            prices = tuple(network.prices.values())
+            if prices not in self._cheapest:
+                self._cheapest[prices] = CheapestSets(network)
+            kept = budgeted_vertex_cut(network, cap_bytes, self._cheapest[prices])
             if kept is None:
                 return None
-            solved[key, "caps"], solved[key, cap_bytes] = caps | {cap_bytes}, kept
-        return kept, network.price_of(kept)
+            solved[key] = kept
+        return solved[key], network.price_of(solved[key])
 
     def least_price(self, pricing: Pricing, cap_bytes: int, solved: Solved) -> int:
         """Returns a lower bound of the price within ``cap_bytes``, from the cut without a cap,

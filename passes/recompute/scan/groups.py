@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 
 from jax.extend.mlir import ir
 
@@ -27,23 +28,27 @@ from ...analysis.value_numbers import ValueNumbers
 from ...ir import walk
 from .bodies import ScanBody, inner_pairs
 
+PairsIn = Callable[[ir.Block], list[LoopPair]]
+"""`loop_pairs`, cached where it is asked about one block from each loop in it."""
 
-def scan_groups(block: ir.Block, min_bytes: int, device: DeviceView) -> list[list[ScanBody]]:
+
+def scan_groups(
+    block: ir.Block, min_bytes: int, device: DeviceView, pairs_in: PairsIn = loop_pairs
+) -> list[list[ScanBody]]:
     """Returns the bodies of each group of loops of a block, those of earlier loops first."""
-    chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes, device)]
+    free = _free(block, pairs_in)
+    chosen = [_chosen(found) for found in free if _is_large(found, min_bytes, device)]
     around = numbers_around()
     return [_linked(_with_chains(group), device, around) for group in _connected(chosen)]
 
 
-def _free(block: ir.Block) -> list[list[LoopPair]]:
+def _free(block: ir.Block, pairs_in: PairsIn) -> list[list[LoopPair]]:
     """Returns, by forward loop, pairs not rematerialized before that share no loop with outer ones.
 
     A stack for a loop around both is in memory in each iteration of that loop.
     """
-    found = loop_pairs(block)
-    # Most bodies have no pair, and looking around each of them takes time quadratic in their
-    # number.
-    taken = _planned_from_outside(block) if found else set[Hashable]()
+    found = pairs_in(block)
+    taken = _planned_from_outside(block, pairs_in) if found else set[Hashable]()
     by_forward: dict[Hashable, list[LoopPair]] = {}
     for pair in found:
         forward, backward = walk.key(pair.forward.op), walk.key(pair.backward.op)
@@ -60,14 +65,14 @@ def _is_done(pair: LoopPair) -> bool:
     )
 
 
-def _planned_from_outside(block: ir.Block) -> set[Hashable]:
+def _planned_from_outside(block: ir.Block, pairs_in: PairsIn) -> set[Hashable]:
     """Returns the loops of a loop's body that are in pairs inside of a pair of loops."""
     loop = next(walk.ancestors(block), None)
     if loop is None or loop.name != "stablehlo.while":
         return set()
     return {
         walk.key(each.op)
-        for outer in loop_pairs(loop.block)
+        for outer in pairs_in(loop.block)
         if loop in (outer.forward.op, outer.backward.op) and not _is_done(outer)
         for pair in inner_pairs(outer)
         for each in (pair.forward, pair.backward)
@@ -136,7 +141,9 @@ def _with_chains(group: list[list[LoopPair]]) -> list[list[LoopPair]]:
             for last in middle:
                 missing = _between(first, last.backward.op) is None
                 if missing and _stays_in_step(into, last):
-                    first.append(_without_residuals(into, last))
+                    over = replace(into, backward=last.backward, index=last.index, residuals=())
+                    turned = into.reversed_ != last.reversed_
+                    first.append(replace(over, reversed_=turned))
     return group
 
 
@@ -154,18 +161,6 @@ def _stays_in_step(into: LoopPair, last: LoopPair) -> bool:
         return False
     read = affine_in(into.index, middle.body.arguments[middle.counter])
     return read == (last.slope, last.offset) and into.index.type == last.index.type
-
-
-def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
-    return LoopPair(
-        forward=into.forward,
-        backward=last.backward,
-        index=last.index,
-        slope=into.slope,
-        offset=into.offset,
-        reversed_=into.reversed_ != last.reversed_,
-        residuals=(),
-    )
 
 
 def _linked(

@@ -15,20 +15,21 @@ or the whole inner forward loop is rerun in the outer backward body, whichever i
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from jax.extend.mlir import ir
 
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
-from ...analysis.loops.pairs import LoopPair, Residual
+from ...analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing, Rates
 from .bodies import ScanBody
 from .cut import CutProblem, Shared, price_in, shared_values
-from .groups import scan_groups
+from .groups import PairsIn, scan_groups
 from .sites import BodySite, CloneSites
 
 _FEW = 4
@@ -121,6 +122,10 @@ class ScanPlan:
         return tuple(dict.fromkeys(plan.pair.backward.op for plan in self.pairs))
 
 
+_BudgetedCut = tuple[CutProblem, frozenset[int], int]
+"""The saved vertices of the bodies of a block, and the price of recomputing the others."""
+
+
 class BlockScans:
     """The groups of loops directly in a block, planned at one price or several.
 
@@ -133,6 +138,7 @@ class BlockScans:
         min_bytes: int,
         device: DeviceView | None = None,
         solved: Solved | None = None,
+        pairs_in: PairsIn = loop_pairs,
     ) -> None:
         """Without a device's view sizes are those of all devices together.
 
@@ -140,9 +146,8 @@ class BlockScans:
         """
         self.block = block
         self.solved: Solved = {} if solved is None else solved
-        self.groups = [
-            tuple(group) for group in scan_groups(block, min_bytes, device or DeviceView())
-        ]
+        groups = scan_groups(block, min_bytes, device or DeviceView(), pairs_in)
+        self.groups = [tuple(group) for group in groups]
         self.bodies = [body for group in self.groups for body in group]
         self.pairs = [pair for body in self.bodies for pair in body.pairs]
         self.min_bytes = min_bytes
@@ -332,66 +337,41 @@ def plan_scans_budgeted(
     inner = [child for body in scans.bodies for child in body.all() if child.may_rerun]
     chosen: dict[_Settings, _BudgetedCut | None] = {}
 
-    def choose(settings: _Settings) -> _BudgetedCut | None:
-        if settings not in chosen:
-            chosen[settings] = _choose(scans, settings, pricing, cap_bytes)
-        return chosen[settings]
+    def problem_of(settings: _Settings) -> CutProblem:
+        return scans.problem(tuple(scans.bodies), settings, only_cheap=False)
 
-    def may_beat(settings: _Settings, best: _BudgetedCut | None) -> bool:
-        """Whether a cut with these settings may be cheaper: to solve it takes much longer."""
-        if best is None:
-            return True
+    def least(settings: _Settings) -> float:
+        """Returns a lower bound of the price of a cut: to solve it may take much longer."""
         if settings in chosen:
             known = chosen[settings]
-            return known is not None and known.price < best.price
-        problem = _problem(scans, settings)
-        return problem.least_price(pricing, cap_bytes, scans.solved) < best.price
+            return math.inf if known is None else known[2]
+        return problem_of(settings).least_price(pricing, cap_bytes, scans.solved)
 
-    def reachable(start: _Settings) -> Iterator[_Settings]:
-        """Yields the settings tried from a start on, and ones that rerun some inner loops."""
-        for count in range(len(inner) + 1):
-            for some in itertools.combinations(inner, count):
-                yield replace(start, rerun=start.rerun ^ frozenset(some))
+    def choose(settings: _Settings) -> _BudgetedCut | None:
+        """Returns the cheapest cut; None if none fits."""
+        if settings not in chosen:
+            problem = problem_of(settings)
+            found = problem.cut_within(pricing, cap_bytes, scans.solved)
+            chosen[settings] = None if found is None else (problem, *found)
+        return chosen[settings]
 
-    found: list[_BudgetedCut] = []
+    cheapest: _BudgetedCut | None = None
     saved = scans.saved(pricing)
     for start in (_Settings(), _Settings(rerun=frozenset(inner)), _Settings(saved=saved)):
-        known = min(found, key=lambda choice: choice.price, default=None)
-        if len(inner) <= _FEW and not any(may_beat(each, known) for each in reachable(start)):
+        flips = (set(some) for n in range(len(inner) + 1) for some in combinations(inner, n))
+        around = (replace(start, rerun=start.rerun ^ some) for some in flips)
+        if cheapest and len(inner) <= _FEW and all(least(each) >= cheapest[2] for each in around):
             continue
         best = choose(start)
         for child in inner:
             other = replace(start, rerun=start.rerun ^ {child})
-            tried = choose(other) if may_beat(other, best) else None
-            if tried is not None and (best is None or tried.price < best.price):
+            tried = choose(other) if best is None or least(other) < best[2] else None
+            if tried is not None and (best is None or tried[2] < best[2]):
                 best, start = tried, other
-        if best is not None:
-            found.append(best)
-    if not found:
+        if best is not None and (cheapest is None or best[2] < cheapest[2]):
+            cheapest = best
+    if cheapest is None:
         return None
-    cheapest = min(found, key=lambda choice: choice.price)
-    sites = scans.sites(cheapest.problem, cheapest.kept)
+    sites = scans.sites(*cheapest[:2])
     plans = (scans.plan_of(group, sites) for group in scans.groups)
     return [plan for plan in plans if plan is not None]
-
-
-@dataclass(frozen=True)
-class _BudgetedCut:
-    """The saved vertices of the bodies of a block, and the price of recomputing the others."""
-
-    problem: CutProblem
-    kept: frozenset[int]
-    price: int
-
-
-def _choose(
-    scans: BlockScans, settings: _Settings, pricing: Pricing, cap_bytes: int
-) -> _BudgetedCut | None:
-    """Returns the cheapest cut after the decisions made before; None if none fits."""
-    problem = _problem(scans, settings)
-    found = problem.cut_within(pricing, cap_bytes, scans.solved)
-    return None if found is None else _BudgetedCut(problem, *found)
-
-
-def _problem(scans: BlockScans, settings: _Settings) -> CutProblem:
-    return scans.problem(tuple(scans.bodies), settings, only_cheap=False)

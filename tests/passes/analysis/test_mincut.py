@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import milp
 
-from hloom.passes.analysis.budgeted_cut import budgeted_vertex_cut
+from hloom.passes.analysis.budgeted_cut import CheapestSets, budgeted_vertex_cut
 from hloom.passes.analysis.keep import KeepNetwork
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 
@@ -120,8 +120,9 @@ def _least(network: KeepNetwork[int], limit: int) -> tuple[int, int] | None:
     return best
 
 
+@pytest.mark.parametrize("most", [0, 20_000])  # by HiGHS; all sets compared
 @pytest.mark.parametrize("seed", range(40))
-def test_the_least_price_within_a_limit(seed: int) -> None:
+def test_the_least_price_within_a_limit(seed: int, most: int) -> None:
     draw = random.Random(seed)
     count = draw.randint(2, 9)
     weights = [draw.randint(0, 9) * 1000 for _ in range(count)]
@@ -133,12 +134,30 @@ def test_the_least_price_within_a_limit(seed: int) -> None:
     network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
     for limit in (0, sum(weights) // 4, sum(weights) // 2, sum(weights)):
         wanted = _least(network, limit)
-        kept = budgeted_vertex_cut(network, limit)
+        kept = budgeted_vertex_cut(network, limit, CheapestSets(network, most))
         if wanted is None:
             assert kept is None
         else:
             assert kept is not None
             assert (network.price_of(kept), network.weigh(kept)) == wanted
+
+
+def test_sets_are_compared_where_few_vertices_are_wanted_at_one_time() -> None:
+    """In a long network, for all limits at once; and not where each set is of use."""
+    draw, count = random.Random(0), 500
+    edges = [(draw.randint(max(0, b - 3), b - 1), b) for b in range(1, count) for _ in range(2)]
+    weights, prices = ([draw.randint(0, 9) for _ in range(count)] for _ in range(2))
+    sinks = draw.sample(range(1, count), count // 4)
+    network = KeepNetwork[int](weights, edges, {0}, sinks, dict(enumerate(prices)), never=100)
+    cheapest = CheapestSets(network, 10**6)
+    assert cheapest.are_known
+    within = {limit: cheapest.within(limit) for limit in range(0, sum(weights), 50)}
+    prices = [network.price_of(kept) for kept in within.values() if kept is not None]
+    assert all(network.weigh(kept) <= limit for limit, kept in within.items() if kept is not None)
+    assert prices[0] > prices[-1] == 0
+    powers = [1 << vertex for vertex in range(40)]
+    network = KeepNetwork[int](powers, [], set(), [*range(40)], dict(enumerate(powers)))
+    assert not CheapestSets(network).are_known
 
 
 def test_small_values_beside_large_ones_are_not_kept_for_nothing() -> None:
@@ -152,7 +171,7 @@ def test_small_values_beside_large_ones_are_not_kept_for_nothing() -> None:
         sinks = draw.sample(range(count), 6)
         prices = {v: draw.randint(1, 20) for v in range(count) if weights[v] > 8}
         network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
-        kept = budgeted_vertex_cut(network, sum(weights) // 3)
+        kept = budgeted_vertex_cut(network, sum(weights) // 3, CheapestSets(network, 0))
         for vertex in kept or ():
             without = kept - {vertex}
             made = network.made(without)
@@ -173,7 +192,7 @@ def test_a_large_network_within_a_limit_is_near_the_exact_one(
     network = KeepNetwork[int](weights, edges, set(sources), sinks, prices)
     exact = budgeted_vertex_cut(network, limit)
     monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
-    near = budgeted_vertex_cut(network, limit)
+    near = budgeted_vertex_cut(network, limit, CheapestSets(network, 0))
     assert exact is not None
     assert near is not None
     assert network.weigh(near) <= limit
@@ -192,7 +211,7 @@ def test_parts_of_a_large_network_are_cut_at_different_prices(
     limit = 1 + 1 + 40
     exact = budgeted_vertex_cut(network, limit)
     monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
-    near = budgeted_vertex_cut(network, limit)
+    near = budgeted_vertex_cut(network, limit, CheapestSets(network, 0))
     assert exact is not None
     assert near is not None
     assert network.weigh(near) <= limit
@@ -219,7 +238,7 @@ def test_highs_has_nothing_to_repair(monkeypatch: pytest.MonkeyPatch) -> None:
         prices = {v: draw.randint(1, 10**6) for v in range(4, count)}
         network = KeepNetwork[int](weights, edges, {0, 1, 2, 3}, sinks, prices)
         limit = sum(weights[sink] for sink in sinks) // 2
-        kept = budgeted_vertex_cut(network, limit)
+        kept = budgeted_vertex_cut(network, limit, CheapestSets(network, 0))
         assert kept is None or network.weigh(kept) <= limit
     assert asked
     assert max(asked) <= 1 + 1e-9
