@@ -122,7 +122,7 @@ def _declare_flags() -> _Flags | None:
     oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
     warn(
         f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
-        f"{jax.__version__}. Install a jax of that range, or a newer hloom.",
+        f"{jax.__version__}. Install a jax of that range, or a newer hloom."
     )
     return None
 
@@ -201,11 +201,7 @@ def _parse(spec: Any, *, source: str) -> Pipeline:
 
 
 def _compile(
-    backend: Any,
-    module: ir.Module,
-    devices: Any,
-    compile_options: Any,
-    compile_: CompileFunction,
+    backend: Any, module: ir.Module, devices: Any, compile_options: Any, compile_: CompileFunction
 ) -> Any:
     dumped = dump_settings.current()
     spec, options = take_option(compile_options)
@@ -303,10 +299,7 @@ def _transform(
         placement=placement_of(target, devices, process=process),
         compile=compile_,
         agreement=Agreement(
-            origin.module,
-            processes_of(backend, devices),
-            me=process,
-            store=ProcessStore.find(),
+            origin.module, processes_of(backend, devices), me=process, store=ProcessStore.find()
         ),
         xla_options=XlaOptions(given, profiled(origin.options)),
         observer=observer,

@@ -32,10 +32,7 @@ class Placement:
 
     @classmethod
     def of_one_process(
-        cls,
-        platform: str,
-        partitions: int,
-        compute_capability: tuple[int, int] | None = None,
+        cls, platform: str, partitions: int, compute_capability: tuple[int, int] | None = None
     ) -> Placement:
         """Partitions on the devices of one process, in the devices' order."""
         ordinals = tuple(range(partitions))

@@ -95,10 +95,7 @@ def _check(site: Site, where: marks.Rendezvous) -> None:
 
 
 def _gather_and_pick(
-    mark: ir.Operation,
-    *,
-    groups: Groups,
-    every_row: Callable[[ir.Value, Groups], ir.Value],
+    mark: ir.Operation, *, groups: Groups, every_row: Callable[[ir.Value, Groups], ir.Value]
 ) -> list[ir.Value]:
     """Builds the exchange before the mark, ordered by the token; returns output and token."""
     token, operand, output, input_offsets, _, output_offsets, recv_sizes = mark.operands

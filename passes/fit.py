@@ -61,9 +61,7 @@ class Fit(PlannedPass):
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
-        Bytes(16 * 1024),
-        doc="values that take less, or whose stacks do, are kept",
-        minimum=0,
+        Bytes(16 * 1024), doc="values that take less, or whose stacks do, are kept", minimum=0
     )
 
     taking_loops: str = in_context("")

@@ -70,9 +70,7 @@ class Remat(PlannedPass):
     )
     compiles: int = option(5, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
-        Bytes(16 * 1024),
-        doc="values that take less, or whose stacks do, are kept",
-        minimum=0,
+        Bytes(16 * 1024), doc="values that take less, or whose stacks do, are kept", minimum=0
     )
 
     @property

@@ -33,12 +33,7 @@ from .analysis.loops.counted import counted_loop
 from .cse import Cse
 from .drop_constraints import DropConstraints
 from .framework.base import OTHERS, ListPlan, Pass
-from .framework.feedback import (
-    Attempt,
-    Complaint,
-    MeasuredPass,
-    PlanRecord,
-)
+from .framework.feedback import Attempt, Complaint, MeasuredPass, PlanRecord
 from .framework.options import Bytes, option
 from .framework.structure import Whole
 from .framework.tables import Described, Fact, Kind, Table

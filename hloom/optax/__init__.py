@@ -6,11 +6,6 @@ The types of a state are those of the jit that takes and gives it, so that this 
 optimizer and not a pass over the program. It needs the extra `optax`.
 """
 
-from hloom.optax.moments import (
-    MomentsState,
-    from_float32,
-    to_float32,
-    with_moments,
-)
+from hloom.optax.moments import MomentsState, from_float32, to_float32, with_moments
 
 __all__ = ["MomentsState", "from_float32", "to_float32", "with_moments"]

@@ -159,12 +159,7 @@ class _Finder:
     """Searches a block for stacks."""
 
     def __init__(
-        self,
-        module: ir.Module,
-        block: ir.Block,
-        target: Target,
-        bytes_per_s: float,
-        min_bytes: int,
+        self, module: ir.Module, block: ir.Block, target: Target, bytes_per_s: float, min_bytes: int
     ) -> None:
         self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
         self.device = DeviceView.of(module, memory_rules(target))

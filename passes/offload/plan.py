@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from ..framework.base import ListPlan
 from ..framework.tables import Described, Fact, Kind, Left, Table, left_table
 from ..framework.text import pluralize, size
-from .candidates import (
-    Offloadable,
-    OffloadCandidate,
-    exposed_seconds,
-)
+from .candidates import Offloadable, OffloadCandidate, exposed_seconds
 
 _SHOWN = 8
 """The most stacks left that a plan lists."""

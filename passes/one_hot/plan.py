@@ -38,10 +38,7 @@ class RowForm(enum.StrEnum):
     """The same access, its rows distinguished by batching dimensions."""
 
 
-_FORMS = {
-    RowForm.SELECT: "is a select",
-    RowForm.BATCH: "has its rows as batching dimensions",
-}
+_FORMS = {RowForm.SELECT: "is a select", RowForm.BATCH: "has its rows as batching dimensions"}
 _EFFECTS = {RowForm.SELECT: "as a select", RowForm.BATCH: "with batching dimensions"}
 
 

@@ -60,9 +60,7 @@ class Overlap(Pass):
         Bytes(32 * 2**20), doc="values that take less on a device are exchanged whole", minimum=1
     )
     min_rows: int = option(
-        512,
-        doc="an exchange is left whole where a step's product would have fewer rows",
-        minimum=1,
+        512, doc="an exchange is left whole where a step's product would have fewer rows", minimum=1
     )
     steps: int | None = option(
         None,
@@ -70,9 +68,7 @@ class Overlap(Pass):
         minimum=2,
     )
     unroll: int = option(
-        16,
-        doc="the most products of a ring that is written out; longer rings are loops",
-        minimum=2,
+        16, doc="the most products of a ring that is written out; longer rings are loops", minimum=2
     )
     directions: str = option(
         "one",

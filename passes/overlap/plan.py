@@ -316,12 +316,7 @@ class _Planner:
 _BODY = "sdy.manual_computation"
 
 _FORMATS = frozenset(
-    {
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.convert",
-        "stablehlo.reshape",
-        "stablehlo.transpose",
-    }
+    {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose"}
 )
 """Operations between a collective and the stack that keeps its result."""
 

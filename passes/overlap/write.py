@@ -388,11 +388,7 @@ class _Sums:
 
 
 def _terms_at(
-    terms: Terms,
-    summed: ir.Value,
-    wholes: Mapping[ir.Value, ir.Value],
-    start: ir.Value,
-    size: int,
+    terms: Terms, summed: ir.Value, wholes: Mapping[ir.Value, ir.Value], start: ir.Value, size: int
 ) -> ir.Value:
     """Returns this device's terms of the part that begins there."""
     made: dict[ir.Value, ir.Value] = {}

@@ -23,12 +23,7 @@ from ..ir.build_collectives import ManualPart, across, manual_computation
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import (
-    CONSTRAINT,
-    argument_placement,
-    constraint_placement,
-    has_shardings,
-)
+from ..ir.shardings import CONSTRAINT, argument_placement, constraint_placement, has_shardings
 from ..ir.values import element_of, shape_of
 from .contents import Form, LoopCopies, PartApart
 from .exits import COMBINES, Leaves, LoopExit

@@ -29,10 +29,7 @@ class LoopProgram:
     """
 
     def __init__(
-        self,
-        flow: DimensionFlow,
-        remade_bytes: int | None = None,
-        held: Collection[int] = (),
+        self, flow: DimensionFlow, remade_bytes: int | None = None, held: Collection[int] = ()
     ) -> None:
         """With ``remade_bytes`` loops compute values again that save so many bytes (`is_remade`),
         but never the whole values that are ``held`` for them."""

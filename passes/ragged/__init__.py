@@ -56,10 +56,7 @@ class Ragged(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> RaggedPlan:
         return plan_products(
-            walk.operations(module.operation),
-            target,
-            rows=self.rows,
-            always=self.loops == "all",
+            walk.operations(module.operation), target, rows=self.rows, always=self.loops == "all"
         )
 
     def apply(self, plan: RaggedPlan) -> None:

@@ -41,13 +41,7 @@ def of_product(op: ir.Operation) -> RaggedProduct | None:
     spread = None
     if 0 in contracting and left.rows not in (*contracting, *batching):
         place = contracting.index(0)
-        right = factor(
-            op.operands[1],
-            _without(others, place),
-            other_batching,
-            None,
-            others[place],
-        )
+        right = factor(op.operands[1], _without(others, place), other_batching, None, others[place])
         rows = left.factor(_without(contracting, place), batching)
     elif batching[:1] == (0,) and left.rows in contracting:
         spread = _Spread.of(op.operands[1])

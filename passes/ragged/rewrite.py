@@ -129,10 +129,7 @@ class _Loop:
         # Rows of others are zeros in both operands, so that non-finite ones do not spread.
         left, right = (
             _or_zero(self._slice_rows(each, axes, tile), tile, each.ragged)
-            for each, axes in (
-                (self._left, self._prefix.left),
-                (self._right, self._prefix.right),
-            )
+            for each, axes in ((self._left, self._prefix.left), (self._right, self._prefix.right))
         )
         made = self._multiply(left, right, self._part_type())
         group, *places = (self._destination.axes[axis] for axis in (0, *self._prefix.result))

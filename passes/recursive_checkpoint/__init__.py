@@ -86,12 +86,7 @@ class RecursiveCheckpoint(Pass):
     def plan(self, module: ir.Module, target: Target) -> RecursiveCheckpointPlan:
         del target
         wanted = SegmentOptions(
-            self.segments,
-            self.levels,
-            self.share,
-            self.residuals,
-            self.min_trips,
-            self.min_bytes,
+            self.segments, self.levels, self.share, self.residuals, self.min_trips, self.min_bytes
         )
         return plan_module(module, wanted)
 

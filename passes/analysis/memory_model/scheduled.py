@@ -23,10 +23,7 @@ from .fusion import Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import peak_in_order
-from .schedulers import (
-    depth_first_order,
-    greedy_order,
-)
+from .schedulers import depth_first_order, greedy_order
 from .trace import OpTrace
 from .tracer import ahead_bytes, trace_block
 
