@@ -21,7 +21,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import RunPython
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.examples import drawn
 from support.modules import module_after
 from support.programs import PROGRAMS, normal
@@ -240,11 +240,7 @@ def dropped(lowered: Any) -> tuple[ir.Module, PipelineResult]:
 
 def lower(mesh: Mesh, function: Any, *specs: P) -> Any:
     """A function of arguments of 16 rows of 8, lowered for a mesh."""
-    given = (
-        jax.ShapeDtypeStruct((16, 8), "float32", sharding=NamedSharding(mesh, spec))
-        for spec in specs
-    )
-    return jax.jit(function).lower(*given)
+    return jax.jit(function).lower(*(shaped(mesh, tuple(spec), 16, 8) for spec in specs))
 
 
 def step(mesh: Mesh) -> tuple[Any, tuple[jax.Array, jax.Array]]:

@@ -21,7 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir import walk
+from ...ir.op_facts import Category
 from ...ir.ops import facts_of
+from ...ir.shardings import CONSTRAINT
 from ..flops import operation_flops
 from ..program import FROM_OUTSIDE, Program
 from ..purity import CHEAP_KINDS
@@ -99,12 +101,33 @@ def hold_exchanged(graph: Program, trace: OpTrace) -> None:
             trace.work[made[0]] = round(flops / _WORK_PER_BYTE)
         if found := tuple(_exchanging(graph, position)):
             trace.exchanges[made[0]] = found
+        if graph.names[position] == CONSTRAINT:
+            trace.sizes[made[0]] = _kept_of_sum(graph, position)
     hold_anew(trace)
+
+
+def _kept_of_sum(graph: Program, position: int) -> int:
+    """Returns the bytes that a device keeps of a constraint's result: of a sum over devices whose
+    readers are elementwise, what these read. XLA scatters it (reduce_scatter_creator.cc)."""
+    [made], [summed] = graph.results[position], graph.operands[position]
+    size, exchanged = graph.bytes_of(made), graph.device.exchanged
+    while (maker := graph.producers[summed]) >= 0 and graph.names[maker] == "stablehlo.transpose":
+        [summed] = graph.operands[maker]
+    sent = exchanged.sent(graph.values[summed])
+    is_sum = any(exchanged.exchanges[number].kind in SUMS for number in sent)
+    readers = graph.users[made] if is_sum else ()
+    names = {facts_of(graph.names[reader]).category for reader in readers}
+    parts = [graph.bytes_of(graph.results[reader][0]) for reader in readers]
+    return max(parts) if names == {Category.ELEMENTWISE} else size
 
 
 def _exchanging(graph: Program, position: int) -> Iterator[Exchanging]:
     """Yields the exchanges that an operation reads or sends."""
     exchanged, op = graph.device.exchanged, graph.ops[position]
+    if op.name == CONSTRAINT:
+        for number in exchanged.repeated_by(op):
+            if exchanged.exchanges[number].kind == _GATHER:
+                yield Exchanging(number, exchanged.exchanges[number], graph.results[position][0])
     read = set(exchanged.read_by(op))
     for value in graph.operands[position] if read else ():
         for number in exchanged.sent(graph.values[value]):
@@ -141,16 +164,17 @@ def hold_anew(trace: OpTrace) -> None:
 
 def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tuple[int, Timing]]:
     """Yields the timings of operations, by the first value made; ``combined`` ones are one."""
-    exchanged: dict[int, tuple[int, int]] = {}
+    exchanged: dict[int, tuple[int, int, bool]] = {}
     for number, group in enumerate(combined):
         sent_bytes = sum(held.exchange.sent_bytes // held.exchange.runs for held in group)
         moved = _BYTES_PER_EXCHANGE + _BYTES_PER_SENT * sent_bytes
-        exchanged.update({held.value: (moved, number) for held in group})
+        is_made = group[0].exchange.kind == _GATHER and not group[0].bytes
+        exchanged.update({held.value: (moved, number, is_made) for held in group})
     for made in trace.makes:
         worked = trace.work.get(made[0], 0) if made else 0
         found = next((exchanged[value] for value in made if value in exchanged), None)
         if made and (worked or found):
-            yield made[0], Timing(worked, *(found or (0, 0)))
+            yield made[0], Timing(worked, *(found or ()))
 
 
 def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
@@ -203,7 +227,9 @@ class _Reader:
                 positions.append(position)
         for (_, value), (exchange, positions) in read.items():
             last, waits = max(map(self._kernel_of, positions)), value in self._after_product
-            yield _Held(exchange, value, exchange.result_bytes, positions[0], last, waits)
+            is_made = self._producer[value] == positions[0]
+            held_bytes = 0 if is_made else exchange.result_bytes
+            yield _Held(exchange, value, held_bytes, positions[0], last, waits)
 
     def made(self) -> Iterator[_Held]:
         """Yields the values that are sent, held where they are computed; scattered ones whole."""

@@ -249,7 +249,8 @@ class Kernels:
                 continue
             elif use is BufferUse.ALIAS:
                 for value, made in zip(reads, makes, strict=True):
-                    buffer[made] = buffer[value]
+                    if trace.sizes[made] >= trace.sizes[value]:
+                        buffer[made] = buffer[value]
             self._add(position, makes, read)
             for value in makes:
                 sources[value] = (value,)

@@ -24,6 +24,7 @@ from heapq import heappop, heappush
 
 from ...ir.op_facts import BufferUse
 from .fusion import REDUCTIONS, Kernels
+from .trace import Timing
 
 _LATENCY = 3_300_000
 """The time from a kernel's placement until its operands can be placed without a pause: a
@@ -49,12 +50,14 @@ class _Exchange:
       kernels: the kernels whose results it sends.
       unread: the number of these that have readers which are not placed.
       begin: the time from which its begin can be placed, once its end is.
+      is_gather: whether its kernels are constraints that gather: they begin it, and are no work.
     """
 
     takes: int
     kernels: list[int] = field(default_factory=list)
     unread: int = 0
     begin: int = 0
+    is_gather: bool = False
 
 
 @dataclass
@@ -82,8 +85,8 @@ class _Scheduler:
         self._reduced_with = _reduced_with(kernels)
         self._behind = Counter(itertools.chain.from_iterable(self._reduced_with.values()))
         """By reduction, the number of kernels fused with it that are not placed."""
-        self._takes = _times(kernels)
         self._exchange = _exchanges(kernels)
+        self._takes = _times(kernels)
         self._depth = self._depths(kernels)
         self._pairs = _pairs(kernels, self._depth)
         self._unplaced = [len(users) for users in self._users]
@@ -133,9 +136,9 @@ class _Scheduler:
                 self._running = self._exchange[heappop(self._ends)[-1]]
                 self._running.begin = self._time + self._running.takes
             elif running is not None and self._begins(running, deepest):
-                for number in running.kernels:
-                    self._add(number)
                 self._running = None
+                for number in running.kernels:
+                    (self._put if running.is_gather else self._add)(number)
             elif deepest is not None:
                 self._put(self._next(deepest))
             else:
@@ -262,10 +265,11 @@ def _times(kernels: Kernels) -> list[int]:
     sizes, timings = kernels.trace.sizes, kernels.trace.timings
     takes = list[int]()
     for number, makes in enumerate(kernels.makes):
-        moved = sum([sizes[buffer] for buffer in kernels.buffers[number]])
-        timing = timings.get(makes[0]) if makes else None
-        work = 0 if timing is None else timing.work
-        takes.append(max(moved + kernels.written_bytes[number], work))
+        timing = timings.get(makes[0], Timing()) if makes else Timing()
+        # What a barrier cuts is written; else it is no kernel.
+        read = kernels.buffers[number] if kernels.use_of(number) is not BufferUse.ALIAS else ()
+        moved = sum([sizes[buffer] for buffer in read]) + kernels.written_bytes[number]
+        takes.append(0 if timing.is_gather else max(moved, timing.work))
     return takes
 
 
@@ -276,7 +280,8 @@ def _exchanges(kernels: Kernels) -> dict[int, _Exchange]:
     for number, makes in enumerate(kernels.makes):
         timing = kernels.trace.timings.get(makes[0]) if makes else None
         if timing is not None and timing.exchange:
-            exchange = together.setdefault(timing.group, _Exchange(timing.exchange))
+            made = _Exchange(timing.exchange, is_gather=timing.is_gather)
+            exchange = together.setdefault(timing.group, made)
             exchange.kernels.append(number)
             exchange.unread += 1
             found[number] = exchange

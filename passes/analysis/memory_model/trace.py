@@ -25,11 +25,13 @@ class Timing(NamedTuple):
       exchange: the time of the exchange of its results, with all that are combined with it; 0 for
         none.
       group: a number that combined exchanges have in common.
+      is_gather: whether the operation is a constraint that gathers its operand.
     """
 
-    work: int
-    exchange: int
-    group: int
+    work: int = 0
+    exchange: int = 0
+    group: int = 0
+    is_gather: bool = False
 
 
 class Exchanging(NamedTuple):

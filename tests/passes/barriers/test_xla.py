@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from support.devices.barrier_programs import barrier_kinds
+from support.devices.meshes import shaped
 from support.devices.native_code import NATIVE, compile_native
 
 import hloom
@@ -79,13 +80,9 @@ def with_barriers(mesh: Callable[[], Mesh]) -> str:
 def compiled_text(mesh: Mesh, spec: str) -> str:
     """The program after all of XLA's passes."""
     rows, whole = PartitionSpec("x"), PartitionSpec()
-    mapped = jax.jit(
-        jax.shard_map(step, mesh=mesh, in_specs=(rows, whole), out_specs=rows, check_vma=False)
-    )
-    arguments = (
-        jax.ShapeDtypeStruct((64 * DEVICES, 64), "float32", sharding=NamedSharding(mesh, rows)),
-        jax.ShapeDtypeStruct((64, 64), "float32", sharding=NamedSharding(mesh, whole)),
-    )
+    specs = {"in_specs": (rows, whole), "out_specs": rows}
+    mapped = jax.jit(jax.shard_map(step, mesh=mesh, **specs, check_vma=False))
+    arguments = shaped(mesh, ("x",), 64 * DEVICES, 64), shaped(mesh, (), 64, 64)
     compiled = mapped.lower(*arguments).compile(compiler_options={"hloom": spec})
     return compiled.as_text()
 

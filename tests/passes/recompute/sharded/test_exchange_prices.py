@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ import pytest
 from jax.extend.mlir import ir
 from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of, shaped
 from support.modules import module_after
 
 from benchmarks.meshes.programs import AXIS, sharded_twice
@@ -48,12 +47,6 @@ from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
 from hloom_tools.opt.job import dry_run
 
 H100 = targets.load("h100_sxm")
-
-
-def shaped(mesh: Mesh, axes: Sequence[str | None], *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(
-        shape, "float32", sharding=NamedSharding(mesh, PartitionSpec(*axes))
-    )
 
 
 def priced(function: Any, *arguments: jax.ShapeDtypeStruct) -> tuple[dict[str, float], float]:
@@ -109,9 +102,8 @@ def test_a_layers_weight_costs_its_gather_where_a_constraint_gathers_it() -> Non
 
 def test_a_reduction_over_devices_is_not_cheap() -> None:
     mesh = mesh_of(AxisType.Auto, a=8)
-    module = clone_module(
-        jax.jit(lambda x: x.max(1)).lower(shaped(mesh, (None, "a"), 16, 64)).compiler_ir()
-    )
+    lowered = jax.jit(lambda x: x.max(1)).lower(shaped(mesh, (None, "a"), 16, 64))
+    module = clone_module(lowered.compiler_ir())
     [reduction] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.reduce"]
     device, rates = DeviceView.of(module), Rates(expensive=math.inf, cheap=0.0)
     pricing = Pricing(Speed(), rates, sizes=device.sizes)
