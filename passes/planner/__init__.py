@@ -16,8 +16,8 @@ In the order in which a module passes through it:
 - ``leave_stacks``: writes a plan; its loops leave stacks unfilled as those before did;
 - ``other_means``: moves that are off unless named, and a lower ``min_bytes``, which would help
   where a budget was missed;
-- ``loop``: the candidate to compile next, given XLA's figures of earlier attempts; ``strategy``:
-  the rows of both tables of strategies, and what they found, in lines;
+- ``loop``: the candidate to compile next, by XLA's figures of earlier ones; ``least_memory``: those
+  that `min` compiles; ``strategy``: the rows of both tables of strategies, and what they found;
 - ``plan``: the plan of the chosen candidate; ``record``: what an attempt remembers;
 - ``frontier``: the predicted results of other budgets.
 
@@ -46,7 +46,8 @@ from ..framework.target import Target
 from ..framework.text import size, upper_first
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
-from .loop import LITTLE, best_of, is_worthwhile, saves_enough
+from .least_memory import LITTLE
+from .loop import best_of, is_worthwhile, saves_enough
 from .other_means import describe_left, describe_others
 from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord

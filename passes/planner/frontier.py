@@ -22,7 +22,8 @@ from ..framework.spellings import rounded_up
 from ..framework.target import Target
 from .candidates import STEPS, TOP, Candidate, PlannerSettings
 from .comparison import affordable, corrected_bytes, least
-from .loop import CAUTION, LITTLE, best_of, decide, is_worthwhile
+from .least_memory import LITTLE
+from .loop import CAUTION, best_of, decide, is_worthwhile
 from .model import Model, added_work
 from .moves import DEFAULT_MOVES, UNDO
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured

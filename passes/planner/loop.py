@@ -19,11 +19,20 @@ from .comparison import (
     cheapest,
     corrected_bytes,
     figures_of,
-    kind_of,
     leanest,
     least,
     same_moves,
     uncompiled,
+)
+from .least_memory import (
+    LITTLE,
+    NEARLY,
+    STALLED,
+    is_stalled,
+    least_as_written,
+    next_of_min,
+    promising,
+    reached_bytes,
 )
 from .price_search import LOWERING
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
@@ -44,12 +53,8 @@ _LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
 """A plan that takes less than this share of the budget may recompute more than it has to; the
 second share counts once the attempts that aim at the budget are spent."""
 
-_NEARLY = 1.1
-"""A plan that misses the budget by less than this factor may miss it because the model is wrong: a
-plan of little memory is compiled as well, although more is expected of it than was reached."""
-
 _NEAR_IF_FAR_OFF = 1.3
-"""A plan with at most `_NEARLY` times the least memory of its moves is one for a budget near the
+"""A plan with at most `NEARLY` times the least memory of its moves is one for a budget near the
 floor; this factor counts where the first attempt missed by more than that: the model is wrong."""
 
 _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
@@ -57,13 +62,9 @@ _WORTH_A_MISS, _LEAST_SAVED = 0.1, 0.02
 be saved, and the second share of the unmodified program's memory."""
 
 _STEPS_FOR_ALL = 4
-"""Where a budget is missed by more than `_NEARLY`, all bytes that were to be saved are worth the
+"""Where a budget is missed by more than `NEARLY`, all bytes that were to be saved are worth the
 time of so many steps, and a part of them in proportion. A checkpoint of all layers takes a third of
 a step."""
-
-LITTLE = 1.1
-"""Memory is not worth the time of a whole step where a plan of less than that takes at most this
-many times as much."""
 
 _BEFORE_THE_LEAST = 2
 """Attempts at a budget near the floor that miss, before the others compile the plans of `min`; one
@@ -73,16 +74,8 @@ _NEAR_THE_FLOOR = 1.25
 """How far above a budget the least expected memory may be where the plans of `min` are tried all
 the same: one plan that takes far more than expected corrects all others too."""
 
-_FAR_OFF = 2
-"""Where XLA takes more than so many times the model's memory, other moves are tried next."""
-
 _AGREES = 1.05
 """XLA's memory of the unmodified program agrees with the model up to this factor."""
-
-_STALLED = 2
-"""The attempts for the least memory end where so many in a row reach no less than those before; for
-a budget far below it, where these were expected to miss it, or reach no less than the unmodified
-program."""
 
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; if that time
@@ -104,11 +97,12 @@ def decide(
     of the first of the `CHOICES` which has one.
 
     The last attempts aim at the least memory, where none before holds: a budget near the floor is
-    held even where the model is wrong. Where two attempts missed such a budget, or the next one
-    would add the time of a whole step, the others compile the plans of `min`. Where these save too
-    little as well, the last attempt is the unmodified program; the attempts end where that was
-    compiled and none that is left is expected to save enough. Where memory asks for nothing, and
-    XLA's text has seconds, the plan that repeats cheap work in straight lines is compiled too.
+    held even where the model is wrong. Where two attempts missed such a budget, no plan is left
+    that is expected to hold it, or the next one would add the time of a whole step, the others
+    compile the plans of `min`. Where these save too little as well, the last attempt is the
+    unmodified program; the attempts end where that was compiled and none that is left is expected
+    to save enough. Where memory asks for nothing, and XLA's text has seconds, the plan that repeats
+    cheap work in straight lines is compiled too.
     """
     now = AttemptState(search, limit_bytes, attempts, settings)
     found = ((each.name, each.run(now)) for each in CHOICES)
@@ -174,45 +168,44 @@ class AttemptState:
         may_wait = is_dear and bool(tried) and not self.is_last
         if not may_wait and not self._is_at_the_floor():
             return None
-        measurements = {figures_of(one.estimate): one for one in tried}
-        whole = Measurement(self.whole, self.whole.temp_bytes)
-        passed = [measurements.get(figures_of(self.whole), whole)]
-        lowest = self.search.lowest()
-        while not _is_stalled(passed):
-            worth = affordable(lowest, step_s, LITTLE, passed)
-            least_bytes = min(corrected_bytes(estimate, tried) for estimate in worth)
-            if least_bytes > _NEAR_THE_FLOOR * self.limit_bytes:
-                break
-            promising = _promising(worth, passed)
-            if not promising:
-                break
-            chosen = least(promising, passed)
-            known = measurements.get(figures_of(chosen))
-            if known is None:
+        least_bytes = min(corrected_bytes(one, tried) for one in self.search.lowest())
+        if least_bytes > _NEAR_THE_FLOOR * self.limit_bytes:
+            return None
+        known: dict[object, Measurement] = {figures_of(one.estimate): one for one in tried}
+        known |= {one.estimate.candidate: one for one in tried}
+        passed: list[Measurement] = []
+        while chosen := next_of_min(self.search, passed, self.settings.compiles):
+            if not (done := known.get(chosen.candidate) or known.get(figures_of(chosen))):
                 return chosen
-            passed.append(known)
-        return None
+            passed.append(replace(done, estimate=chosen))
+        faster = self._faster_than(passed)
+        return faster if faster and uncompiled([faster], tried) else None
 
     def _is_at_the_floor(self) -> bool:
-        """Whether plans missed that were expected to hold, and the next one is of least memory."""
-        expected = ((each.record.prediction, each.temp_bytes) for each in self.attempts)
+        """Whether plans missed, and none is left that is expected to hold, or some were expected to
+        hold, and the next one is of least memory."""
+        if self.tried and self.holding is None:
+            return not (is_stalled(self.tried) and self._is_nearly_held)
         missed = [
-            real_bytes
-            for prediction, real_bytes in expected
-            if prediction is not None and prediction.temp_bytes <= self.limit_bytes < real_bytes
+            each.temp_bytes
+            for each in self.attempts
+            if (expected := each.record.prediction) is not None
+            and expected.temp_bytes <= self.limit_bytes < each.temp_bytes
         ]
-        is_far_off = bool(missed) and missed[0] > self.limit_bytes * _NEARLY
+        is_far_off = bool(missed) and missed[0] > self.limit_bytes * NEARLY
         if len(missed) < (1 if is_far_off else _BEFORE_THE_LEAST):
             return False
-        near, chosen = _NEAR_IF_FAR_OFF if is_far_off else _NEARLY, self.holding
-        if chosen is None:
-            return True
-        if corrected_bytes(chosen, self.tried) * near < self.limit_bytes:
+        near, chosen = _NEAR_IF_FAR_OFF if is_far_off else NEARLY, self.holding
+        if chosen is None or corrected_bytes(chosen, self.tried) * near < self.limit_bytes:
             return False  # far above a known plan
         # After other moves there may be less, but to search that takes as long as a plan.
         self.search.try_lowest_behind(chosen.candidate)
         least_bytes = min(estimate.temp_bytes for estimate in self.search.estimates.values())
         return chosen.temp_bytes <= least_bytes * near
+
+    @property
+    def _is_nearly_held(self) -> bool:
+        return reached_bytes(self.tried) <= self.limit_bytes * feedback.NEXT_TO_NOTHING_MORE
 
     @cached_property
     def lowest(self) -> tuple[Estimate, bool]:
@@ -220,41 +213,28 @@ class AttemptState:
         none promises less than was reached, the best attempt is chosen once more."""
         if self.ahead is not None:
             return self.ahead, False
-        tried, is_least = self.tried, self.settings.budget.least
-        little = LITTLE if is_least else 1.0
-        lowest = affordable(self.search.lowest(), self.search.step_seconds, little, tried)
-        real_bytes = _reached_bytes(tried)
-        promising = _promising(lowest, tried)
+        tried, search = self.tried, self.search
+        real_bytes = reached_bytes(tried)
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
-        if _is_stalled(tried) and is_least:
-            promising = []
-        elif _is_stalled(tried) and self._is_far_below:
+        if self.settings.budget.least:
+            plans = [one for one in tried if one.estimate.candidate is not None]
+            chosen = next_of_min(search, plans, self.settings.compiles)
+            if chosen is None or is_stalled(tried):
+                chosen = self._faster_than(plans)
+            return (chosen, False) if chosen else (least(reached, tried), True)
+        lowest = affordable(search.lowest(), search.step_seconds, 1.0, tried)
+        left = promising(lowest, tried)
+        if is_stalled(tried) and self._is_far_below:
             # No less memory is to be had; the fastest may reach as little in less time.
-            fastest = cheapest(promising)
+            fastest = cheapest(left)
             is_faster = fastest and all(fastest.seconds < e.seconds - self.same_s for e in reached)
-            promising = [fastest] if fastest and is_faster else []
-        is_near = real_bytes <= self.limit_bytes * feedback.NEXT_TO_NOTHING_MORE
-        is_reached = not promising if is_least else is_near and _is_stalled(tried)
-        if is_reached and (faster := self._faster_than_reached):
+            left = [fastest] if fastest and is_faster else []
+        if self._is_nearly_held and is_stalled(tried) and (faster := self._faster_than(tried)):
             return faster, False
-        if not promising and real_bytes <= self.limit_bytes * _NEARLY:
+        if not left and real_bytes <= self.limit_bytes * NEARLY:
             reached = uncompiled(lowest, tried) or reached
-        chosen = self._least_as_written(promising)
+        chosen = least_as_written(search, left, tried, self.settings.compiles)
         return (chosen, False) if chosen else (least(reached or lowest, tried), True)
-
-    def _least_as_written(self, promising: Sequence[Estimate]) -> Estimate | None:
-        """Returns the estimate of least memory that the program confirms as its plan writes it, or
-        else the least as written; None where none of these promises less than was reached."""
-        written: list[Estimate] = []
-        while promising and len(written) < self.settings.compiles:
-            chosen = least(promising, self.tried)
-            written.append(found := self.search.as_written(chosen))
-            if found.temp_bytes <= chosen.temp_bytes * INDISTINCT:
-                return found
-            known = (self.search.estimate(each.candidate) for each in promising)
-            promising = _promising([*known], self.tried)
-        left = _promising(written, self.tried)
-        return least(left, self.tried) if left else None
 
     @property
     def saves_too_little(self) -> bool:
@@ -264,27 +244,28 @@ class AttemptState:
         done = [one.estimate for one in self.tried if one.estimate.candidate is not None]
         if not done or self.settings.budget.least or uncompiled([self.whole], self.tried):
             return False
-        least_bytes = _reached_bytes(self.tried)
+        least_bytes = reached_bytes(self.tried)
         for one in self.search.lowest():
             is_alike = any(same_moves(one, other) for other in done)
             expected_bytes = corrected_bytes(one, self.tried)
             least_bytes = min(least_bytes, expected_bytes, math.inf if is_alike else one.temp_bytes)
         whole_bytes = corrected_bytes(self.whole, self.tried)
-        is_far = least_bytes > self.limit_bytes * _NEARLY
+        is_far = least_bytes > self.limit_bytes * NEARLY
         return is_far and not saves_enough(least_bytes, whole_bytes, self.limit_bytes)
 
-    @property
-    def _faster_than_reached(self) -> Estimate | None:
-        """Returns the fastest untried plan that takes no more than the least measured memory, where
-        it is worth a compile. XLA's figures correct only plans with the same moves and options."""
-        real_bytes = _reached_bytes(self.tried)
-        reached = (one for one in self.tried if one.real_bytes == real_bytes)
+    def _faster_than(self, tried: Sequence[Measurement]) -> Estimate | None:
+        """Returns the fastest other plan that takes no more than the least of these measurements,
+        where it is worth a compile. XLA's figures correct only plans with the same moves and
+        options."""
+        real_bytes = reached_bytes(tried)
+        reached = (one for one in tried if one.real_bytes == real_bytes)
         best_s = min((one.estimate.seconds for one in reached), default=0.0)
         if best_s <= self.same_s:
             return None
-        aim = Aim(real_bytes * INDISTINCT, self.tried)
+        aim = Aim(real_bytes * INDISTINCT, tried)
         self.search.within(replace(aim, tried=()))
-        known = uncompiled(self.search.estimates.values(), self.tried)
+        done = [*tried, Measurement(self.whole, 0)]
+        known = uncompiled(self.search.estimates.values(), done)
         fastest = cheapest(each for each in known if aim.alike_bytes(each) <= aim.limit_bytes)
         return fastest if fastest and fastest.seconds < best_s * _WORTH_A_COMPILE else None
 
@@ -292,10 +273,10 @@ class AttemptState:
     def _is_far_below(self) -> bool:
         """Whether the budget is far below what was reached, and no compile reached less than the
         unmodified program, or the last ones were all expected to miss."""
-        real_bytes = _reached_bytes(self.tried)
-        if real_bytes <= self.limit_bytes * _NEARLY:
+        real_bytes = reached_bytes(self.tried)
+        if real_bytes <= self.limit_bytes * NEARLY:
             return False
-        last = [each.record.prediction for each in self.attempts[-_STALLED:]]
+        last = [each.record.prediction for each in self.attempts[-STALLED:]]
         return all(each is not None and each.temp_bytes > self.limit_bytes for each in last) or any(
             one.estimate.candidate is None and one.real_bytes <= real_bytes * INDISTINCT
             for one in self.tried
@@ -341,7 +322,7 @@ def _nothing_less(now: AttemptState) -> Estimate | None:
     whole, tried = now.whole, now.tried
     real_bytes = min((one.real_bytes for one in tried), default=whole.temp_bytes)
     high, low = max(real_bytes, whole.temp_bytes), min(real_bytes, whole.temp_bytes)
-    if high > low * _AGREES or low < now.limit_bytes * _NEARLY:
+    if high > low * _AGREES or low < now.limit_bytes * NEARLY:
         return None
     now.search.lowest()
     lowers = any(one.temp_bytes * INDISTINCT <= low for one in now.search.estimates.values())
@@ -370,14 +351,14 @@ def _not_worth_it(now: AttemptState) -> Estimate | None:
     is_last = is_compared and (now.is_last or ends)
     if not is_last or now.settings.budget.least or not uncompiled([whole], tried):
         return None
-    best_bytes = _reached_bytes(tried)
+    best_bytes = reached_bytes(tried)
     if len(now.attempts) <= aimed(now.settings.compiles):  # none was for the least memory yet
         best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
     # Where XLA undoes the recomputation, its figure says nothing of the unmodified program.
     whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
     reached = [(one.real_bytes, one.estimate.seconds) for one in tried]
     reached.append((int(corrected_bytes(chosen, tried)), chosen.seconds))
-    is_far = step_s > 0 and best_bytes > limit_bytes * _NEARLY
+    is_far = step_s > 0 and best_bytes > limit_bytes * NEARLY
     is_dear = is_far and all(
         _missed(size, seconds / step_s, whole_bytes, limit_bytes) >= 1 for size, seconds in reached
     )
@@ -385,14 +366,14 @@ def _not_worth_it(now: AttemptState) -> Estimate | None:
 
 
 _HOLD = {"caution": CAUTION[0], "exact": _EXACT, "left free": _LEFT_FREE, "alike": ALIKE}
-_WORTH = {"far": _NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
-_ENOUGH = {"far": _NEARLY, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
-_MIN = {"misses": _BEFORE_THE_LEAST, "near": _NEARLY, "floor": _NEAR_THE_FLOOR}
-_LEAST = {"attempts": _FOR_THE_LEAST, "little": LITTLE, "stalled": _STALLED, **LOWERING}
+_WORTH = {"far": NEARLY, "steps": _STEPS_FOR_ALL, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
+_ENOUGH = {"far": NEARLY, "miss": _WORTH_A_MISS, "saved": _LEAST_SAVED}
+_MIN = {"misses": _BEFORE_THE_LEAST, "near": NEARLY, "floor": _NEAR_THE_FLOOR}
+_LEAST = {"attempts": _FOR_THE_LEAST, "little": LITTLE, "stalled": STALLED, **LOWERING}
 
 CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
     Strategy("to be timed beside what holds", {"as fast": feedback.AS_FAST}, _with_cheap_work),
-    Strategy("since nothing takes less", {"agrees": _AGREES, "far": _NEARLY}, _nothing_less),
+    Strategy("since nothing takes less", {"agrees": _AGREES, "far": NEARLY}, _nothing_less),
     Strategy("since none saves enough", _ENOUGH, _none_saves_enough),
     Strategy("again, since it holds", {"no time": NO_TIME}, _held_again),
     Strategy("to hold the budget", _HOLD, lambda now: None if now.ahead else now.holding),
@@ -401,44 +382,6 @@ CHOICES: tuple[Strategy[[AttemptState], Estimate | None], ...] = (
     Strategy("for the least memory", _LEAST, lambda now: now.lowest[0]),
 )
 """How the next plan is chosen: by the first that has one; the others return None."""
-
-
-def _promising(lowest: Sequence[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the untried estimates that may take less than was reached.
-
-    Where the model is far off about the last plan, estimates of less memory with untried moves come
-    first: XLA may split the program after other moves over the devices in another way.
-    """
-    real_bytes, untried = _reached_bytes(tried), uncompiled(lowest, tried)
-    if tried and tried[-1].real_bytes > tried[-1].estimate.temp_bytes * _FAR_OFF:
-        done = [one.estimate for one in tried if one.estimate.candidate is not None]
-        others = [
-            estimate
-            for estimate in untried
-            if estimate.temp_bytes < real_bytes
-            and not any(same_moves(estimate, other) for other in done)
-        ]
-        if others:
-            return others
-    promising = [
-        estimate
-        for estimate in untried
-        if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
-    ]
-    if promising:
-        return promising
-    # XLA's figures of one kind of plans say little about another kind.
-    kinds = {kind_of(one.estimate) for one in tried}
-    return [
-        estimate
-        for estimate in untried
-        if kind_of(estimate) not in kinds and estimate.temp_bytes <= real_bytes * _NEARLY
-    ]
-
-
-def _reached_bytes(tried: Sequence[Measurement]) -> float:
-    """Returns the least measured memory; infinite without a measurement."""
-    return min((one.real_bytes for one in tried), default=math.inf)
 
 
 def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[Aim]:
@@ -463,7 +406,7 @@ def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: 
 def _cautious_share(tried: Sequence[Measurement], limit_bytes: int) -> float:
     """Returns the share of a budget that the next attempt aims at."""
     usual = CAUTION[min(len(tried) // 2, 1)]
-    if not tried or _reached_bytes(tried) > limit_bytes:
+    if not tried or reached_bytes(tried) > limit_bytes:
         return usual
     *before, last = tried
     error = abs(corrected_bytes(last.estimate, before) / max(last.real_bytes, 1) - 1)
@@ -536,7 +479,7 @@ def best_of(
     if limit_bytes is None or attempts[best].record.cost <= 0:
         return best
     step_s = attempts[best].record.step_seconds
-    if attempts[best].temp_bytes > limit_bytes * _NEARLY and step_s:
+    if attempts[best].temp_bytes > limit_bytes * NEARLY and step_s:
         known = [each.record.unmodified_bytes or 0 for each in attempts]
         whole_bytes = max(known) if whole is None else attempts[whole].temp_bytes
 
@@ -587,10 +530,3 @@ def saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> boo
     wanted_bytes = whole_bytes - max(limit_bytes, 0)
     worth_bytes = max(_WORTH_A_MISS * wanted_bytes, _LEAST_SAVED * whole_bytes)
     return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= worth_bytes
-
-
-def _is_stalled(tried: Sequence[Measurement]) -> bool:
-    """Whether the last attempts reached no less memory than those before them."""
-    reals = [one.real_bytes for one in tried]
-    before, last = reals[:-_STALLED], reals[-_STALLED:]
-    return bool(before) and min(last) * INDISTINCT > min(before)

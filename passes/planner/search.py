@@ -145,12 +145,13 @@ class Search:
         loops, shardings = variant.model.pairs, variant.model.device.shardings
         if candidate is None or not candidate.recomputes or not loops or not shardings.trivial:
             return estimate
-        module = variant.written(candidate)
-        temp_bytes = predict(module, rules=memory_rules(variant.target)).temp_bytes
+        if candidate not in variant.written_bytes:
+            found = predict(variant.written(candidate), rules=memory_rules(variant.target))
+            variant.written_bytes[candidate] = found.temp_bytes
+        temp_bytes = variant.written_bytes[candidate]
         alike = (moves_of(estimate), figures_of(estimate))
         for known in [e for e in self.estimates.values() if (moves_of(e), figures_of(e)) == alike]:
-            found = dataclasses.replace(known, temp_bytes=temp_bytes)
-            self.estimates[known.candidate] = found
+            self.estimates[known.candidate] = dataclasses.replace(known, temp_bytes=temp_bytes)
         return self.estimates[candidate]
 
     def try_lowest_behind(self, candidate: Candidate | None) -> None:

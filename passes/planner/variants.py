@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from jax.extend.mlir import ir
@@ -39,6 +39,7 @@ class Variant:
     target: Target
     settings: PlannerSettings
     base: Variant | None = None
+    written_bytes: dict[Candidate, int] = field(default_factory=dict, compare=False)
 
     @cached_property
     def model(self) -> Model:
