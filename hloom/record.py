@@ -294,8 +294,7 @@ class CompileRecord:
 
     @property
     def _fit(self) -> str:
-        """Returns that the step meets its budget: "fits: 1.55 of 63.3 GiB"; empty where it does
-        not."""
+        """Returns that a step meets its budget: "fits: 1.55 of 63.3 GiB"; empty if it does not."""
         step, allowed = self.step_bytes, self.allowed_bytes
         if step is None or allowed is None or step > allowed or self.complaint:
             return ""

@@ -61,8 +61,7 @@ def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
 
 
 def platform_of(backend: Any) -> str:
-    """Returns the name that hloom uses for the backend's platform: "cpu", "cuda", "rocm", "tpu",
-    …"""
+    """Returns hloom's name for the backend's platform: "cpu", "cuda", "rocm", "tpu", …"""
     if backend.platform != "gpu":
         return str(backend.platform)
     return "rocm" if backend.platform_version.startswith("rocm") else "cuda"

@@ -39,8 +39,7 @@ class ProcessStore:
 
 
 def process_number() -> int | None:
-    """Returns the number of this process among those of `jax.distributed`; None where it is the
-    only one."""
+    """Returns this process's number among those of `jax.distributed`; None where it is alone."""
     from jax._src import distributed
 
     state = distributed.global_state
@@ -48,8 +47,7 @@ def process_number() -> int | None:
 
 
 def coordinator_address() -> str | None:
-    """Returns the address of the coordinator of `jax.distributed`, "host:port"; None with one
-    process."""
+    """Returns the coordinator's address in `jax.distributed`, "host:port"; None for one process."""
     from jax._src import distributed
 
     address: str | None = distributed.global_state.coordinator_address

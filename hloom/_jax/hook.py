@@ -20,8 +20,7 @@ CompileFunction = Callable[["ir.Module", Any], Any]
 """JAX's own compile of (module, compile options): its cache, then XLA."""
 
 Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
-"""A function of (backend, module, devices, compile options, JAX's compile) that returns the
-executable."""
+"""Returns the executable for (backend, module, devices, compile options, JAX's compile)."""
 
 
 def install_hook(hook: Hook) -> bool:

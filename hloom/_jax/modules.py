@@ -27,8 +27,7 @@ def make_context() -> ir.Context:
 
 
 def through_hlo(module_text: str) -> str:
-    """Returns a module as XLA reads it: StableHLO without CHLO, with JAX's calls and shardings
-    unchanged."""
+    """Returns a module as XLA reads it: StableHLO without CHLO, JAX's calls and shardings kept."""
     from jaxlib import _jax
 
     computation = _jax.mlir.mlir_module_to_xla_computation(

@@ -38,8 +38,7 @@ def with_options(compile_options: Any, options: Mapping[str, str | int | bool]) 
 
 
 def given_options(compile_options: Any) -> dict[str, str]:
-    """Returns the options of XLA that the program has set, by name: for this compile, or in
-    XLA_FLAGS."""
+    """Returns XLA's options that the program has set, by name: for this compile or in XLA_FLAGS."""
     flags = re.findall(r"--(\w+)(?:=(\S*))?", os.environ.get("XLA_FLAGS", ""))
     given = {name: value or "true" for name, value in flags}
     given.update((name, str(value)) for name, value in compile_options.env_option_overrides)
@@ -47,8 +46,7 @@ def given_options(compile_options: Any) -> dict[str, str]:
 
 
 def own_options(compile_options: Any) -> dict[str, str]:
-    """Returns the options of XLA that the program has set for this compile, by name, without
-    hloom's."""
+    """Returns XLA's options that the program has set for this compile, by name, without hloom's."""
     overrides: list[tuple[str, Any]] = compile_options.env_option_overrides
     return {name: str(value) for name, value in overrides if name != OPTION}
 

@@ -17,8 +17,7 @@ from hloom.record import CompileAttempt
 from hloom.show.units import size
 
 _NO_LIMIT = 2**62
-"""More than any device's memory: the limit that a process reports where its compile was not
-refused."""
+"""More than any device's memory: the limit that a process reports where nothing was refused."""
 
 
 class Attempts:
@@ -157,8 +156,7 @@ class Attempts:
     def _agreed(
         self, mine: tuple[int, int, int | None] | None
     ) -> tuple[int, int, int | None] | None:
-        """Returns the largest figures of all processes; refused if XLA refused the plan in any of
-        them."""
+        """Returns the largest figures of all processes; refused if XLA refused any of the plans."""
         if mine is None:
             return None
         step, temp, limit = mine

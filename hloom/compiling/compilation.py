@@ -136,8 +136,7 @@ class Compilation:
     def __init__(
         self, request: CompileRequest, *, pass_s: float = 0.0, keeps: bool = False
     ) -> None:
-        """``pass_s``: seconds spent before; ``keeps``: whether each candidate stores its
-        ``code``."""
+        """``pass_s``: seconds spent before; ``keeps``: whether candidates store their ``code``."""
         self.request, self.pass_s, self._keeps = request, pass_s, keeps
         self.driver: MeasuredPass[Any] | None
         found = request.pipeline.driver(request.target.platform)
@@ -311,8 +310,7 @@ class Compilation:
     # Compile.
 
     def attempt(self, candidate: ModuleCandidate) -> Compiled | Refused:
-        """Compiles as `compile` does, but returns `Refused` where the program does not fit the
-        device."""
+        """Compiles as `compile` does, but returns `Refused` where it does not fit the device."""
         before_s = self.compile_s
         try:
             return self.compile(candidate)

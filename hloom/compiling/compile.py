@@ -59,8 +59,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
 
 
 def _planned(compilation: Compilation) -> Compiled:
-    """Plans and compiles; returns the original's executable where a step fails outside strict
-    mode."""
+    """Plans and compiles; returns the original's executable if a step fails outside strict mode."""
     first = _first(compilation)
     if compilation.driver is None or first.candidate is None:
         assert isinstance(first, Compiled)

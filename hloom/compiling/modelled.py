@@ -20,8 +20,7 @@ from hloom.passes.ir import walk
 from hloom.policy import is_strict
 
 _TRUSTED = 0.05
-"""The largest error of the model for the compiled program at which its figure for the original is
-used."""
+"""The largest error of the model for the compiled program at which it is used for the original."""
 
 _ERROR = 1 / 3
 """The largest error that is then expected: at most 28 % was measured, on CPUs and for an H100, of

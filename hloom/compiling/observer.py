@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 class CompileObserver:
-    """Watches the compile of one program. The base class does nothing; no observer may edit a
-    module."""
+    """Watches one program's compile. The base class does nothing; no observer may edit a module."""
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Called before the step with this index, which counts from 0, plans."""
@@ -52,15 +51,13 @@ class CompileObserver:
         """Called with XLA's figures of an attempt in this process, unless XLA refused it."""
 
     def refused(self, number: int, memory: OutOfMemory) -> None:
-        """Called in place of `attempted` where XLA refused an attempt because of its device
-        memory."""
+        """Called in place of `attempted` where XLA refused an attempt for its device memory."""
 
     def settled(self) -> None:
         """Called when no attempt follows, before any warning about the best one."""
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
-        """Called with the failure that the user is warned of; returns the folder with its
-        details."""
+        """Called with the failure that the user is warned of; returns the folder of its details."""
 
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any

@@ -113,8 +113,7 @@ def compile_with(
 
 
 def _beside(wanted: Options, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the wanted options that do not conflict with the program's, and notes on the
-    others."""
+    """Returns the wanted options that do not conflict with the program's, and notes on others."""
     options: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in wanted.items():

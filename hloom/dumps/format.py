@@ -51,8 +51,7 @@ def plain_name(name: str) -> str:
 
 
 def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
-    """Returns values as the text of a dump's JSON file; `default` converts values that JSON
-    lacks."""
+    """Returns values as the text of a dump's JSON file; `default` converts what JSON lacks."""
     return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
 
 

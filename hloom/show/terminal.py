@@ -18,8 +18,7 @@ from hloom.show.visible import visible
 
 
 class PlainConsole(Console):
-    """A console of rich that prints strings as text: no markup, no emoji codes, no control
-    codes."""
+    """A console of rich that prints strings as text: no markup, emoji codes or control codes."""
 
     def __init__(self, **options: Any) -> None:
         # In a notebook rich would display each print as an output, whatever the console's file is.
@@ -27,8 +26,7 @@ class PlainConsole(Console):
         super().__init__(**{**plain, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Renders a string as rich does, with hidden characters made visible before widths are
-        counted."""
+        """Renders a string as rich does, hidden characters made visible before it counts widths."""
         return super().render_str(visible(text), **options)
 
     def render(
@@ -86,8 +84,7 @@ def _lines(segment: Segment) -> Iterator[Segment]:
 
 
 def folded(text: str, width: int, indent: str = "") -> str:
-    """Returns the text in lines of at most `width`, unless a word is longer; its own line breaks
-    stay."""
+    """Returns text in lines of at most `width`, unless a word is longer; its line breaks stay."""
     lines = (
         textwrap.wrap(
             line,

@@ -85,8 +85,7 @@ _OF_SPEED = (
 """The figures that are fields of `Speed` under the same name."""
 
 USABLE_PERCENT = 80
-"""The share of a host's memory that a program may take: the rest is for Python and other
-processes."""
+"""The share of a host's memory that a program may take: the rest is for Python and others."""
 
 GPU_PERCENT = 75.0
 """The share of a GPU's memory that JAX's allocator takes unless a variable sets it."""

@@ -49,8 +49,7 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _TYPED_FFI = "api_version=API_VERSION_TYPED_FFI"
 
 _CONTROL_FLOW = frozenset({"async-start", "call", "call-start", "conditional", "while"})
-"""Operations that run computations; an asynchronous one is listed by the first of its three
-parts."""
+"""Operations that run computations; an asynchronous one is listed by its first part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +177,7 @@ class HloInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """The number of times that a run of a program enters a computation: outside of loops, and in
-    them."""
+    """How often a run of a program enters a computation: outside of loops, and in them."""
 
     outside: int = 0
     inside: int = 0
@@ -260,8 +258,7 @@ class HloModule:
         return self.get(self._roots.get(computation, last), computation)
 
     def undefined(self) -> str:
-        """Returns a name that a run of the program uses and the text does not define; empty without
-        one."""
+        """Returns a name that a run of the program uses and the text lacks; empty without one."""
         for computation in self.runs(in_kernels=True):
             for one in self.of_computation(computation):
                 for called in one.called:
@@ -274,8 +271,7 @@ class HloModule:
         return ""
 
     def caller(self, one: HloInstruction) -> HloInstruction:
-        """Returns an instruction that calls the computation containing `one`; an empty one if none
-        does."""
+        """Returns an instruction that calls the computation of `one`; an empty one if none does."""
         where, name = self._callers.get(one.computation, ("", ""))
         return self.get(name, where) if name else HloInstruction()
 

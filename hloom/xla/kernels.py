@@ -271,8 +271,7 @@ def _work(module: HloModule, one: HloInstruction) -> tuple[int, int]:
 
 
 def _attended(module: HloModule, one: HloInstruction) -> int:
-    """Returns the FLOPs of cuDNN's attention; 0 where its text does not have the shape of the
-    scores."""
+    """Returns the FLOPs of cuDNN's attention; 0 where its text lacks the shape of the scores."""
     found = _SCORES.search(one.attributes)
     scores = [int(each) for each in re.findall(r"\d+", found[1])] if found else []
     shape = module.operand(one, 0).array.shape

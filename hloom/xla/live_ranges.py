@@ -23,8 +23,7 @@ from hloom.xla.hlo import HloModule
 from hloom.xla.origins import HloOrigin, HloValue, Origins
 
 MAX_VALUES = 4096
-"""The most values that are listed, the largest: a program of 20,000 instructions has as many
-values."""
+"""The most values that are listed, the largest: a program of 20,000 instructions has as many."""
 
 ARGUMENT, OUTPUT, CONSTANT, TEMP = "argument", "output", "constant", "temp"
 _LOCAL, _HOST = "local", "host"
@@ -253,8 +252,7 @@ def _in_use(values: list[HloValue], count: int) -> np.ndarray:
 
 
 def _temps_at(values: list[HloValue], time: int) -> list[int]:
-    """Returns the values that fill the temporary memory at a time, each byte once, largest
-    first."""
+    """Returns the values that fill temporary memory at a time, each byte once, largest first."""
     there = [
         (number, value)
         for number, value in enumerate(values)

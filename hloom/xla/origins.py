@@ -128,8 +128,7 @@ class Origins:
         yield own
 
     def _followed(self, one: HloInstruction, index: int | None) -> HloOrigin:
-        """Returns the instruction that computes the value, seen through those that only pass it
-        on."""
+        """Returns the instruction that computes the value, past those that only pass it on."""
         origin, sliced = HloOrigin(one), False
         handed_on: HloInstruction | None = None
         done: set[tuple[str, int | None]] = set()

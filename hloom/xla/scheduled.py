@@ -96,8 +96,7 @@ def sent_by_xla(text: str) -> SentByXla:
 
 
 def collectives_table(text: str) -> Table | None:
-    """Returns a table of the collectives that XLA compiled, equal ones in one row; None without
-    any."""
+    """Returns a table of the compiled collectives, equal ones in one row; None without any."""
     alike: dict[tuple[object, ...], list[ScheduledCollective]] = {}
     for each in scheduled_collectives(text):
         key = (each.source.line, each.kind, each.bytes, each.kernel, each.memory)

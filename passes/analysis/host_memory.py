@@ -43,8 +43,7 @@ def _stored_on_host(loop: ir.Operation) -> Iterator[int]:
 
 
 def _carried(loop: ir.Operation, number: int) -> Iterator[ir.Value]:
-    """Yields a carry of a loop: its argument and result, and its operand where only that reads
-    it."""
+    """Yields a loop's carry: its argument and result, and its operand where only that reads it."""
     yield loop.results[number]
     for region in loop.regions:
         yield region.blocks[0].arguments[number]

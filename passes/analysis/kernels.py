@@ -119,8 +119,7 @@ def declared(target: str, **kernel: Any) -> Iterator[None]:
 
 
 def declarations() -> str | None:
-    """Returns the declarations of this process, as text; None where one has a function of
-    shapes."""
+    """Returns this process's declarations, as text; None where one has a function of shapes."""
     if any(callable(kernel.flops) for kernel in _declared.values()):
         return None
     return "".join(f"{target}: {kernel}\n" for target, kernel in sorted(_declared.items()))

@@ -217,8 +217,7 @@ class Program:
         self.kinds.append(kind)
 
     def inside(self, block: ir.Block) -> Program:
-        """Returns a block of code inside of the block, as a program by itself on the same
-        device."""
+        """Returns a block of code inside of the block, as a program by itself on its device."""
         return Program(block, self.device)
 
     def once(self, find: Callable[[Program], _Found]) -> _Found:
@@ -235,14 +234,12 @@ class Program:
         return self.device.bytes_of(self.values[value]) or 0
 
     def maker(self, value: int) -> int | None:
-        """Returns the position of the operation that makes a value of this block; None for
-        others."""
+        """Returns the position of what makes a value of this block; None for others."""
         position = self.producers[value] if value < len(self.producers) else FROM_OUTSIDE
         return None if position == FROM_OUTSIDE else position
 
     def readers(self, value: int) -> list[int]:
-        """Returns the positions of the operations that read a value of the block; no terminator is
-        one."""
+        """Returns the positions at which a value of the block is read, without the terminator's."""
         return [position for position in self.users[value] if position < len(self.root.nodes)]
 
     @functools.cached_property
@@ -414,8 +411,7 @@ class Program:
         )
 
     def _callee(self, call: ir.Operation) -> Code | None:
-        """Returns the code of a function; while it is read, and of one with several blocks,
-        None."""
+        """Returns a function's code; while it is read, and of one with several blocks, None."""
         symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
         if symbol not in self._callees:
             self._callees[symbol] = None

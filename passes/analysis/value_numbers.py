@@ -209,8 +209,7 @@ def _body_key(
 
 
 def _attributes_key(op: ir.Operation) -> Hashable:
-    """Returns a key that is equal for equal attributes, and unique if an attribute cannot be
-    read."""
+    """Returns a key that is equal for equal attributes, and unique if one cannot be read."""
     attributes = walk.readable_attributes(op)
     if any(attribute is None for attribute in attributes.values()):
         return object()

@@ -102,8 +102,7 @@ class _Collector:
         return True
 
     def _check_before_loop(self, op: ir.Operation | None) -> None:
-        """Raises NotPossibleError where a value outside of the loops is computed after the first
-        loop."""
+        """Raises NotPossibleError where a value outside of loops is computed after the first."""
         if op is None or self._loop is None or op.block != self._loop.block:
             return
         if walk.key(op) == walk.key(self._loop) or not op.is_before_in_block(self._loop):

@@ -51,8 +51,7 @@ class BorderCrossing:
         return stand_in
 
     def bring(self, value: ir.Value, body: ir.Block) -> ir.Value:
-        """Returns, at an insertion point in a loop's body, a value from in front of all loops
-        around it."""
+        """Returns, at a point in a loop's body, a value from in front of all loops around it."""
         outer = self.outer
         if outer is not None and isinstance(outer.border, LoopPair):
             side = self.border.bodies.index(body)

@@ -1,5 +1,4 @@
-"""Finds attention and its gradients in a scope: weights by their exponentials, then what reads
-them."""
+"""Finds attention and gradients in a scope: weights by their exponentials, then their readers."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ _MAY_BE_A_MASK = (
 )
 
 _AS_MASKS = ((0.7, 0.9), (0.7, 0.9), (0.02, 0.9))
-"""Shares of true booleans, and of large negative numbers in floats: most, since few rows see few
-keys."""
+"""Shares of true booleans, and of large negative floats: most, since few rows see few keys."""
 
 _ASSIGNMENTS = (
     (1, 1.0, 0.7, 1.0, 1.0),

@@ -48,8 +48,7 @@ def check(
 
 
 def check_mask_of_keys(forward: ForwardRead, logits: Logits, scope: Scope) -> None:
-    """Raises NotPossibleError where a bias is not a mask of keys, the same for all queries and
-    heads."""
+    """Raises NotPossibleError where a bias is no mask of keys, equal for all queries and heads."""
     axes = forward.axes
     if not {*logits.bias_axes} <= {*axes.batch, axes.key}:
         raise NotPossibleError("its mask or bias differs between queries or heads")

@@ -1,5 +1,4 @@
-"""Scopes: the blocks of a module that are read as one program, forward and backward bodies
-together."""
+"""Scopes: blocks of a module that are read as one program, forward and backward bodies together."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ from .site import (
 from .softmax import MASKED, NEAR
 
 _LOWEST = {"bf16": -float(2**41), "f16": -float(2**15), "f32": -1e30}
-"""The bias that masks a key, by the type of elements, as in JAX's calls: cuDNN takes no
-infinities."""
+"""The bias that masks a key, by element type, as in JAX's calls: cuDNN takes no infinities."""
 
 _MOVEMENTS = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose")
@@ -292,8 +291,7 @@ class _Writer:
         found: list[ir.Value],
         hidden: ir.Value,
     ) -> None:
-        """Corrects gradients that the kernel computed with queries of zero in rows without a
-        key."""
+        """Corrects gradients that the kernel computed with zero queries in rows without a key."""
         kind = self.kernel.empty_rows
         keys, output = operands[1], operands[-3]
         if kind is EmptyRows.FLAT or kind is EmptyRows.UNEVEN:
@@ -523,8 +521,7 @@ class _Writer:
         return broadcast(reshaped(rows, [shape[axis] for axis in kept]), shape, kept)
 
     def _stacked(self, gradient: GradientCall) -> _Made:
-        """Returns, in the backward body, the output and the statistics of a call in the forward
-        body."""
+        """Returns, in the backward body, the output and statistics of a call in the forward one."""
         assert self.crossing is not None
         made = self.made[gradient.call]
         statistics = self.crossing.pass_on(made.statistics)

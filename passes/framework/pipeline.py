@@ -126,8 +126,7 @@ class Pipeline:
 
     @classmethod
     def parse(cls, spec: str, *, source: str = "spec") -> Pipeline:
-        """Returns the pipeline that `spec` describes; `source` names the spec's origin, for
-        errors.
+        """Returns the pipeline that `spec` describes; `source` names the spec's origin, for errors.
 
         Raises SpecError.
         """

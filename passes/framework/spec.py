@@ -1,8 +1,7 @@
 """The grammar of specs, which is MLIR's: `name{option=value option=value},name`.
 
-A spec is "off", alone, or a list of elements between commas; an element is a pass with its
-options in braces, or "default", which names the recommended passes. Spaces may separate any two
-words.
+A spec is "off", alone, or a list of elements between commas; an element is a pass with its options
+in braces, or "default", which names the recommended passes. Spaces may separate any two words.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ After::
     %chosen = stablehlo.compare EQ, %positions, %labels ... both broadcast to TxV
     %0 = stablehlo.select %chosen, %updates, %zeros ... both broadcast to TxV
 
-A scatter into a value in memory stays. Indices that number the rows (``arange(T)``) become
-batching dimensions, which saves an all-reduce on a sharded batch. The results are the same to the
-bit.
+A scatter into a value in memory stays. Indices that number the rows (``arange(T)``) become batching
+dimensions, which saves an all-reduce on a sharded batch. The results are the same to the bit.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class HostBudget:
 
     @cached_property
     def limit_bytes(self) -> int:
-        """Returns the limit: the given one, or a quarter of the memory that this process may
-        use."""
+        """Returns the limit: the given one, or a quarter of the memory this process may use."""
         given = self._given_bytes
         return machine_bytes() // SHARE_OF_MEMORY if given is None else given
 
@@ -248,8 +247,7 @@ def _processes(array: jax.Array) -> set[int]:
 
 
 def _without_key_type(value: Any) -> Any:
-    """Returns the uint32 data of typed PRNG keys, which the module takes; other values
-    unchanged."""
+    """Returns the uint32 data of typed PRNG keys, which the module takes; others unchanged."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(value)
     return value

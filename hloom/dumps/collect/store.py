@@ -212,8 +212,7 @@ _folder_lock = threading.Lock()
 
 
 def process_folder() -> Path:
-    """Returns this process's folder, created at the first call. Raises OSError where it cannot be
-    created."""
+    """Returns this process's folder, created at first call. Raises OSError where it cannot be."""
     with _folder_lock:
         # A forked process must not write, or delete, where its parent does.
         return _folder_of(os.getpid())

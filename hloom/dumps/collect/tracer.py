@@ -1,5 +1,4 @@
-"""Records the modules that run in a chosen step, each with its first run's arguments and
-results."""
+"""Records the modules that run in a chosen step, with their first run's arguments and results."""
 
 from __future__ import annotations
 

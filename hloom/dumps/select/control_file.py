@@ -19,8 +19,7 @@ _PERIOD_S = 0.5
 """Seconds between two looks at the file."""
 
 _SHARE = 1000
-"""The least time between reads, in multiples of the time of a read: the file may be on a slow
-disk."""
+"""The least time between reads, in multiples of a read's time: the file may be on a slow disk."""
 
 _MAX_BYTES = 64 << 10
 

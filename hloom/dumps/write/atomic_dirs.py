@@ -28,8 +28,7 @@ from hloom.policy import first_time, warn
 
 _RUN_KEY = "hloom/dump/run"
 _RUN_TIMEOUT_S = 30.0
-"""Seconds to wait for an id that another process has already stored: one round trip on a loaded
-machine."""
+"""Seconds to wait for an id that another process has stored: one round trip on a loaded machine."""
 
 _MOST_RUNS = 10_000
 """The most runs in one folder, after which the search for a free name ends."""
@@ -135,8 +134,7 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
 def _claim_step_folder(
     root: Path, step: int, manifest: dict[str, object]
 ) -> tuple[Path, Path | None]:
-    """Returns the step's folder, and the first folder of that number that belongs to another
-    dump."""
+    """Returns the step's folder, and the first of that number that belongs to another dump."""
     staging, taken = new_staging(root, f"step-{step}"), None
     try:
         write_manifest(staging, "step", **manifest)

@@ -1,5 +1,4 @@
-"""Writes manifest.json, and gathers the facts that only it has: versions, flags, types, source
-lines."""
+"""Writes manifest.json and gathers facts that only it has: versions, flags, types, source lines."""
 
 from __future__ import annotations
 

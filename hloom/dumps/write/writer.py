@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hloom.dumps.collect.tracer import StepCapture
 
 MAX_WAITING = 4
-"""The most steps that wait to be written. Each holds its executables, and its arrays if
-requested."""
+"""The most steps that wait to be written. Each holds its executables, and arrays if requested."""
 
 EXIT_TIMEOUT_S = 30.0
 """Seconds that the end of the program waits for unwritten steps."""

@@ -47,8 +47,7 @@ class CodeRegion(ABC):
         self.node = node
 
     def flows(self, walker: BlockFlows) -> RegionFlows:
-        """Returns the flows of the results. Raises StuckError where a value is needed whole in
-        there."""
+        """Returns the results' flows. Raises StuckError where a value is needed whole in there."""
         needs = Needs()
         return RegionFlows(tuple(self._results(walker, needs)), needs)
 
@@ -214,8 +213,7 @@ class ManualRegion(CodeRegion):
 
 
 def computation_counts(op: ir.Operation) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
-    """Returns, for operands and results of a manual computation, the devices that split each
-    axis."""
+    """Returns, for operands and results of a manual computation, the devices along each axis."""
     manual = manual_axes(op)
 
     def counts(name: str) -> list[dict[int, int]]:

@@ -24,8 +24,7 @@ class Seed:
 
     @classmethod
     def along(cls, value: ir.Value, axis: int, parts: int = 1) -> Seed:
-        """Returns the whole of an axis, which is cut in each of its parts alike, as on several
-        devices."""
+        """Returns the whole of an axis, whose parts are cut alike, as on several devices."""
         length = ir.RankedTensorType(value.type).shape[axis]
         return cls(value, AxisLayout(axis, parts, length // parts, 1))
 

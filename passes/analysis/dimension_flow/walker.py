@@ -64,8 +64,7 @@ class FlowWalker:
                         state.put(value, seeds[value])
 
     def flow(self, value: int, *, inside: bool) -> Flow:
-        """Returns the flow of a value; inside code that runs in a loop the phase of all is the
-        loop's."""
+        """Returns a value's flow; in code that runs in a loop the phase of all is the loop's."""
         found = self.state.of(value)
         return _local(found) if inside else found
 

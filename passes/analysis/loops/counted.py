@@ -74,8 +74,7 @@ class CountedLoop:
         return terminator(self.body)
 
     def read(self, captured: Iterable[ir.Value] = ()) -> Iterator[StackRead]:
-        """Yields the stacks that the body reads, of its invariant operands and of captured
-        values."""
+        """Yields the stacks that the body reads, of its invariant operands and captured values."""
         arguments: list[ir.Value] = [self.body.arguments[each] for each in sorted(self.invariant)]
         for inside in (*arguments, *captured):
             if slices := self.slices_of(inside):
@@ -249,8 +248,7 @@ def counts_up(op: ir.Operation, number: int) -> bool:
 def stacks_of(
     op: ir.Operation, affine_of: Callable[[ir.Value], tuple[int, int] | None]
 ) -> list[StackedOutput]:
-    """Returns the stacked outputs of a loop, where ``affine_of`` has slope and offset of their
-    index."""
+    """Returns a loop's stacked outputs, where ``affine_of`` has slope and offset of their index."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     arguments, returned = list(body.arguments), terminator(body)
     found = (
@@ -293,8 +291,7 @@ def _stack(
 
 
 def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
-    """Returns the value that ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_``
-    itself."""
+    """Returns what ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_`` itself."""
     op = defining_op(slice_)
     if (
         op is None

@@ -25,8 +25,7 @@ from .counted import (
 
 
 def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
-    """Returns the loops of a dynamic trip count in a block, in order, those in inner blocks left
-    out."""
+    """Returns a block's loops of a dynamic trip count, in order, those in inner blocks left out."""
     found = (_dynamic_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
 

@@ -165,8 +165,7 @@ def closed(pairs: Sequence[LoopPair]) -> list[LoopPair]:
 
 
 def _readers(loop: CountedLoop, stack: StackedOutput) -> list[_StackReader]:
-    """Returns the other operations of the loop's block that read a stack; none for one on the
-    host."""
+    """Returns other operations of the loop's block that read a stack; none for one on the host."""
     if is_stored_on_host(stack.update):
         return []
     result = loop.op.results[stack.number]
@@ -251,8 +250,7 @@ def _loop_pair(
 
 
 def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
-    """Returns the slope, 1 or -1, of an index that stays within a forward loop's iterations; else
-    None."""
+    """Returns the slope, 1 or -1, of an index within a forward loop's iterations; else None."""
     found = affine_in(index, backward.body.arguments[backward.counter])
     if found is None:
         return None

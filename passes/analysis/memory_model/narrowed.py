@@ -67,8 +67,7 @@ def narrow_stacks(graph: Program, trace: OpTrace) -> None:
 
 
 def _narrowing_loops(graph: Program, count: int) -> dict[int, list[int]]:
-    """Returns, by float32 value, the positions of the loops that read only 16 bits of its
-    slices."""
+    """Returns, by float32 value, the positions of loops that read only 16 bits of its slices."""
     found: dict[int, list[int]] = {}
     for position, op in enumerate(graph.ops[:count]):
         if op.name != "stablehlo.while":
@@ -82,8 +81,7 @@ def _narrowing_loops(graph: Program, count: int) -> dict[int, list[int]]:
 
 
 def _unchanged(graph: Program, loop: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
-    """Yields the float32 operands that a loop does not change, as numbers, and its body's
-    arguments."""
+    """Yields the float32 operands that a loop keeps, as numbers, and its body's arguments."""
     body = loop.regions[1].blocks[0]
     returned = walk.terminator(body).operands
     for operand, argument, after in zip(loop.operands, body.arguments, returned, strict=True):

@@ -67,8 +67,7 @@ _ORDERS = (greedy_order, depth_first_order)
 
 
 def simulate(trace: OpTrace) -> Peak:
-    """Returns the peak of a trace in the order that XLA picks: the one of least memory that it
-    tries."""
+    """Returns a trace's peak in the order that XLA picks: the one of least memory that it tries."""
     kernels = Kernels(trace)
     orders = [order(kernels) for order in _ORDERS]
     peaks = [peak_in_order(kernels, order) for order in orders]
@@ -242,8 +241,7 @@ class _Buffers:
                     break
 
     def _occupants(self, buffer: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the values that use a buffer one after the other, with their first and last
-        times."""
+        """Yields the values that use a buffer in turn, with their first and last times."""
         begin = self.first[buffer]
         value = buffer
         while (made := self.under.get(value)) is not None:

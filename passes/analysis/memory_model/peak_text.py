@@ -36,8 +36,7 @@ def describe_peak(
 
 
 def largest_at_peak(curve: MemoryProfile, most: int) -> tuple[Described, ...]:
-    """Returns the largest values in temporary memory at the peak, those of a type and line
-    together."""
+    """Returns the largest values in temporary memory at peak, those of a type and line together."""
     return tuple(
         Described(first.name, first.source, first.type, first.bytes, "", len(group), first.stacked)
         for group in _groups(curve)[:most]

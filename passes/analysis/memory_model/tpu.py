@@ -171,8 +171,7 @@ def _refine_scatter(graph: Program, trace: OpTrace, position: int) -> None:
 
 
 def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
-    """Sets the sizes of values in the shapes of convolutions' results: their channels are
-    fastest."""
+    """Sets sizes of values in the shapes of convolutions' results: their channels are fastest."""
     padded: dict[ir.Type, int] = {}
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name == "stablehlo.convolution":
@@ -312,8 +311,7 @@ def _is_slow(name: str) -> bool:
 
 
 def _before_widening(graph: Program, trace: OpTrace, kernels: Kernels, position: int) -> int:
-    """Returns the operation whose result is kept instead of one that only converts it to a wider
-    type."""
+    """Returns the operation whose result is kept instead of a conversion to a wider type."""
     while graph.names[position] == "stablehlo.convert":
         [operand], [result] = trace.reads[position], trace.makes[position]
         producer = graph.producers[operand]

@@ -153,8 +153,7 @@ def _trace_around(graph: Program) -> OpTrace:
 
 
 def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
-    """Returns the bytes alive only while a loop or a branch runs, or before it for its sake;
-    otherwise 0."""
+    """Returns bytes alive only while a loop or branch runs, or before it for its sake; else 0."""
     if not facts_of(op.name).holds_code:
         return 0
 
@@ -167,8 +166,7 @@ def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
 def bytes_around(
     op: ir.Operation, inside: Callable[[ir.Block], int], programs: BlockPrograms
 ) -> int:
-    """Returns `inner_bytes` of an operation with code, from the bytes alive ``inside`` its
-    blocks."""
+    """Returns `inner_bytes` of an operation with code, from bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
     return max(most, transposing_bytes(op, programs)) + ahead_bytes(op, programs.device)
 

@@ -115,8 +115,7 @@ def _elements(op: ir.Operation) -> Numbers:
 
 
 def _spelled(attribute: ir.DenseElementsAttr) -> Numbers:
-    """Returns the elements of a constant; those of bfloat16, of which NumPy has none, by its
-    text."""
+    """Returns a constant's elements; those of bfloat16, of which NumPy has none, by its text."""
     found: Numbers = np.asarray(attribute)
     if found.dtype != np.dtype(object):
         return found

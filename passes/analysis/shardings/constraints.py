@@ -148,8 +148,7 @@ class SplitSearch:
         return _result(signature, given, sums_split=op.name in _PRODUCTS)
 
     def _of_argument(self, argument: ir.BlockArgument) -> tuple[Split, ...] | None:
-        """Returns the splits of a function's argument, or of a carry that keeps its initial
-        ones."""
+        """Returns the splits of a function's argument, or of a carry that keeps its first ones."""
         loop = argument.owner.owner.operation
         if loop.name != "stablehlo.while":
             placement = argument_placement(argument)

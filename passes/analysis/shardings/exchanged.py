@@ -112,8 +112,7 @@ class Exchanged:
         return found
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Exchanged:
-        """Returns the exchanges with values that edits added: clones exchange as their
-        originals."""
+        """Returns the exchanges with values that edits added: clones exchange as originals."""
         read, sent = dict(self._read), dict(self._sent)
         for known, uses in ((read, self._read), (sent, self._sent)):
             for made, old in like.items():

@@ -316,8 +316,7 @@ class _Finder:
         return self._numbers.get(results[position]) if position < len(results) else None
 
     def _readers(self, op: ir.Operation) -> Iterator[int]:
-        """Yields the module's operations that read a result, through other operations of
-        Shardy's."""
+        """Yields the module's operations that read a result, through others of Shardy's."""
         for use in op.results[0].uses:
             reader = use.owner.operation
             number = number_of(reader)

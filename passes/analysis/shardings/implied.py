@@ -80,8 +80,7 @@ def _numbers_of_implied(module: ir.Module, constraints: Sequence[ir.Operation]) 
 def _proved(
     module: ir.Module, local: Collection[ir.Value], candidates: Sequence[ir.Operation]
 ) -> set[ir.Value]:
-    """Returns the results of the candidates that are implied; those in ``local`` are gone
-    anyway."""
+    """Returns the results of the candidates that are implied; ``local`` ones are gone anyway."""
     wanted = {each.results[0]: constraint_placement(each) for each in candidates}
     implied = set(wanted)
     exchanges: set[ir.Value] | None = None

@@ -196,8 +196,7 @@ class Overview:
         return tuple(facts)
 
     def tables(self) -> tuple[Table, ...]:
-        """Returns the tables of bytes by line, with a line's kinds under it; and of whole
-        values."""
+        """Returns tables of bytes by line, with a line's kinds under it; and of whole values."""
         large = [line for line in self.lines if line.sent_bytes >= self.least_bytes]
         rows = [row for line in large for row in self._rows(line)]
         sent = Table(

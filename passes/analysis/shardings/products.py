@@ -59,7 +59,6 @@ def split_as_xla_does(
 def _common(
     one: ValueSharding, other: ValueSharding, pairs: Iterable[tuple[int, int]]
 ) -> frozenset[str]:
-    """Returns the axes of the mesh that split two values alike, along these pairs of their
-    dimensions."""
+    """Returns the axes of the mesh that split two values alike, along these pairs of dimensions."""
     alike = (one.axes[here] for here, there in pairs if one.axes[here] == other.axes[there])
     return frozenset(axis.name for axes in alike for axis in axes if not axis.part)

@@ -53,8 +53,7 @@ def values_of(module: ir.Module) -> Iterator[ir.Value]:
 
 
 def returned_shardings(module: ir.Module) -> tuple[str | None, ...]:
-    """Returns the sharding of each result of the functions that others may call; None without
-    one."""
+    """Returns the sharding of each result of functions that others may call; None without one."""
     return tuple(
         None if sharding is None else str(sharding)
         for function in walk.functions(module).values()

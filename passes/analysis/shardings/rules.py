@@ -42,8 +42,7 @@ def add_rules(module: ir.Module) -> None:
 
 
 def rule_of(signature: Signature) -> str:
-    """Returns a signature in Shardy's syntax. Axes that are not passed through are whole on each
-    device."""
+    """Returns a signature in Shardy's syntax. Axes not passed through are whole on each device."""
     sizes = list(signature.sizes)
 
     def tensor(axes: Sequence[Axis]) -> str:

@@ -71,8 +71,7 @@ class Shardings:
         return here is None or there is None or here.axes == there.axes
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Returns the sizes of a value's largest part on a device; None where they are not
-        known."""
+        """Returns the sizes of a value's largest part on a device; None where not known."""
         placement = self.placement(value)
         return None if placement is None else _local_shape(value.type, placement)
 
@@ -81,8 +80,7 @@ class Shardings:
         return (self.counts_of(value) or {}).get(axis, 1)
 
     def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
-        """Returns the parts along each axis of a value that is split; None for one that a pass
-        added."""
+        """Returns the parts along each axis of a split value; None for one that a pass added."""
         placement = self.placement(value)
         return None if placement is None else placement.counts
 

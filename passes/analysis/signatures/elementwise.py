@@ -86,8 +86,7 @@ def bitcast(site: OpSite) -> Signature | None:
 
 
 def _elementwise(site: OpSite, *groups: LinearGroup) -> Signature | None:
-    """Returns the signature for operands of the results' shape, or scalars like a clamp's
-    bounds."""
+    """Returns the signature for operands of the results' shape, or scalars as a clamp's bounds."""
     build = SignatureBuilder()
     shape = site.results[0]
     axes = build.axes(shape)

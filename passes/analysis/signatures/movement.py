@@ -119,8 +119,7 @@ def reshape(site: OpSite) -> Signature:
 def common_factors(
     build: SignatureBuilder, before: Sequence[int], after: Sequence[int]
 ) -> tuple[list[Axis], list[Axis]]:
-    """Returns the axes of two shapes of as many elements, in factors that they share where they
-    can."""
+    """Returns axes of two shapes of as many elements, in factors that they share where they can."""
     if 0 in before:
         return build.axes(before), build.axes(after)
     read: list[list[int]] = [[] for _ in before]
