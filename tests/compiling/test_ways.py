@@ -47,10 +47,6 @@ def both(run: Callable[[], Any], name: str = "jit_train_step") -> Ran:
         return before, run(), name
 
 
-def with_jit() -> Ran:
-    return both(lambda: jax.jit(train_step)(*arguments()))
-
-
 def for_one_function() -> Ran:
     def run(spec: str) -> Any:
         step = jax.jit(train_step, compiler_options={"hloom": spec})
@@ -161,7 +157,7 @@ def with_orbax() -> Ran:
 
 
 WAYS: dict[str, Callable[[], Ran]] = {
-    "`jax.jit`": with_jit,
+    "`jax.jit`": lambda: both(lambda: jax.jit(train_step)(*arguments())),
     "one function": for_one_function,
     "ahead of time": ahead_of_time,
     "`jax.export`": with_export,

@@ -1,5 +1,4 @@
-"""Docstrings and comments have the field's terms: words that only this project's writers used stay
-out."""
+"""Docstrings and comments have the field's terms: words that only this project used stay out."""
 
 from __future__ import annotations
 

@@ -108,8 +108,7 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 
 def offline_file(folder: Path) -> str:
-    """What a run of Weights & Biases has written for a later upload. Its service writes until it
-    is stopped."""
+    """What a run of Weights & Biases wrote for a later upload. Its service writes until stopped."""
     import wandb
 
     wandb.teardown()

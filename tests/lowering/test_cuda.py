@@ -132,15 +132,14 @@ ALL_REDUCE = "decomposition: an all-reduce of the token: "
 XLAS_OWN = "decomposition: XLA's own: "
 
 
-def two_processes() -> Placement:
-    return Placement("cuda", (0, 1, 0, 1), (0, 0, 1, 1), 0, H100)
+TWO_PROCESSES = Placement("cuda", (0, 1, 0, 1), (0, 0, 1, 1), 0, H100)
 
 
 @pytest.mark.h100
 @pytest.mark.parametrize(
     ("placement", "reason"),
     [
-        (two_processes(), "the devices are of several processes"),
+        (TWO_PROCESSES, "the devices are of several processes"),
         (Placement.of_one_process("cuda", 4), "the devices' compute capability is not known"),
         (Placement.of_one_process("cuda", 4, (2, 0)), "NVRTC "),
     ],

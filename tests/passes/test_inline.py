@@ -139,12 +139,9 @@ def test_inlining_alone_is_no_reason_to_change_a_program() -> None:
     assert not result.changed
 
 
-def sine_twice(x: jax.Array) -> jax.Array:
-    return jax.lax.sin(x) * jax.lax.sin(x) + x @ x + x @ x
-
-
 def test_the_plan_counts_what_is_merged_and_leaves_products_alone() -> None:
-    module = clone_module(jax.jit(sine_twice).lower(normal(4, 4)).compiler_ir())
+    twice = jax.jit(lambda x: jax.lax.sin(x) * jax.lax.sin(x) + x @ x + x @ x)
+    module = clone_module(twice.lower(normal(4, 4)).compiler_ir())
     run = Pipeline.parse("cse").run(module, target=Target()).runs[-1]
     assert facts_of(run.plan) == {"duplicate operations merged": 1}
     assert run.summary == "1 duplicate operation merged"

@@ -326,8 +326,7 @@ FINISHES_WITHIN_S = 120
 """Many times what it takes; as in tests/runtime/test_processes.py."""
 
 OVERHEAD_BYTES = 64 * 1024
-"""What a share may have beside the values: arrays.json. Less than a quarter of the state's smallest
-array."""
+"""What a share may have beside values: arrays.json. Less than a quarter of the smallest array."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 def interpreted(module: ir.Module) -> tuple[ir.Module, PassRun]:
-    """Returns a module behind the pass for a v5p, its kernels interpreted, and what the pass
-    did."""
+    """Returns a module behind the pass for a v5p, its kernels interpreted, and the pass's run."""
     changed = clone_module(module)
     run = Pipeline.parse(SPEC).run(changed, target=targets.load("v5p")).runs[-1]
     for mark in list(marks.marks_in(changed.operation)):

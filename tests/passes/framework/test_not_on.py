@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -203,15 +204,11 @@ def test_hloom_opt_says_it(tmp_path: Path) -> None:
         [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
     )
     assert "hloom.barrier" not in done.stdout
-    said = [line.split("remark: ")[1] for line in _remarks(done.stderr)]
+    said = re.findall("remark: (.*)", done.stderr)
     assert [line.split(" on a TPU: ")[0] for line in said] == [
         "barriers: does nothing",
         "capture: does nothing",
     ]
-
-
-def _remarks(text: str) -> list[str]:
-    return [line for line in text.splitlines() if "remark: " in line]
 
 
 def test_a_report_has_no_plan_of_it_to_show() -> None:

@@ -1,5 +1,4 @@
-"""Marks of attention: what they mean, beside NumPy's attention in float64 and its gradient by
-JAX."""
+"""Marks of attention: what they mean, beside NumPy's attention in float64 and JAX's gradient."""
 
 from __future__ import annotations
 

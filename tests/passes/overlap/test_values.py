@@ -464,18 +464,6 @@ LAYERS, ROWS, WIDTH = 3, 16, 8
 Layer = Callable[..., Any]
 
 
-def _for_later(whole: Any, made: Any, late: Any, number: Any, lookup: Any) -> Any:
-    return made * jnp.tanh(late)
-
-
-def _for_the_ring(whole: Any, made: Any, late: Any, number: Any, lookup: Any) -> Any:
-    return made + whole @ late[:WIDTH]
-
-
-def _for_both(whole: Any, made: Any, late: Any, number: Any, lookup: Any) -> Any:
-    return made * late + whole @ late[:WIDTH]
-
-
 def _found_in_a_table(whole: Any, made: Any, late: Any, number: Any, lookup: Any) -> Any:
     place = (late[0, 0] > 0).astype(jnp.int32)
     return made * jax.lax.dynamic_slice(lookup, (place, 0, 0), (1, ROWS, WIDTH))[0]
@@ -488,9 +476,9 @@ def _for_the_gather(whole: Any, made: Any, late: Any, number: Any, lookup: Any) 
 
 
 LAYER: dict[str, tuple[Layer, int]] = {
-    "for work behind the ring": (_for_later, 1),
-    "for the ring": (_for_the_ring, 0),
-    "for both": (_for_both, 0),
+    "for work behind the ring": (lambda whole, made, late, *_: made * jnp.tanh(late), 1),
+    "for the ring": (lambda whole, made, late, *_: made + whole @ late[:WIDTH], 0),
+    "for both": (lambda whole, made, late, *_: made * late + whole @ late[:WIDTH], 0),
     "for the gather": (_for_the_gather, 0),
     "where another load tells": (_found_in_a_table, 1),
 }

@@ -63,9 +63,8 @@ print("right", step.trace.live[me])
 
 def test_stages_in_two_processes_of_two_devices_give_what_one_program_gives() -> None:
     members = run_members(SCRIPT, "runs", "2", processes=2, devices=2)
-    assert [each.stdout.splitlines()[-1:] for each in members] == [["right 2"], ["right 1"]], (
-        members
-    )
+    last = [each.stdout.splitlines()[-1:] for each in members]
+    assert last == [["right 2"], ["right 1"]], members
 
 
 @pytest.mark.once

@@ -239,8 +239,7 @@ def test_each_product_is_in_one_function(program: Any, spec: str) -> None:
 
 
 def test_what_the_gradient_of_an_input_needs_stays_in_the_first_function() -> None:
-    """A product that both need is of the first one, and cheap work on the way is where it takes
-    fewer bytes."""
+    """A product that both need is of the first one, cheap work is where it takes fewer bytes."""
 
     def program(x: Any, w: Any) -> Any:
         return jnp.tanh(x @ w) @ w

@@ -35,8 +35,7 @@ def normal(*shape: int, scale: float = 1.0) -> np.ndarray[Any, Any]:
 
 
 def by_position(*more: Any, heads: int = HEADS) -> tuple[Any, ...]:
-    """Queries, keys and values [batch, position, head, element], and what the output is weighed
-    with."""
+    """Queries, keys and values [batch, position, head, element], and the output's weights."""
     q = normal(BATCH, LENGTH, HEADS, SIZE)
     k, v = normal(BATCH, LENGTH, heads, SIZE, scale=0.9), normal(BATCH, LENGTH, heads, SIZE)
     return q, k, v[:, ::-1], normal(BATCH, LENGTH, WIDTH), *more
@@ -465,8 +464,7 @@ def scanned_with_saved_scores() -> Way:
 
 
 def _of_frozen(scanned: bool, policy: str | None, frozen: str) -> Way:
-    """Layers in which some of queries, keys and values have no gradient; the first rows see no
-    key."""
+    """Layers in which queries, keys or values have no gradient; the first rows see no key."""
 
     def layer(x: Any, weights: Any, mask: Any) -> jax.Array:
         of = {

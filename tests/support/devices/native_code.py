@@ -41,8 +41,7 @@ def compiler() -> str | None:
 
 
 def compile_native(output: Path, sources: Sequence[Path], *flags: str) -> Path:
-    """Puts what is compiled from the sources at `output`, or skips the test where there is no
-    compiler."""
+    """Puts what is compiled from the sources at `output`, or skips the test without a compiler."""
     command = compiler()
     if command is None:
         pytest.skip("no C++ compiler on this machine")

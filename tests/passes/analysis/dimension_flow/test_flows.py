@@ -14,7 +14,7 @@ from jax import lax
 from support.flows.runs import Where, assert_chunks_agree, flow_of, lowered, results_of
 from support.flows.steps import contrast_in_the_batch
 
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
+from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.signature import AxisLayout
@@ -205,10 +205,6 @@ def test_contrast_in_the_batch_takes_more_than_one_loop() -> None:
     assert_chunks_agree(module, flow, case.arguments, tolerance=2e-5)
 
 
-def cut_arguments(flow: DimensionFlow) -> set[str]:
-    return {str(cut).partition(", for")[0] for cut in flow.sources}
-
-
 def test_cuts_begin_where_they_have_to() -> None:
     """A bias needs none; a one-hot of labels needs a cut of the labels; a table is cut itself."""
     table = np.arange(ROWS, dtype=np.float32)
@@ -223,7 +219,8 @@ def test_cuts_begin_where_they_have_to() -> None:
     flow = flow_of(module, (0, 0))
     assert results_of(flow) == [SPLIT] * 4
     assert len(flow.cuts) >= 4
-    assert {re.sub(r" \(.*\)", "", text) for text in cut_arguments(flow)} == {
+    sources = (str(cut).partition(", for")[0] for cut in flow.sources)
+    assert {re.sub(r" \(.*\)", "", each) for each in sources} == {
         "argument 2, tensor<4xi32> along axis 0",
         "tensor<4xf32> of constant along axis 0",
         "tensor<4xf32> of iota along axis 0",
