@@ -20,7 +20,7 @@ CompileFunction = Callable[["ir.Module", Any], Any]
 """JAX's own compile of (module, compile options): its cache, then XLA."""
 
 Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
-"""Returns the executable for (backend, module, devices, compile options, JAX's compile)."""
+"""Takes (backend, module, devices, options, JAX's compile), and returns the executable."""
 
 
 def install_hook(hook: Hook) -> bool:

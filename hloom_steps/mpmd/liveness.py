@@ -33,6 +33,8 @@ _GOODBYE = b"."
 _TOKEN_BYTES = 16
 _HELLO_S = 10.0
 """Seconds in which a connecting process has to identify itself."""
+_WRITE_S = 2.0
+"""Seconds in which standard error has to take a line."""
 
 
 class StagesError(RuntimeError):
@@ -145,10 +147,11 @@ class Peers:
                 self._selector.unregister(connection)
                 if other not in ended:
                     # Reported at once, before the step can fail and end this process: JAX ends it
-                    # without hloom's message if process 0 dies.
+                    # without hloom's message if process 0 dies. A full pipe may never take it.
                     line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
-                    with contextlib.suppress(OSError, ValueError):
-                        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
+                    said = threading.Thread(target=_write_error, args=(line,), daemon=True)
+                    said.start()
+                    said.join(_WRITE_S)
                 with self._lock:
                     self._gone[other] = "has ended" if other in ended else "has died"
                 for changed in list(self._told):
@@ -160,6 +163,11 @@ class Peers:
                 connection.sendall(_GOODBYE)
             except OSError:
                 continue
+
+
+def _write_error(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
 
 
 def _who(connection: socket.socket, token: bytes) -> int | None:

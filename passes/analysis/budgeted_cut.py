@@ -36,7 +36,7 @@ class CheapestSets:
 
     Vertices are decided from the sinks back. Of two beginnings that want the same vertices the
     heavier one goes on only where it is cheaper, so that the work grows with the number of vertices
-    wanted at one time. What weighs nothing is kept, and in no part of the others.
+    wanted at one time. What weighs nothing is kept, and belongs to no part.
     """
 
     def __init__(self, network: KeepNetwork[Any], most: int = _MOST_NODES) -> None:
@@ -284,11 +284,12 @@ def _parts(edges: Iterable[tuple[int, int]], vertices: Iterable[int]) -> Iterato
     for start, end in edges:
         around[start].append(end)
         around[end].append(start)
-    left = dict.fromkeys(vertices)
-    while left:
-        part = reached([next(iter(left))], around.__getitem__)
-        yield part
-        left = {vertex: None for vertex in left if vertex not in part}
+    found: set[int] = set()
+    for vertex in vertices:
+        if vertex not in found:
+            part = reached([vertex], around.__getitem__)
+            yield part
+            found |= part
 
 
 def _undominated(sets: list[_Kept]) -> list[_Kept]:

@@ -62,7 +62,7 @@ class Pricing:
         return self.of_work(*self.work(op))
 
     def of_work(self, cheap: bool, seconds: float) -> int:
-        """Returns the price in bytes of an operation from its `work`, equal at any rates."""
+        """Returns the price in bytes of an operation by its `work`, which no rate changes."""
         rate = self.rates.cheap if cheap else self.rates.expensive
         # An infinite rate is tested for by itself: the seconds may be 0.
         if math.isinf(rate):

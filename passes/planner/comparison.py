@@ -167,9 +167,12 @@ def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> E
 
 
 def uncompiled(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
-    """Returns the estimates that were not compiled; equal figures most likely mean equal plans."""
+    """Returns the estimates that were not compiled; equal figures most likely mean equal plans, and
+    a plan may have other figures once it was read as it is written."""
     done = {figures_of(one.estimate) for one in tried}
-    return [estimate for estimate in estimates if figures_of(estimate) not in done]
+    plans = {one.estimate.candidate for one in tried}
+    left = (estimate for estimate in estimates if estimate.candidate not in plans)
+    return [estimate for estimate in left if figures_of(estimate) not in done]
 
 
 def affordable(

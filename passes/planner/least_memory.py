@@ -28,8 +28,8 @@ _FAR_OFF = 2
 
 
 def next_of_min(search: Search, passed: Sequence[Measurement], most: int) -> Estimate | None:
-    """Returns the plan that `min` compiles after the plans ``passed``, once the text of ``most`` at
-    most was read; None where it ends.
+    """Returns the plan that `min` compiles after the plans ``passed``; it reads the text of
+    ``most`` plans at most. None where it ends.
 
     XLA's figure of the unmodified program has no influence: a budget of bytes, for which that is
     not compiled, compiles the same plans in the same order.

@@ -158,8 +158,8 @@ class AttemptState:
         """Returns the next of the plans that `min` compiles, where a plan that holds adds a whole
         step, or plans near the floor missed.
 
-        It is chosen by measurements of these plans alone, so that every budget that `min` holds is
-        held, as far as there are attempts. None where `min` ends, or is expected to end far above.
+        It is chosen by measurements of these plans alone, so that a budget that `min` holds is held
+        as far as there are attempts. None where `min` ends, or is expected to end far above.
         """
         if self.held is not None or self.settings.budget.least:
             return None
@@ -174,12 +174,12 @@ class AttemptState:
         known: dict[object, Measurement] = {figures_of(one.estimate): one for one in tried}
         known |= {one.estimate.candidate: one for one in tried}
         passed: list[Measurement] = []
-        while chosen := next_of_min(self.search, passed, self.settings.compiles):
+        most = self.settings.compiles
+        while chosen := next_of_min(self.search, passed, most) or self._faster_than(passed):
             if not (done := known.get(chosen.candidate) or known.get(figures_of(chosen))):
                 return chosen
             passed.append(replace(done, estimate=chosen))
-        faster = self._faster_than(passed)
-        return faster if faster and uncompiled([faster], tried) else None
+        return None
 
     def _is_at_the_floor(self) -> bool:
         """Whether plans missed, and none is left that is expected to hold, or some were expected to

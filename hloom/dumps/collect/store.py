@@ -212,7 +212,7 @@ _folder_lock = threading.Lock()
 
 
 def process_folder() -> Path:
-    """Returns this process's folder, created at first call. Raises OSError where it cannot be."""
+    """Returns this process's folder, made at the first call. Raises OSError where that fails."""
     with _folder_lock:
         # A forked process must not write, or delete, where its parent does.
         return _folder_of(os.getpid())

@@ -28,7 +28,7 @@ SHARDS = "shards.bin"
 
 @dataclass(frozen=True)
 class Shard:
-    """A rectangle of an array: `key` names it in the process's share; bounds are as of slices."""
+    """A rectangle of an array: `key` names it in the process's share; bounds as in slices."""
 
     key: str
     start: tuple[Whole, ...]

@@ -17,7 +17,8 @@ the thresholds in xla/service/gpu/gpu_compiler.cc. The rules agree with XLA's bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir import walk
@@ -68,11 +69,17 @@ class _Held:
     waits: bool
 
     @property
-    def group(self) -> tuple[str, str, tuple[str, ...], int, int]:
+    def is_made(self) -> bool:
+        """Whether a constraint gathers the value, which is its result."""
+        return self.exchange.kind == _GATHER and not self.bytes
+
+    @property
+    def group(self) -> tuple[str, str, tuple[str, ...], int, int, bool]:
         """Returns the key of exchanges that may be combined; all-reduces need equal types too."""
         exchange = self.exchange
         element = exchange.type.rpartition("x")[2] if exchange.kind == "all-reduce" else ""
-        return exchange.kind, element, exchange.axes, exchange.devices, exchange.span
+        where = exchange.axes, exchange.devices, exchange.span
+        return exchange.kind, element, *where, self.is_made
 
 
 def hold_exchanged(graph: Program, trace: OpTrace) -> None:
@@ -116,9 +123,11 @@ def _kept_of_sum(graph: Program, position: int) -> int:
     sent = exchanged.sent(graph.values[summed])
     is_sum = any(exchanged.exchanges[number].kind in SUMS for number in sent)
     readers = graph.users[made] if is_sum else ()
-    names = {facts_of(graph.names[reader]).category for reader in readers}
-    parts = [graph.bytes_of(graph.results[reader][0]) for reader in readers]
-    return max(parts) if names == {Category.ELEMENTWISE} else size
+    if {facts_of(graph.names[reader]).category for reader in readers} != {Category.ELEMENTWISE}:
+        return size
+    share = graph.device.shardings.share
+    read = max(share(graph.values[graph.results[reader][0]]) for reader in readers)
+    return min(size, math.ceil(size * read / (share(graph.values[made]) or 1)))
 
 
 def _exchanging(graph: Program, position: int) -> Iterator[Exchanging]:
@@ -168,8 +177,7 @@ def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tu
     for number, group in enumerate(combined):
         sent_bytes = sum(held.exchange.sent_bytes // held.exchange.runs for held in group)
         moved = _BYTES_PER_EXCHANGE + _BYTES_PER_SENT * sent_bytes
-        is_made = group[0].exchange.kind == _GATHER and not group[0].bytes
-        exchanged.update({held.value: (moved, number, is_made) for held in group})
+        exchanged.update({held.value: (moved, number, held.is_made) for held in group})
     for made in trace.makes:
         worked = trace.work.get(made[0], 0) if made else 0
         found = next((exchanged[value] for value in made if value in exchanged), None)
@@ -179,7 +187,7 @@ def _timings(trace: OpTrace, combined: Sequence[Sequence[_Held]]) -> Iterator[tu
 
 def _combined(exchanges: Iterable[_Held]) -> Iterator[list[_Held]]:
     """Yields the groups of exchanges that XLA combines, in the order of the text."""
-    together: dict[tuple[str, str, tuple[str, ...], int, int], list[_Held]] = {}
+    together: dict[Hashable, list[_Held]] = {}
     for each in sorted(exchanges, key=lambda held: held.first):
         group = together.setdefault(each.group, [])
         size = sum(held.exchange.result_bytes for held in (*group, each))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from ...ir.op_facts import BufferUse
@@ -172,7 +172,7 @@ class _Scheduler:
         for number, together in self._exchange.items():
             if together.unread and not self._unplaced[number]:
                 together.kernels.remove(number)
-                self._exchange[number] = _Exchange(together.takes, [number])
+                self._exchange[number] = replace(together, kernels=[number], unread=0, begin=0)
                 heappush(self._ends, (-together.takes, -self._place[number], number))
                 return
         raise RuntimeError("no kernel is left to be placed beside exchanges")

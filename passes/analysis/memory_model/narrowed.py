@@ -81,7 +81,7 @@ def _narrowing_loops(graph: Program, count: int) -> dict[int, list[int]]:
 
 
 def _unchanged(graph: Program, loop: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
-    """Yields the float32 operands that a loop keeps, as numbers, and its body's arguments."""
+    """Yields float32 operands that a loop leaves alone, as numbers, and its body's arguments."""
     body = loop.regions[1].blocks[0]
     returned = walk.terminator(body).operands
     for operand, argument, after in zip(loop.operands, body.arguments, returned, strict=True):

@@ -311,7 +311,7 @@ def _is_slow(name: str) -> bool:
 
 
 def _before_widening(graph: Program, trace: OpTrace, kernels: Kernels, position: int) -> int:
-    """Returns the operation whose result is kept instead of a conversion to a wider type."""
+    """Returns the operation whose result is kept instead of its conversion to a wider type."""
     while graph.names[position] == "stablehlo.convert":
         [operand], [result] = trace.reads[position], trace.makes[position]
         producer = graph.producers[operand]

@@ -133,7 +133,7 @@ class Signature:
         return {number: made[axis] for number, axis in axes if axis and axis in made}
 
     def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
-        """Returns the place of a layout of an operand or a result; None where none holds it."""
+        """Returns a layout's place in an operand or a result; None where no factor holds it."""
         below = 1
         for factor in reversed(axes[layout.axis]):
             inner, rest = divmod(layout.inner, below)
@@ -144,7 +144,7 @@ class Signature:
         return None
 
     def layout_of(self, axes: Sequence[Axis], place: FactorPlace) -> AxisLayout | None:
-        """Returns the layout of a dimension in an operand or a result; None where it is not."""
+        """Returns a dimension's layout in an operand or a result; None where it is not in there."""
         for number, axis in enumerate(axes):
             if place.factor in axis:
                 if len(axis) == 1:
