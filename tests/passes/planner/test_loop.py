@@ -15,7 +15,7 @@ from support.planned import LIMIT, SIZES, Search
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.planner.candidates import Candidate, PlannerSettings
-from hloom.passes.planner.comparison import affordable, least
+from hloom.passes.planner.comparison import affordable, least, uncompiled
 from hloom.passes.planner.least_memory import LITTLE
 from hloom.passes.planner.loop import AttemptState, aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
@@ -404,6 +404,10 @@ def test_a_budget_that_min_holds_is_held(first: int, aims: int, far_off: int) ->
     assert sizes(made)[:aims] == [990, 700][:aims]
     assert sizes(made)[aims:] == sizes(road)[: len(made) - aims]
     assert made[-1].temp_bytes == LIMIT
+
+
+def test_a_plan_that_was_compiled_is_no_other_one_with_other_figures() -> None:
+    assert not uncompiled([replace(KINDS[0], temp_bytes=1)], [Measurement(KINDS[0], 700)])
 
 
 @pytest.mark.parametrize("whole_bytes", [1400, 1620, 2 * LIMIT, 3 * LIMIT])

@@ -50,7 +50,7 @@ def test_axes_that_meet_are_one_dimension() -> None:
     def program(x: Any, y: Any, w: Any) -> Any:
         return jnp.tanh(x @ w) + y
 
-    _program, dimensions = found_in(program, *map(zeros_of, ("bi", "bo", "io")))
+    _program, dimensions = found_in(program, zeros(4, 3), zeros(4, 5), zeros(3, 5))
     found = {tuple(places_of(each)): each for each in dimensions}
     assert list(found) == [
         ("0: axis 0", "1: axis 0"),
@@ -58,10 +58,6 @@ def test_axes_that_meet_are_one_dimension() -> None:
         ("1: axis 1", "2: axis 1"),
     ]
     assert {each.share for each in found.values()} == {1.0}
-
-
-def zeros_of(labels: str) -> Any:
-    return zeros(*({"b": 4, "i": 3, "o": 5}[label] for label in labels))
 
 
 def test_a_reshape_divides_a_dimension() -> None:

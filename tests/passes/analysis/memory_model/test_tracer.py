@@ -472,6 +472,7 @@ def test_of_what_lies_whole_a_device_keeps_the_part_that_is_read() -> None:
     [barrier] = made["stablehlo.optimization_barrier"]
     assert trace.sizes[made["sdy.sharding_constraint"][0]] == trace.sizes[barrier] == 2 * KIBI
     assert Kernels(trace).buffer[barrier] == barrier
+    assert held(lambda x: whole(x.T @ x, like), like)  # the end of the block makes nothing
 
 
 @each_kind_of_axes
