@@ -149,9 +149,9 @@ class Peers:
                     # Reported at once, before the step can fail and end this process: JAX ends it
                     # without hloom's message if process 0 dies. A full pipe may never take it.
                     line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
-                    said = threading.Thread(target=_write_error, args=(line,), daemon=True)
-                    said.start()
-                    said.join(_WRITE_S)
+                    writer = threading.Thread(target=_write_error, args=(line,), daemon=True)
+                    writer.start()
+                    writer.join(_WRITE_S)
                 with self._lock:
                     self._gone[other] = "has ended" if other in ended else "has died"
                 for changed in list(self._told):
