@@ -32,9 +32,7 @@ _SILENT_S, _PROBES = 3, 4
 _GOODBYE = b"."
 _TOKEN_BYTES = 16
 _HELLO_S = 10.0
-"""Seconds in which a connecting process has to identify itself."""
-_WRITE_S = 2.0
-"""Seconds in which standard error has to take a line."""
+"""Seconds in which a connecting process identifies itself, and standard error takes a line."""
 
 
 class StagesError(RuntimeError):
@@ -151,7 +149,7 @@ class Peers:
                     line = f"hloom.stages: process {other} has died; this is process {self._me}\n"
                     writer = threading.Thread(target=_write_error, args=(line,), daemon=True)
                     writer.start()
-                    writer.join(_WRITE_S)
+                    writer.join(_HELLO_S)
                 with self._lock:
                     self._gone[other] = "has ended" if other in ended else "has died"
                 for changed in list(self._told):
