@@ -141,9 +141,9 @@ class AttemptState:
     @cached_property
     def holding(self) -> Estimate | None:
         """Returns the fastest untried plan that is expected to hold; None where none is, or the
-        attempts for that are spent."""
-        compiles = self.settings.compiles
-        if self.held is None and len(self.attempts) >= aimed(compiles):
+        attempts for that are spent, or the budget is the least: no plan holds that."""
+        compiles, is_least = self.settings.compiles, self.settings.budget.least
+        if is_least or (self.held is None and len(self.attempts) >= aimed(compiles)):
             return None
         for aim in _aims(self.limit_bytes, self.attempts, compiles):
             self.aim = aim

@@ -268,7 +268,7 @@ class PriceSearch:
     def _grid(self) -> list[Estimate]:
         """Returns estimates of each column, at price indices that may take the least memory."""
         grid: list[Estimate] = []
-        ceiling = EXPENSIVE_PRICES
+        ceiling, alike = EXPENSIVE_PRICES, set[int]()
         for column in self.model.columns():
             known: dict[int, Estimate] = {}
             for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
@@ -280,6 +280,10 @@ class PriceSearch:
                         ceiling = price_index  # other windows save no fewer bytes
                     continue
                 known[price_index] = self.estimate(_at(column, price_index))
+                first_bytes = known[min(known)].temp_bytes
+                if len(known) == 1 and first_bytes in alike:
+                    break  # the windows of a column before take as much: the peak is elsewhere
+                alike.add(first_bytes)
             grid += known.values()
         return grid
 
@@ -289,10 +293,8 @@ class PriceSearch:
         above = min((other for other in known if other > price_index), default=None)
         if below is None or above is None:
             return False
-        one, other = known[below], known[above]
-        if self.model.are_alike(one.candidate, other.candidate):
-            return True
-        return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
+        one, other = known[below].temp_bytes, known[above].temp_bytes
+        return one == other or min(one, other) > least_bytes * _FAR
 
     def _try_cheap_prefix(self, aim: Aim) -> None:
         """Tries whether the first windows may recompute cheap work only."""
@@ -324,7 +326,10 @@ class PriceSearch:
         the steps to the next price add ``worth_seconds``."""
 
         def holds(price_index: int) -> bool:
-            return aim.fits(self.estimate(_at(column, price_index)))
+            candidate = _at(column, price_index)
+            if candidate not in self.estimates and not self._may_hold(candidate, aim):
+                return False
+            return aim.fits(self.estimate(candidate))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
@@ -337,7 +342,7 @@ class PriceSearch:
         else:
             high = guess
             while high - width >= wanted:
-                if self.estimate(_at(column, high)).seconds >= worth_seconds:
+                if self.model.seconds(_at(column, high)) >= worth_seconds:
                     return None
                 if best is not None and self._is_dearer(_at(column, high - 1), best):
                     return None
@@ -352,6 +357,11 @@ class PriceSearch:
             else:
                 high = middle
         return low if low >= wanted else None
+
+    def _may_hold(self, candidate: Candidate, aim: Aim) -> bool:
+        """Whether a candidate may fit, by the saved values alone: they are all alive at one time."""
+        kept = Estimate(candidate, self.model.kept_bytes(candidate), 0.0)
+        return aim.expected_bytes(kept) <= aim.aim_bytes
 
     def _between(self, base: Candidate, aim: Aim, precision_seconds: float) -> int:
         """Tries steps from a grid price to the next, by linear interpolation, then by bisection,
