@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name
-from ..analysis.loops.counted import counted_loop, invariant_carries
+from ..analysis.loops.counted import trip_count_of, invariant_carries
 from ..analysis.purity import erase_unread, is_cheap
 from ..analysis.value_numbers import ValueNumbers, has_no_effect
 from ..ir import walk
@@ -110,8 +110,7 @@ def _loops(block: ir.Block) -> list[ir.Operation]:
         if view.operation.name == "stablehlo.while"
         and has_no_effect(view.operation)
         and not has_remat_name(view.operation)
-        and (counted := counted_loop(view.operation)) is not None
-        and counted.trip_count
+        and trip_count_of(view.operation)
     ]
 
 
@@ -127,13 +126,12 @@ def _partners(
     None where a result has none, and where the other loop has no more results than the first one.
     """
     read = [n for n, result in enumerate(part.results) if is_read(result)]
-    one, other = counted_loop(part), counted_loop(whole)
-    assert one is not None
-    assert other is not None
-    if not read or one.trip_count != other.trip_count or len(whole.results) <= len(part.results):
+    if not read or len(whole.results) <= len(part.results):
         return None
     types = {result.type for result in whole.results}
     if any(part.results[number].type not in types for number in read):
+        return None
+    if trip_count_of(part) != trip_count_of(whole):
         return None
     return _equal_carries(part, whole, read, numbers)
 
