@@ -243,7 +243,10 @@ class PriceSearch:
 
     def lowest(self) -> list[Estimate]:
         """Returns estimates with little memory; they do not depend on earlier trials."""
-        grid = self._grid()
+        evicted: list[Estimate] = []
+        if self.model.machine_bytes:
+            evicted = [*self._evict_to_the_least(), *self._evict_by_shares()]
+        grid = self._grid(min((one.temp_bytes for one in evicted), default=math.inf))
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
             middle = lowest.candidate.price // STEPS
@@ -253,9 +256,7 @@ class PriceSearch:
             lowest = min(plain, key=lambda one: (one.temp_bytes, one.seconds), default=None)
             if lowest is not None and lowest.candidate and lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        if self.model.machine_bytes:
-            grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
-        return [self.whole, *grid]
+        return [self.whole, *grid, *evicted]
 
     def _evict_to_the_least(self) -> list[Estimate]:
         """Returns the plan of least memory by evictions, and plans that may take slightly more in
@@ -265,14 +266,15 @@ class PriceSearch:
         above = range(max(rung - _LOWEST_RUNGS, 0), rung)
         return [least, *(self.estimate(self.model.evicted(_parts_at(each))) for each in above)]
 
-    def _grid(self) -> list[Estimate]:
-        """Returns estimates of each column, at price indices that may take the least memory."""
+    def _grid(self, least_bytes: float) -> list[Estimate]:
+        """Returns estimates of each column, at price indices that may take the least memory, where
+        other plans take ``least_bytes``."""
         grid: list[Estimate] = []
         ceiling, alike = EXPENSIVE_PRICES, set[int]()
         for column in self.model.columns():
             known: dict[int, Estimate] = {}
             for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
-                least = min((one.temp_bytes for one in (*grid, *known.values())), default=math.inf)
+                least = min([least_bytes, *(one.temp_bytes for one in (*grid, *known.values()))])
                 if price_index >= ceiling or self._is_far(price_index, known, least):
                     continue
                 if self.model.kept_bytes(_at(column, price_index)) > least:
