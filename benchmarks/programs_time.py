@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.h100 import TARGET, placement
+from benchmarks.common.measure import import_planning
 from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.common.tables import table
 from benchmarks.frontier.compiles import Compiles
@@ -18,27 +18,17 @@ from hloom.passes.analysis.memory_model.memory_rules import XLA_GPU
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.registry import all_passes
 from hloom.passes.ir.clone import clone_module
 
 PROGRAMS = {**SUBJECTS, **HARD_SUBJECTS}
-
-_IMPORTED = ("scipy.optimize", "scipy.sparse.csgraph")
-"""What plans import when they first need it."""
 
 SHARE = 2
 """The budget is this part of the step as it is predicted to be without one."""
 
 
 def measure(programs: Collection[str] = PROGRAMS) -> Iterator[dict[str, Any]]:
-    """Of each program, CPU seconds of the passes and of XLA for all compiles of one budget.
-
-    The first plan of a process imports SciPy and the passes, which takes as long as a small plan.
-    That is done before, so that a program's row is the same alone and behind others.
-    """
-    all_passes()
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    """Of each program, CPU seconds of the passes and of XLA for all compiles of one budget."""
+    import_planning()
     sharding = placement()
     with tempfile.TemporaryDirectory() as folder:
         compiles = Compiles(sharding, Path(folder) / "figures.json")  # nothing is known before

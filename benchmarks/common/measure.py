@@ -8,6 +8,7 @@ function from a row to a cell, such as `mebi("temp_bytes")`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ import jax
 import hloom
 from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
 from hloom.passes.framework.feedback import record_in
+from hloom.passes.framework.registry import all_passes
 from hloom.passes.framework.tables import rows_of
 from hloom.passes.planner.record import RematRecord
 
@@ -138,6 +140,17 @@ def tree_bytes(tree: Any) -> int:
 def without_cache() -> None:
     """Every compile is done anew, also one that JAX has on disk."""
     jax.config.update("jax_enable_compilation_cache", False)
+
+
+def import_planning() -> None:
+    """Imports what plans import when they first need it: the passes, and of SciPy what cuts take.
+
+    Without this a process's first plan takes as long again as a small plan, so that a program's
+    figure would depend on its place among others.
+    """
+    all_passes()
+    for name in ("scipy.optimize", "scipy.sparse.csgraph"):
+        importlib.import_module(name)
 
 
 def moves_of(plan: Mapping[str, Any]) -> list[str]:

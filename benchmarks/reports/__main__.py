@@ -24,6 +24,7 @@ from benchmarks.common.measure import (
     Columns,
     Row,
     figure,
+    import_planning,
     mebi,
     section,
     text,
@@ -68,6 +69,7 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(f"no such program: {', '.join(unknown)}; there are {', '.join(JOBS)}")
     deviceless.prepare()
     without_cache()
+    import_planning()
     written = ""
     for name in names:
         print(f"compiling: {name}", flush=True)
