@@ -361,7 +361,7 @@ class PriceSearch:
         return low if low >= wanted else None
 
     def _may_hold(self, candidate: Candidate, aim: Aim) -> bool:
-        """Whether a candidate may fit, by the saved values alone: they are all alive at one time."""
+        """Whether a candidate may fit, by its saved values alone: they are all alive at once."""
         kept = Estimate(candidate, self.model.kept_bytes(candidate), 0.0)
         return aim.expected_bytes(kept) <= aim.aim_bytes
 

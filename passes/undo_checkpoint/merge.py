@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name
-from ..analysis.loops.counted import trip_count_of, invariant_carries
+from ..analysis.loops.counted import invariant_carries, trip_count_of
 from ..analysis.purity import erase_unread, is_cheap
 from ..analysis.value_numbers import ValueNumbers, has_no_effect
 from ..ir import walk
