@@ -376,7 +376,6 @@ class PriceSearch:
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, price_index, step))
 
-        even = _at(base, price_index + 1) in self.estimates
         low, high = 0, STEPS
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -386,7 +385,7 @@ class PriceSearch:
             middle = (low + high) // 2
             if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
-            elif even and number < _EVEN_STEPS:
+            elif number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
             if aim.fits(self.estimate(_at(base, price_index, middle))):
                 low = middle
