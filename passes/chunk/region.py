@@ -60,8 +60,7 @@ class RegionFinder:
         self._found: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
-        """Returns what a function returned the first time that a key was given; or raises its
-        NotPossibleError again."""
+        """Returns what was found for a key at first, or raises its NotPossibleError again."""
         if key not in self._found:
             try:
                 self._found[key] = find()
@@ -268,8 +267,7 @@ class RegionGrowth:
                     self._try(reader)
 
     def _try(self, place: int) -> bool:
-        """Adds an operation where a loop can hold it, by the known layouts of its values; returns
-        whether the region has it."""
+        """Adds an operation where a loop can hold it, by known layouts; whether it is there now."""
         if place in self._places:
             return True
         if place in self.finder.stays or place in self.finder.taken:
@@ -398,8 +396,7 @@ class RegionGrowth:
         return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
 
     def _between(self) -> list[int]:
-        """Returns the missing operations on paths from one of the region to another, in order; of
-        too many the first ones."""
+        """Returns missing operations on paths from one of the region to another: the first ones."""
         makers, readers = self.finder.links
         work = list(filter(self._is_work, self._places))
         first, last = min(work), max(work)

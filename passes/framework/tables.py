@@ -211,8 +211,7 @@ class Statement:
 
 @dataclass(frozen=True, repr=False)
 class Left:
-    """A part of a program that a pass examined and left as it was, and the reason, or what finds it
-    where it is read, before the pass edits the module."""
+    """A part that a pass left as it was, and why: known, or found before the pass edits it."""
 
     value: Described
     why: str | Callable[[], str]
