@@ -240,7 +240,8 @@ class Program:
 
     def readers(self, value: int) -> list[int]:
         """Returns the positions at which a value of the block is read, without the terminator's."""
-        return [position for position in self.users[value] if position < len(self.root.nodes)]
+        found = self.users[value]
+        return found[:-1] if found and found[-1] >= len(self.root.nodes) else found
 
     @functools.cached_property
     def constant_derived(self) -> list[bool]:
@@ -436,6 +437,7 @@ class BlockPrograms(dict[ir.Block, Program]):
     def __init__(self, device: DeviceView, *known: Program) -> None:
         super().__init__({each.block: each for each in known})
         self.device = device
+        self.peaks: dict[ir.Block, int] = {}  # by `memory_model.tracer.inner_bytes`
 
     def __missing__(self, block: ir.Block) -> Program:
         found = self[block] = Program(block, self.device)

@@ -10,6 +10,7 @@ before it, and the time of the region's products on the device, whole and in chu
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,7 @@ from ..ir.types import element_bits
 from ..phase_loops.device_terms import DeviceTerms, device_terms
 from ..phase_loops.exits import own_type, widened
 from ..phase_loops.gathers import Gather
-from .region import DimensionRegion
+from .region import DimensionRegion, RegionFinder
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ class BlockMemory:
     def block(self) -> ir.Block:
         return self.graph.block
 
+    @functools.cached_property
+    def finder(self) -> RegionFinder:
+        return RegionFinder(self.graph)
+
     @property
     def peak(self) -> Peak:
         if self._peak is None:
@@ -103,10 +108,6 @@ class BlockMemory:
             inside = self._inside.get(self._positions[self.peak.position])
             if inside:
                 yield from max(inside, key=lambda block: block.peak.bytes).alive()
-
-    def with_loop(self, region: DimensionRegion) -> LoopMemory:
-        """Returns the memory with a region in a loop; `LoopMemory.take` applies it."""
-        return LoopMemory(self, region)
 
     def put(self, trace: OpTrace, positions: list[int]) -> None:
         self.trace, self._positions = trace, positions
@@ -193,7 +194,7 @@ class BlockMemory:
 
 
 class LoopMemory:
-    """The memory of a block with one more region in a loop.
+    """The memory of a block with one more region in a loop; `take` applies it.
 
     Attributes:
       rest_bytes: the peak of everything but the loop.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -26,7 +27,7 @@ from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .memory import Accumulators, BlockMemory, LiveValue, LoopMemory, RegionWork
 from .plan import ChunkedRegion, ChunkPlan, ChunkRecord
-from .region import DimensionRegion, RegionFinder
+from .region import DimensionRegion
 
 _MOST_REGIONS = 64
 """The most regions of a program."""
@@ -142,12 +143,10 @@ class ChunkPlanner:
         self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
-        self._finders: dict[BlockMemory, RegionFinder] = {}
         self._left: dict[tuple[BlockMemory, ir.Value], Left] = {}
         self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
         self._loops: dict[BlockMemory, list[LoopContents]] = {}
-        self._exchanged: Sequence[PlacedExchange] | None = None
 
     @property
     def around_bytes(self) -> int:
@@ -217,9 +216,9 @@ class ChunkPlanner:
             # The memory outside the block of a nested value leaves less for it.
             beside = peak_bytes - live.block.peak.bytes
             goal = None if goal_bytes is None else goal_bytes - beside
-            candidate, reasons = self._best(live, goal)
+            candidate, why = self._best(live, goal)
             if candidate is None:
-                self._left[key] = _left(live, *reasons)
+                self._left[key] = _left(live, why)
                 self._refused[alike] = self._refused.get(alike, 0) + 1
                 continue
             tried.append((live, candidate))
@@ -238,7 +237,7 @@ class ChunkPlanner:
         assert found.loops is not None
         before_bytes = live.block.peak.bytes
         found.memory.take(found.loops.schedule.chunks, found.beside)
-        finder = self._finder(live.block)
+        finder = live.block.finder
         finder.taken.update(
             node.number
             for node in found.region.nodes
@@ -257,33 +256,28 @@ class ChunkPlanner:
             )
         )
 
-    def _finder(self, block: BlockMemory) -> RegionFinder:
-        if block not in self._finders:
-            self._finders[block] = RegionFinder(block.graph)
-        return self._finders[block]
-
     def _best(
         self, live: LiveValue, goal_bytes: int | None
-    ) -> tuple[_Candidate | None, tuple[str, ...]]:
-        finder = self._finder(live.block)
+    ) -> tuple[_Candidate | None, str | Callable[[], str]]:
+        finder = live.block.finder
         value = live.number
         place = finder.program.maker(value)
         if place is None:
-            return None, ("it is made outside of the code that reads it",)
+            return None, "it is made outside of the code that reads it"
         maker = finder.nodes[place]
         if maker.number in finder.taken:
-            return None, ("it leaves a loop of this plan",)
+            return None, "it leaves a loop of this plan"
         if maker.blocks:
-            return None, (f"{site(maker.op)} makes it, which has code of its own",)
+            return None, f"{site(maker.op)} makes it, which has code of its own"
         candidates: list[_Candidate] = []
-        reasons: list[str] = []
+        reasons: list[tuple[AxisLayout, object]] = []
         memories: dict[frozenset[int], LoopMemory] = {}
         for seed, whole in finder.seeds(value):
             shardings = finder.program.device.shardings
             devices = shardings.devices_along(finder.program.values[seed], whole.axis)
             length, rest = divmod(whole.size, devices)
             if rest or length < 2:
-                reasons.append(f"along {whole}: {devices} devices have too little of it to cut")
+                reasons.append((whole, f"{devices} devices have too little of it to cut"))
                 continue
             # A sharded dimension is cut on each device.
             layout = AxisLayout(whole.axis, devices, length, 1)
@@ -296,7 +290,7 @@ class ChunkPlanner:
                 found = self._candidate(live, region, goal_bytes, memories)
                 candidates.append(replace(found, devices=devices))
             except NotPossibleError as error:
-                reasons.append(f"along {layout}: {error}")
+                reasons.append((layout, error.with_traceback(None)))
             else:
                 if candidates[-1].is_enough:
                     break
@@ -304,18 +298,20 @@ class ChunkPlanner:
         best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > least))
         for found in best:
             try:
-                return self._beside_others(live.block, found.written()), ()
+                return self._beside_others(live.block, found.written()), ""
             except NotPossibleError as error:
                 where = "" if error.op is None else f"{site(error.op)}: "
-                reasons.append(f"along {found.region.layout}: {where}{error.reason}")
-        return None, tuple(reasons) or ("no axis of it can be cut",)
+                reasons.append((found.region.layout, f"{where}{error.reason}"))
+        if not reasons:
+            return None, "no axis of it can be cut"
+        return None, lambda: "; ".join(f"along {layout}: {why}" for layout, why in reasons)
 
     def _beside_others(self, block: BlockMemory, written: _Candidate) -> _Candidate:
         """Returns the candidate. Raises NotPossibleError where it and loops of the plan wait for
         each other."""
         assert written.loops is not None
         loops = [*self._loops.get(block, ()), written.loops.contents]
-        check_together(self._finder(block).program.root, loops)
+        check_together(block.finder.program.root, loops)
         return written
 
     def _candidate(
@@ -329,7 +325,7 @@ class ChunkPlanner:
         inside = frozenset(node.number for node in region.nodes)
         memory = memories.get(inside)
         memory = memories[inside] = (
-            live.block.with_loop(region) if memory is None else memory.along(region)
+            LoopMemory(live.block, region) if memory is None else memory.along(region)
         )
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
         sums = Accumulators(region, self._gathers(region))
@@ -358,15 +354,14 @@ class ChunkPlanner:
         shardings = region.flow.program.device.shardings
         if shardings.trivial or mesh.is_in_manual_computation(region.flow.program.block):
             return ()
-        return gathers_of(region.flow, shardings, self._exchanges)
+        return gathers_of(region.flow, shardings, lambda: self._exchanges)
 
+    @functools.cached_property
     def _exchanges(self) -> Sequence[PlacedExchange]:
-        if self._exchanged is None:
-            try:
-                self._exchanged = exchanges_of(self._module)
-            except ValueError:  # recorded once, not retried with each region
-                self._exchanged = ()
-        return self._exchanged
+        try:
+            return exchanges_of(self._module)
+        except ValueError:
+            return ()
 
     def _trips(
         self,
@@ -449,5 +444,5 @@ def goal_after(
     return int(min(aim, _STEP * predicted.temp_bytes) if last.record.chunks else aim)
 
 
-def _left(live: LiveValue, *reasons: str) -> Left:
-    return Left(Described.of(live.value, live.bytes), "; ".join(reasons))
+def _left(live: LiveValue, why: str | Callable[[], str]) -> Left:
+    return Left(Described.of(live.value, live.bytes), why)

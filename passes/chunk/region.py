@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
@@ -42,8 +43,11 @@ _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 """Work that a loop may do again."""
 
 
-class BlockValues:
-    """A block that regions grow in, and which of its values a loop may make again."""
+_Found = TypeVar("_Found")
+
+
+class RegionFinder:
+    """Finds regions in a block; values of one region lead to the same flow, which is kept."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -53,15 +57,42 @@ class BlockValues:
         self._elements: dict[int, int] = {}
         self.taken: set[int] = set()
         """Operations of earlier regions, by number."""
+        self._found: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
+        """Returns what was found for a key at first, or raises its NotPossibleError again."""
+        if key not in self._found:
+            try:
+                self._found[key] = find()
+            except NotPossibleError as error:
+                self._found[key] = error
+        found = self._found[key]
+        if isinstance(found, NotPossibleError):
+            raise found.with_traceback(None)
+        return cast("_Found", found)
 
     @functools.cached_property
-    def makers(self) -> list[list[int]]:
-        """Returns, by operation, the operations of the block that make its operands."""
+    def links(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns, by operation, those of the block that make its operands, and its readers."""
         made_by = self.program.maker
-        return [
+        makers = [
             [maker for value in node.reads() if (maker := made_by(value)) is not None]
             for node in self.nodes
         ]
+        readers: list[list[int]] = [[] for _ in makers]
+        for place, made in enumerate(makers):
+            for maker in made:
+                readers[maker].append(place)
+        return makers, readers
+
+    @functools.cached_property
+    def stays(self) -> set[int]:
+        """Returns the operations that are in no loop, whatever their values are."""
+        return {
+            node.number
+            for node in self.nodes
+            if node.blocks or node.effects or facts_of(node.name).communicates
+        }
 
     def elements(self, value: int) -> int:
         if value not in self._elements:
@@ -106,248 +137,6 @@ class BlockValues:
         least = self.elements(value) // _LARGE
         return [read for read in node.operands if self.elements(read) > least]
 
-
-class RegionGrowth:
-    """A region while it grows."""
-
-    def __init__(self, finder: BlockValues, value: int, seed: int, layout: AxisLayout) -> None:
-        self.finder, self.seed = finder, seed
-        self.layouts: dict[int, AxisLayout] = {seed: layout}
-        """The place of the dimension in values that the region makes or reads."""
-        self._least = finder.elements(value) // _LARGE
-        self._places: set[int] = set()
-        self._waiting = [seed]
-        self._spread()
-        if not any(map(self._is_work, self._places)):
-            raise NotPossibleError("nothing that makes or reads it can be cut there")
-        self._close()
-        while self._read_up():
-            self._close()
-        self._repeat()
-        self._convert_sums()
-
-    def is_large(self, value: int) -> bool:
-        return self.finder.elements(value) > self._least
-
-    def nodes(self) -> list[Node]:
-        return [self.finder.nodes[place] for place in sorted(self._places)]
-
-    def _spread(self) -> None:
-        """Grows from large values back to their producers, and forward to their readers."""
-        while self._waiting:
-            value = self._waiting.pop()
-            maker = self.finder.program.maker(value)
-            if maker is not None and self._splits(maker):
-                self._add(maker)
-            if self.finder.is_repeated(value):
-                continue
-            for reader in self.finder.program.readers(value):
-                if self._splits(reader):
-                    self._add(reader)
-
-    def _splits(self, place: int) -> bool:
-        """Whether a loop can hold the operation, by the known layouts of its values."""
-        if place in self._places:
-            return True
-        node = self.finder.nodes[place]
-        if self._stays(node):
-            return False
-        return self._place_in(node) is not None or facts_of(node.op.name).is_constant
-
-    def _close(self) -> None:
-        """Adds the operations between those of the region."""
-        while missing := sorted(self._between() - self._places):
-            # Too large a region is refused before all of it is added.
-            room = MOST_OPERATIONS - len(self._places)
-            for place in missing[: room + 1]:
-                self._check(self.finder.nodes[place])
-            if len(missing) > room:
-                raise _too_many()
-            for place in missing:
-                self._add(place)
-            self._spread()
-
-    def _read_up(self) -> bool:
-        """Adds readers of the rest of a value outside, where they reduce it."""
-        found = False
-        for place in sorted(self._places):
-            for value in self.finder.nodes[place].results:
-                if value not in self.layouts or self._returned(value):
-                    continue
-                readers = self.finder.program.readers(value)
-                if not self._places.issuperset(readers) and not self.finder.is_repeated(value):
-                    before = self._places.copy(), self.layouts.copy()
-                    if self._read(value):
-                        found = found or len(self._places) > len(before[0])
-                    else:
-                        self._places, self.layouts = before
-        return found
-
-    def _read(self, value: int) -> bool:
-        """Adds the readers of a value, and those of their results as long as these are no smaller;
-        returns whether that is possible and the remaining results are smaller than the value."""
-        finder, bytes_of = self.finder, self.finder.program.bytes_of
-        most, left = bytes_of(value), 0
-        waiting, count = [value], 0
-        while waiting:
-            each = waiting.pop()
-            if self._returned(each):
-                return False
-            for reader in finder.program.readers(each):
-                if reader in self._places:
-                    continue
-                count += 1
-                if count > _MOST_READERS or not self._splits(reader):
-                    return False
-                self._add(reader)
-                for made in finder.nodes[reader].results:
-                    if made in self.layouts and 2 * bytes_of(made) > most:
-                        waiting.append(made)
-                    else:
-                        left += bytes_of(made)
-        return left < most
-
-    def _repeat(self) -> None:
-        """Adds operations that compute masks and similar values again."""
-        waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
-        while waiting:
-            value = waiting.pop()
-            place = self.finder.program.maker(value)
-            if place is None or place in self._places or not self.finder.is_repeated(value):
-                continue
-            self._add(place)
-            waiting += self.finder.nodes[place].operands
-
-    def _convert_sums(self) -> None:
-        """Adds operations that convert a sum right away: the result may be the accumulator."""
-        for place in sorted(self._places):
-            for value in self.finder.nodes[place].results:
-                readers = self.finder.program.readers(value)
-                if value in self.layouts or len(readers) != 1 or self._returned(value):
-                    continue
-                if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
-                    self._add(readers[0])
-
-    def _returned(self, value: int) -> bool:
-        return value in self.finder.returned
-
-    def _check(self, node: Node) -> None:
-        """Raises NotPossibleError if an operation between two of the region cannot be in a loop."""
-        if self._stays(node):
-            raise NotPossibleError(f"{site(node.op)} is between two of its operations")
-
-    def _stays(self, node: Node) -> bool:
-        """Whether an operation is in no loop, whatever its values are."""
-        communicates = facts_of(node.op.name).communicates
-        taken = node.number in self.finder.taken
-        return bool(node.blocks) or node.effects or communicates or taken
-
-    def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
-        """Returns the place of the dimension in an operation; None if it has none, or several."""
-        signature = self.finder.signature_of(node)
-        if signature is None:
-            return None
-        found: FactorPlace | None = None
-        for values, axes_of in (
-            (node.operands, signature.operands),
-            (node.results, signature.results),
-        ):
-            for value, axes in zip(values, axes_of, strict=True):
-                layout = self.layouts.get(value)
-                if layout is None:
-                    continue
-                place = signature.place_in(axes, layout)
-                if place is None or (found is not None and place != found):
-                    return None
-                found = place
-        return None if found is None else (signature, found)
-
-    def _add(self, place: int) -> None:
-        if place in self._places:
-            return
-        self._places.add(place)
-        if len(self._places) > MOST_OPERATIONS:
-            raise _too_many()
-        node = self.finder.nodes[place]
-        where = self._place_in(node)
-        if where is None:
-            return
-        signature, factor = where
-        for values, axes_of in (
-            (node.operands, signature.operands),
-            (node.results, signature.results),
-        ):
-            for value, axes in zip(values, axes_of, strict=True):
-                layout = signature.layout_of(axes, factor)
-                if layout is not None and value not in self.layouts:
-                    self.layouts[value] = layout
-                    if self.is_large(value):
-                        self._waiting.append(value)
-
-    def _is_work(self, place: int) -> bool:
-        """Whether an operation has to be in the loop; repeatable ones do not."""
-        return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
-
-    def _between(self) -> set[int]:
-        """Returns the operations on paths from one of the region to another."""
-        makers = self.finder.makers
-        work = set(filter(self._is_work, self._places))
-        first, last = min(work), max(work)
-        after = bytearray(last + 1)
-        for place in range(first, last + 1):
-            after[place] = place in work or any(
-                after[maker] for maker in makers[place] if maker >= first
-            )
-        before = bytearray(last + 1)
-        found = set()
-        for place in range(last, first - 1, -1):
-            if before[place] or place in work:
-                for maker in makers[place]:
-                    before[maker] = 1
-                if after[place]:
-                    found.add(place)
-        return found
-
-
-def _too_many() -> NotPossibleError:
-    return NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
-
-
-@dataclass(frozen=True)
-class DimensionRegion:
-    """Operations of a block that one loop over a dimension can have in it.
-
-    Attributes:
-      value: the number of the value that it is around.
-      nodes: its operations, in the order of the block.
-      flow: the dimension's flow in these operations, as a program of one phase.
-      large: the values that no longer exist in full, by number.
-      kept: large values that are still needed in full, each with a reader.
-      repeated: values that the loop computes from smaller ones, even if they exist outside too.
-    """
-
-    value: int
-    nodes: tuple[Node, ...]
-    flow: DimensionFlow
-    large: tuple[int, ...]
-    kept: tuple[tuple[int, Node | None], ...]
-    repeated: frozenset[int]
-
-    @property
-    def layout(self) -> AxisLayout:
-        """Returns the layout of the dimension in the value."""
-        found = self.flow.of(self.value).layout
-        assert found is not None
-        return found
-
-
-class RegionFinder(BlockValues):
-    """Finds regions in a block; values of one region lead to the same flow, which is kept."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._flows: dict[Hashable, DimensionFlow | str] = {}
-
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
         """Yields the dimensions that a region around a value may be cut along.
 
@@ -381,7 +170,8 @@ class RegionFinder(BlockValues):
 
         Raises NotPossibleError.
         """
-        grown = RegionGrowth(self, value, seed, layout)
+        key = seed, layout, self.elements(value), len(self.taken)
+        grown = self.once(key, lambda: RegionGrowth(self, value, seed, layout))
         part = self.program.part(grown.nodes())
         flow = self._flow(part, grown)
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
@@ -422,14 +212,248 @@ class RegionFinder(BlockValues):
         ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
         nodes = tuple(node.number for node in part.root.nodes)
         key = nodes, tuple((self.program.index[each.value], each.layout) for each in seeds)
-        if key not in self._flows:
+
+        def find() -> DimensionFlow:
             try:
-                self._flows[key] = dimension_flow(part, seeds, most_phases=1)
+                return dimension_flow(part, seeds, most_phases=1)
             except TooManyPhasesError:
-                flow = dimension_flow(part, seeds)
-                why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
-                self._flows[key] = f"it takes {len(flow.phases)} loops{why}"
-        found = self._flows[key]
-        if isinstance(found, str):
-            raise NotPossibleError(found)
+                raise SeveralLoopsError(part, seeds) from None
+
+        return self.once(key, find)
+
+
+class RegionGrowth:
+    """A region while it grows."""
+
+    def __init__(self, finder: RegionFinder, value: int, seed: int, layout: AxisLayout) -> None:
+        self.finder, self.seed = finder, seed
+        self.layouts: dict[int, AxisLayout] = {seed: layout}
+        """The place of the dimension in values that the region makes or reads."""
+        self._least = finder.elements(value) // _LARGE
+        self._places: set[int] = set()
+        self._waiting = [seed]
+        self._spread()
+        if not any(map(self._is_work, self._places)):
+            raise NotPossibleError("nothing that makes or reads it can be cut there")
+        # Other values of the region lead to the same.
+        known = frozenset(self._places), frozenset(self.layouts.items())
+        key = known, self._least, len(finder.taken)
+        self._places, self.layouts = finder.once(key, self._completed)
+
+    def _completed(self) -> tuple[set[int], dict[int, AxisLayout]]:
+        """Returns the region's operations and layouts, from those of its large values."""
+        self._close()
+        while self._read_up():
+            self._close()
+        self._repeat()
+        self._convert_sums()
+        return self._places, self.layouts
+
+    def is_large(self, value: int) -> bool:
+        return self.finder.elements(value) > self._least
+
+    def nodes(self) -> list[Node]:
+        return [self.finder.nodes[place] for place in sorted(self._places)]
+
+    def _spread(self) -> None:
+        """Grows from large values back to their producers, and forward to their readers."""
+        while self._waiting:
+            value = self._waiting.pop()
+            maker = self.finder.program.maker(value)
+            if maker is not None:
+                self._try(maker)
+            if not self.finder.is_repeated(value):
+                for reader in self.finder.program.readers(value):
+                    self._try(reader)
+
+    def _try(self, place: int) -> bool:
+        """Adds an operation where a loop can hold it, by known layouts; whether it is there now."""
+        if place in self._places:
+            return True
+        if place in self.finder.stays or place in self.finder.taken:
+            return False
+        node = self.finder.nodes[place]
+        where = self._place_in(node)
+        if where is None and not facts_of(node.name).is_constant:
+            return False
+        self._put(place, where)
+        return True
+
+    def _close(self) -> None:
+        """Adds the operations between those of the region."""
+        # Too large a region is refused before all of it is found.
+        while missing := self.finder.once(frozenset(self._places), self._between):
+            for place in missing:
+                if place in self.finder.stays or place in self.finder.taken:
+                    op = self.finder.nodes[place].op
+                    raise NotPossibleError(f"{site(op)} is between two of its operations")
+            self._check(len(missing))
+            for place in missing:
+                self._add(place)
+            self._spread()
+
+    def _read_up(self) -> bool:
+        """Adds readers of the rest of a value outside, where they reduce it."""
+        found = False
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                if value not in self.layouts or value in self.finder.returned:
+                    continue
+                readers = self.finder.program.readers(value)
+                if not self._places.issuperset(readers) and not self.finder.is_repeated(value):
+                    before = self._places.copy(), self.layouts.copy()
+                    if self._read(value):
+                        found = found or len(self._places) > len(before[0])
+                    else:
+                        self._places, self.layouts = before
+        return found
+
+    def _read(self, value: int) -> bool:
+        """Adds the readers of a value, and those of their results as long as these are no smaller;
+        returns whether that is possible and the remaining results are smaller than the value."""
+        finder, bytes_of = self.finder, self.finder.program.bytes_of
+        most, left = bytes_of(value), 0
+        waiting, count = [value], 0
+        while waiting:
+            each = waiting.pop()
+            if each in finder.returned:
+                return False
+            for reader in finder.program.readers(each):
+                if reader in self._places:
+                    continue
+                count += 1
+                if count > _MOST_READERS or not self._try(reader):
+                    return False
+                for made in finder.nodes[reader].results:
+                    if made in self.layouts and 2 * bytes_of(made) > most:
+                        waiting.append(made)
+                    else:
+                        left += bytes_of(made)
+        return left < most
+
+    def _repeat(self) -> None:
+        """Adds operations that compute masks and similar values again."""
+        waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
+        while waiting:
+            value = waiting.pop()
+            place = self.finder.program.maker(value)
+            if place is None or place in self._places or not self.finder.is_repeated(value):
+                continue
+            self._add(place)
+            waiting += self.finder.nodes[place].operands
+
+    def _convert_sums(self) -> None:
+        """Adds operations that convert a sum right away: the result may be the accumulator."""
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                readers = self.finder.program.readers(value)
+                if value in self.layouts or len(readers) != 1 or value in self.finder.returned:
+                    continue
+                if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
+                    self._add(readers[0])
+
+    def _check(self, more: int = 0) -> None:
+        if len(self._places) + more > MOST_OPERATIONS:
+            raise NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
+
+    def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
+        """Returns the place of the dimension in an operation; None if it has none, or several."""
+        signature = self.finder.signature_of(node)
+        if signature is None:
+            return None
+        found: FactorPlace | None = None
+        values, axes_of = node.operands + node.results, signature.operands + signature.results
+        for value, axes in zip(values, axes_of, strict=True):
+            layout = self.layouts.get(value)
+            if layout is None:
+                continue
+            place = signature.place_in(axes, layout)
+            if place is None or (found is not None and place != found):
+                return None
+            found = place
+        return None if found is None else (signature, found)
+
+    def _add(self, place: int) -> None:
+        if place not in self._places:
+            self._put(place, self._place_in(self.finder.nodes[place]))
+
+    def _put(self, place: int, where: tuple[Signature, FactorPlace] | None) -> None:
+        self._places.add(place)
+        self._check()
+        if where is None:
+            return
+        node, (signature, factor) = self.finder.nodes[place], where
+        values, axes_of = node.operands + node.results, signature.operands + signature.results
+        for value, axes in zip(values, axes_of, strict=True):
+            layout = signature.layout_of(axes, factor)
+            if layout is not None and value not in self.layouts:
+                self.layouts[value] = layout
+                if self.is_large(value):
+                    self._waiting.append(value)
+
+    def _is_work(self, place: int) -> bool:
+        """Whether an operation has to be in the loop; repeatable ones do not."""
+        return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
+
+    def _between(self) -> list[int]:
+        """Returns missing operations on paths from one of the region to another: the first ones."""
+        makers, readers = self.finder.links
+        work = list(filter(self._is_work, self._places))
+        first, last = min(work), max(work)
+        before, after = bytearray(last + 1), bytearray(len(readers))
+        for place in work:
+            before[place] = after[place] = 1
+        for place in range(last, first - 1, -1):
+            if before[place]:
+                for maker in makers[place]:
+                    before[maker] = 1
+        found: list[int] = []
+        for place in range(first, last + 1):
+            if after[place]:
+                for reader in readers[place]:
+                    after[reader] = 1
+                if before[place] and place not in self._places:
+                    found.append(place)
+                    if len(found) + len(self._places) > MOST_OPERATIONS:
+                        break
+        return found
+
+
+class SeveralLoopsError(NotPossibleError):
+    """A dimension takes several loops; its text counts them, by a walk through all of its flow."""
+
+    def __init__(self, part: Program, seeds: Sequence[Seed]) -> None:
+        super().__init__("it takes several loops")
+        self._flow = functools.cache(lambda: dimension_flow(part, seeds))
+
+    def __str__(self) -> str:
+        phases = self._flow().phases
+        return f"it takes {len(phases)} loops" + "".join(f": {end}" for end in phases[0].ends[:1])
+
+
+@dataclass(frozen=True)
+class DimensionRegion:
+    """Operations of a block that one loop over a dimension can have in it.
+
+    Attributes:
+      value: the number of the value that it is around.
+      nodes: its operations, in the order of the block.
+      flow: the dimension's flow in these operations, as a program of one phase.
+      large: the values that no longer exist in full, by number.
+      kept: large values that are still needed in full, each with a reader.
+      repeated: values that the loop computes from smaller ones, even if they exist outside too.
+    """
+
+    value: int
+    nodes: tuple[Node, ...]
+    flow: DimensionFlow
+    large: tuple[int, ...]
+    kept: tuple[tuple[int, Node | None], ...]
+    repeated: frozenset[int]
+
+    @property
+    def layout(self) -> AxisLayout:
+        """Returns the layout of the dimension in the value."""
+        found = self.flow.of(self.value).layout
+        assert found is not None
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
@@ -209,14 +209,18 @@ class Statement:
         return {"facts": written(self.facts), "tables": told}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Left:
-    """A part of a program that a pass examined and left as it was, and the reason."""
+    """A part that a pass left as it was, and why: known, or found before the pass edits it."""
 
     value: Described
-    reason: str
+    why: str | Callable[[], str]
 
-    def __str__(self) -> str:
+    @property
+    def reason(self) -> str:
+        return self.why if isinstance(self.why, str) else self.why()
+
+    def __repr__(self) -> str:
         taken = f"{size(self.value.bytes)} in " if self.value.bytes else ""
         return f"{taken}{self.value}: {self.reason}"
 
@@ -228,12 +232,12 @@ def reasons_left(left: Iterable[Left], thing: str) -> list[str]:
 
 
 def left_table(
-    left: Iterable[Left], title: str = "Left as it is", *, most: int = MOST_ROWS
+    left: Sequence[Left], title: str = "Left as it is", *, most: int = MOST_ROWS
 ) -> Table:
     """Returns the table of what was left, of which ``most`` rows are listed."""
-    rows = [(each.value.bytes or None, each.value, each.reason) for each in left]
+    rows = tuple((each.value.bytes or None, each.value, each.reason) for each in left[:most])
     columns = {"takes": Kind.BYTES, "value": Kind.VALUE, "why": Kind.TEXT}
-    return Table(title, columns, tuple(rows[:most]), more=max(len(rows) - most, 0))
+    return Table(title, columns, rows, more=max(len(left) - most, 0))
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:

@@ -6,7 +6,7 @@ import bisect
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import cast
 
 from jax.extend.mlir import ir
 
@@ -17,45 +17,7 @@ from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from .model import Model
-from .moves import MOVES, LoopCut, Moved, MoveRun, moved
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """`Trials` without a search: each move is made by itself."""
-
-    peak_bytes: int
-    step_seconds: float = 0.0
-
-    def left_bytes(self, moves: str) -> int:
-        return self.peak_bytes
-
-    def runs(self, moves: str) -> tuple[MoveRun, ...]:
-        return ()
-
-    def may_recompute(self, moves: str) -> bool:
-        return False
-
-    def are_dear(self, moves: str) -> bool:
-        return False
-
-    def least_seconds(self, moves: str) -> float:
-        return 0.0
-
-    def best_seconds(self) -> float:
-        return 0.0
-
-    def added_flops(self, moves: str) -> float:
-        return 0.0
-
-    def added_seconds(self, moves: str) -> float:
-        return 0.0
-
-    def missing_bytes(self, moves: str) -> float:
-        return 0.0
-
-    def cuts(self) -> tuple[LoopCut, ...]:
-        return ()
+from .moves import MOVES, Moved, Trials, moved
 
 
 def describe_others(
@@ -100,7 +62,7 @@ def describe_others(
     def holding(name: str) -> str | None:
         move = MOVES[name]
         assert move.trials is not None
-        specs = [*move.trials(_Alone(model_bytes))]
+        specs = [*move.trials(cast("Trials", None))]  # those that are off ask nothing
         while specs and left_bytes(specs[-1]) == math.inf:
             del specs[0 if move.is_nested else -1 :]  # it finds nothing to do
         # Each trial leaves less memory than the one before it: where the last does not hold, none

@@ -119,9 +119,10 @@ def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryP
     function is known to be the program.
     """
     graph = Program.of(module, DeviceView.of(module, rules))
-    trace = trace_block(graph)
+    programs = BlockPrograms(graph.device, graph)
+    trace = trace_block(graph, lambda op: inner_bytes(op, programs))
     prediction = prediction_of(graph, trace, simulate(trace))
-    stretch = _stretch_of(graph, BlockPrograms(graph.device, graph), in_loop=False)
+    stretch = _stretch_of(graph, programs, in_loop=False)
     peak_at = stretch.peak_at
     owners = [owner for owner in stretch.owners if owner.start <= peak_at <= owner.end]
     return MemoryProfile(

@@ -158,7 +158,10 @@ def inner_bytes(op: ir.Operation, programs: BlockPrograms) -> int:
         return 0
 
     def inside(block: ir.Block) -> int:
-        return simulate(trace_block(programs[block], lambda op: inner_bytes(op, programs))).bytes
+        if block not in programs.peaks:
+            trace = trace_block(programs[block], lambda op: inner_bytes(op, programs))
+            programs.peaks[block] = simulate(trace).bytes
+        return programs.peaks[block]
 
     return bytes_around(op, inside, programs)
 

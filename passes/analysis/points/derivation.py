@@ -226,9 +226,12 @@ def _split(points: Coordinates, parts: Sequence[Sequence[int]]) -> Coordinates:
 
 
 def joined(groups: Groups, sizes: Sequence[int], points: Coordinates) -> Coordinates:
-    """Returns the coordinates of a value, whose axes are groups of others, from those of others."""
+    """Returns the coordinates of a value, whose axes are groups of others, from those of others:
+    where a group is one axis, its own array, by which `Points` knows what was asked for."""
     return tuple(
-        linear(tuple(points[axis] for axis in group), [sizes[axis] for axis in group])
+        points[group[0]]
+        if len(group) == 1
+        else linear(tuple(points[axis] for axis in group), [sizes[axis] for axis in group])
         if group
         else np.zeros_like(points[0])
         for group in groups

@@ -158,6 +158,7 @@ class Points:
         self._kept: list[Coordinates] = []
         """Coordinates that are asked for: the keys of what is known are their addresses."""
         self._rows: dict[tuple[ir.Value, bytes], Numbers] = {}
+        self._whole: dict[tuple[object, ...], Coordinates] = {}
 
     def at(self, value: ir.Value, points: Coordinates) -> Numbers:
         """Returns the elements of a value at some points.
@@ -281,12 +282,16 @@ class Points:
             length = math.prod(extents)
             if len(rows) * length > _MOST_POINTS:
                 raise TooManyPointsError
-            outer = iter([np.repeat(each, length) for each in unraveled(rows, shape)])
-            inner = iter([np.tile(x, len(rows)) for x in unraveled(np.arange(length), extents)])
-            at = tuple(next(inner if axis in dimensions else outer) for axis in range(len(source)))
+            place = tuple(source), tuple(dimensions), key[1]
+            if place not in self._whole:
+                outer = iter([np.repeat(each, length) for each in unraveled(rows, shape)])
+                inner = iter([np.tile(x, len(rows)) for x in unraveled(np.arange(length), extents)])
+                self._whole[place] = tuple(
+                    next(inner if axis in dimensions else outer) for axis in range(len(source))
+                )
             combine = reduction_of(op)
             assert combine is not None
-            elements = self.at(op.operands[0], at).reshape(len(rows), length)
+            elements = self.at(op.operands[0], self._whole[place]).reshape(len(rows), length)
             initial = self.at(op.operands[1], ())[0]
             self._rows[key] = combine.reduce(elements, axis=1, initial=initial)
         return self._rows[key][where.reshape(-1)]
@@ -313,8 +318,8 @@ def _spread(numbers: Numbers, points: Coordinates) -> Numbers:
 
 def linear(points: Coordinates, shape: Sequence[int]) -> Integers:
     """Returns the positions of points in row-major order."""
-    found = np.zeros(_count(points), np.int64)
-    for each, size in zip(points, shape, strict=True):
+    found = points[0] if points else np.zeros(1, np.int64)
+    for each, size in zip(points[1:], shape[1:], strict=True):
         found = found * size + each
     return found
 
