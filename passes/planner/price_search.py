@@ -69,6 +69,8 @@ class PriceSearch:
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
+        self._exceeding: set[Candidate] = set()
+        """Those that keep more than an aim, and were not estimated for it."""
         self._last: dict[Candidate, int] = {}
         """By refined base, the last of the steps from it that fits."""
         self.estimates: dict[Candidate | None, Estimate] = {
@@ -330,6 +332,7 @@ class PriceSearch:
         def holds(price_index: int) -> bool:
             candidate = _at(column, price_index)
             if candidate not in self.estimates and not self._may_hold(candidate, aim):
+                self._exceeding.add(candidate)
                 return False
             return aim.fits(self.estimate(candidate))
 
@@ -376,6 +379,8 @@ class PriceSearch:
         def seconds(step: int) -> float:
             return self.model.seconds(_at(base, price_index, step))
 
+        above = _at(base, price_index + 1)
+        even = above in self.estimates or above in self._exceeding
         low, high = 0, STEPS
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -385,7 +390,7 @@ class PriceSearch:
             middle = (low + high) // 2
             if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
-            elif number < _EVEN_STEPS:
+            elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
             if aim.fits(self.estimate(_at(base, price_index, middle))):
                 low = middle
