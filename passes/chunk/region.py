@@ -42,7 +42,6 @@ _MOST_READERS = 32
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 """Work that a loop may do again."""
 
-
 _Found = TypeVar("_Found")
 
 

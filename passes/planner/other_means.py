@@ -42,10 +42,15 @@ def describe_others(
     """
     rules = memory_rules(target)
     try:
-        model_bytes = predict(module, rules=rules).temp_bytes
+        walk.entry_function(module)
     except walk.NoEntryError:
         return ""
-    ratio = 1.0 if real_bytes is None else real_bytes / max(model_bytes, 1)
+
+    @functools.cache
+    def ratio() -> float:
+        if real_bytes is None:
+            return 1.0
+        return real_bytes / max(predict(module, rules=rules).temp_bytes, 1)
 
     known: dict[tuple[Pass, ...], Moved] = {}
 
@@ -54,7 +59,7 @@ def describe_others(
         found = moved(module, spec, target, known=known, reported=False)
         if not found.count:
             return math.inf
-        return ratio * predict(found.module, rules=rules).temp_bytes
+        return ratio() * predict(found.module, rules=rules).temp_bytes
 
     def holds(spec: str) -> bool:
         return left_bytes(spec) <= limit_bytes

@@ -226,8 +226,7 @@ def _split(points: Coordinates, parts: Sequence[Sequence[int]]) -> Coordinates:
 
 
 def joined(groups: Groups, sizes: Sequence[int], points: Coordinates) -> Coordinates:
-    """Returns the coordinates of a value, whose axes are groups of others, from those of others:
-    where a group is one axis, its own array, by which `Points` knows what was asked for."""
+    """Returns coordinates of a value, whose axes are groups of others; one axis keeps its array."""
     return tuple(
         points[group[0]]
         if len(group) == 1
