@@ -93,9 +93,9 @@ class PriceSearch:
     def evict(self, aim: Aim, worth_seconds: float = math.inf) -> None:
         """Tries evictions to about the aim, where there is one block without loops to plan.
 
-        The abstract machine has other figures than the model. So each plan is estimated by the
-        model, and the machine's next target is corrected by how far that misses the aim. Where one
-        that misses it adds ``worth_seconds``, those with more evictions are not tried.
+        The abstract machine has other figures than the model, whose estimate of each plan corrects
+        the next target by how far it misses the aim. Where a plan that misses it adds
+        ``worth_seconds``, those with more evictions are not tried.
         """
         whole, machine_bytes = self.whole, self.model.machine_bytes
         if not machine_bytes or not whole.temp_bytes or aim.fits(whole):
@@ -138,17 +138,16 @@ class PriceSearch:
     def at_grid_prices(
         self, aim: Aim, below_seconds: float = math.inf, worth_seconds: float = math.inf
     ) -> tuple[Candidate, ...]:
-        """Returns the best candidates that hold at grid prices, one of each kind of windows;
-        without those where neither they nor the steps to the next price add less than
-        ``below_seconds``, and, where that is known only after an estimate, than ``worth_seconds``
-        or the best of them."""
+        """Returns the best candidates that hold at grid prices, one of each kind of windows; none
+        where neither they nor the steps to the next price add less than ``below_seconds``, and,
+        where that takes an estimate, than ``worth_seconds`` or the best of them."""
         columns = self.model.columns()
         if aim.fits(self.whole) or not columns:
             return ()
         least = self._least_below(below_seconds)
         if least is None:
             return ()
-        guess = self._guess(columns[0], aim.aim_bytes)
+        guess = self._guess(columns[0], aim.aim_bytes, least)
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
@@ -232,13 +231,13 @@ class PriceSearch:
             return seconds - moves_s > (best.seconds - moves_s) * INDISTINCT
         return cost(Estimate(candidate, 0, seconds)) > cost(best)
 
-    def _guess(self, column: Candidate, limit_bytes: float) -> int:
-        """Returns about the highest price index that fits, by the bytes of saved values alone."""
-        low, high = 0, PRICES
+    def _guess(self, column: Candidate, limit_bytes: float, least: int) -> int:
+        """Returns about the highest price index from ``least`` that fits, by kept bytes alone."""
+        low, high, width = least, PRICES, 1 if least else PRICES
         while high - low > 1:
-            middle = (low + high) // 2
+            middle = min(low + width, (low + high) // 2)
             if self.model.kept_bytes(_at(column, middle)) <= limit_bytes * _KEPT_SHARE:
-                low = middle
+                low, width = middle, 2 * width
             else:
                 high = middle
         return low

@@ -88,9 +88,7 @@ class CloneSites:
             if child in self.problem.rerun
         }
         made: set[int] = set()
-        for view in pair.backward.body.operations:
-            op = view.operation
-            key = walk.key(op)
+        for key, op in body.readers[number]:
             if key not in reads and key not in wanted:
                 continue
             read = reads.get(key, [])
