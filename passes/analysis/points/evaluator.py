@@ -274,7 +274,10 @@ class Points:
     def _reduced(self, op: ir.Operation, value: ir.Value, points: Coordinates) -> Numbers:
         """Returns a reduction's elements; each row that it combines is asked for once."""
         shape = shape_of(value)
-        rows, where = np.unique(linear(points, shape), return_inverse=True)
+        places = linear(points, shape)
+        starts = np.flatnonzero(np.diff(places, prepend=-1))  # mostly of a row's length
+        rows, where = np.unique(places[starts], return_inverse=True)
+        where = np.repeat(where.reshape(-1), np.diff(starts, append=len(places)))
         key = value, rows.tobytes()
         if key not in self._rows:
             dimensions, source = walk.integers(op, "dimensions"), shape_of(op.operands[0])
@@ -294,7 +297,7 @@ class Points:
             elements = self.at(op.operands[0], self._whole[place]).reshape(len(rows), length)
             initial = self.at(op.operands[1], ())[0]
             self._rows[key] = combine.reduce(elements, axis=1, initial=initial)
-        return self._rows[key][where.reshape(-1)]
+        return self._rows[key][where]
 
 
 def _converted(numbers: Numbers, source: ir.Value, value: ir.Value) -> Numbers:
