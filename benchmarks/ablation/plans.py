@@ -269,7 +269,7 @@ def families() -> Iterator[tuple[str, Callable[[], contextlib.AbstractContextMan
 
     yield "moves: all", partial(changed, search, "MOVES", {})
     for name, move in moves.MOVES.items():
-        if move.trials is not None:
+        if move.trials is not None or move.alone is not None:
             left = {key: each for key, each in moves.MOVES.items() if key != name}
             yield f"moves: {name}", partial(changed, search, "MOVES", left)
     for _, turn in search.STRATEGIES:

@@ -182,7 +182,7 @@ def _unfilled(trials: Trials) -> Iterator[str]:
         yield spec
 
 
-def _fused(_: Trials) -> Iterator[str]:
+def _fused() -> Iterator[str]:
     yield Attention.name
 
 
@@ -271,16 +271,16 @@ def _repeats_within(loops: Sequence[SegmentedLoop], share: float, residuals: flo
     )
 
 
-def _accumulated(_: Trials) -> Iterator[str]:
+def _accumulated() -> Iterator[str]:
     counts = (2**times for times in range(1, _MOST_MICROBATCHES.bit_length()))
     return (f"accumulate{{microbatches={count}}}" for count in counts)
 
 
-def _looped(_: Trials) -> Iterator[str]:
+def _looped() -> Iterator[str]:
     return iter(_LOOPS)
 
 
-def _offloaded(_: Trials) -> Iterator[str]:
+def _offloaded() -> Iterator[str]:
     return (str(Offload(exposed=exposed)) for exposed in _EXPOSED)
 
 
@@ -291,32 +291,38 @@ class Move:
     Attributes:
       passes: the names of the passes that make it; a dump may name no others.
       trials: their specs, in the order in which they are tried; None where the search itself
-        decides when the move is made.
-      is_default: it is made unless others are named.
+        decides when the move is made, and for moves with ``alone``.
+      alone: the same for a move that is made only where it is named, and asks nothing before.
       is_nested: where the last trial finds nothing to do, those before it find nothing either.
     """
 
     passes: tuple[str, ...] = ()
     trials: Callable[[Trials], Iterator[str]] | None = None
-    is_default: bool = True
+    alone: Callable[[], Iterator[str]] | None = None
     is_nested: bool = False
+
+    def tried(self, trials: Trials) -> Iterator[str]:
+        """Returns the specs to try after others."""
+        if self.alone is not None:
+            return self.alone()
+        return iter(()) if self.trials is None else self.trials(trials)
 
 
 MOVES = {
     RECOMPUTE: Move(),
     UNDO: Move((UNDO,)),
-    "attention": Move(("attention",), _fused, is_default=False),
+    "attention": Move(("attention",), alone=_fused),
     "chunk": Move(("one-hot", "chunk"), _chunked),
     "uninitialized-stacks": Move(("uninitialized-stacks",), _unfilled),
     "recursive-checkpoint": Move(("recursive-checkpoint",), _segmented),
     SPLIT_LOOP: Move((SPLIT_LOOP,)),
-    "accumulate": Move(("accumulate",), _accumulated, is_default=False),
-    "offload": Move(("offload",), _offloaded, is_default=False, is_nested=True),
-    "ragged": Move(("ragged",), _looped, is_default=False, is_nested=True),
+    "accumulate": Move(("accumulate",), alone=_accumulated),
+    "offload": Move(("offload",), alone=_offloaded, is_nested=True),
+    "ragged": Move(("ragged",), alone=_looped, is_nested=True),
 }
 """The moves by their names, in the order in which they are tried."""
 
-DEFAULT_MOVES = tuple(name for name, move in MOVES.items() if move.is_default)
+DEFAULT_MOVES = tuple(name for name, move in MOVES.items() if move.alone is None)
 """The moves that are made unless others are named."""
 
 

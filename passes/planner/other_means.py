@@ -6,7 +6,6 @@ import bisect
 import functools
 import math
 from collections.abc import Sequence
-from typing import cast
 
 from jax.extend.mlir import ir
 
@@ -17,7 +16,7 @@ from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from .model import Model
-from .moves import MOVES, Moved, Trials, moved
+from .moves import MOVES, Moved, moved
 
 
 def describe_others(
@@ -66,8 +65,7 @@ def describe_others(
 
     def holding(name: str) -> str | None:
         move = MOVES[name]
-        assert move.trials is not None
-        specs = [*move.trials(cast("Trials", None))]  # those that are off ask nothing
+        specs = [*move.alone()] if move.alone is not None and name not in moves else []
         while specs and left_bytes(specs[-1]) == math.inf:
             del specs[0 if move.is_nested else -1 :]  # it finds nothing to do
         # Each trial leaves less memory than the one before it: where the last does not hold, none
@@ -77,8 +75,7 @@ def describe_others(
         spec = specs[bisect.bisect_left(specs[:-1], True, key=holds)]
         return f"{spec}, {size(int(left_bytes(spec)) + around_bytes)}"
 
-    off = [n for n, move in MOVES.items() if not move.is_default and n not in moves]
-    found = [told for name in off if (told := holding(name)) is not None]
+    found = [told for name in MOVES if (told := holding(name)) is not None]
     if not found:
         return ""
     what = "this would hold it" if len(found) == 1 else "each of these would hold it"

@@ -373,8 +373,8 @@ class Hunt:
         for start in self._starts():
             trials = _Trials(self, start)
             for name, move in MOVES.items():
-                if name in self.search._moves and name != start and move.trials is not None:
-                    yield from (_joined(start, each) for each in move.trials(trials))
+                if name in self.search._moves and name != start:
+                    yield from (_joined(start, each) for each in move.tried(trials))
 
     @property
     def worth_seconds(self) -> float:
