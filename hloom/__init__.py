@@ -88,8 +88,7 @@ _LAZY = {
     "split": ("hloom_steps.halves.splitting", "split"),
     "stages": ("hloom_steps.mpmd.stages", "stages"),
 }
-"""Public names with their modules and their names there, imported at first use because they are
-heavy."""
+"""Public names, their modules and names there, imported at first use because they are heavy."""
 
 if TYPE_CHECKING:
     from hloom.log.summary import print_summary as print_summary

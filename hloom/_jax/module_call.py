@@ -1,5 +1,4 @@
-"""Turns a StableHLO module into a function of JAX: traced, sharded, compiled and run as any
-other."""
+"""Turns a StableHLO module into a function of JAX, traced, sharded, compiled and run as others."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def abstract_of_type(type_: ir.Type) -> Any:
 
 
 def trace_state() -> Any:
-    """Returns all state that a trace depends on beside the arguments: flags of JAX, and the
-    mesh."""
+    """Returns all state that a trace depends on beside arguments: flags of JAX, and the mesh."""
     from jax._src import config
 
     return config.trace_context()

@@ -1,5 +1,4 @@
-"""Selects the programs that the flag's passes run on: by name, and by size for passes that save
-memory."""
+"""Selects the programs that the flag's passes run on: by name, and by size to save memory."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ MODULES = "JAX_HLOOM_MODULES"
 MIN_SIZE = "JAX_HLOOM_MIN_SIZE"
 
 DEFAULT_MIN_BYTES = 2**20
-"""The default for the bytes of all values of a program together, far more than its memory at any
-time."""
+"""The default for the bytes of all of a program's values, far more than its memory at any time."""
 
 
 def chosen(pipeline: Pipeline, origin: Origin, modules: object, min_size: object) -> Pipeline:

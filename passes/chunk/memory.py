@@ -77,8 +77,7 @@ class BlockMemory:
         position_of = {op: position for position, op in enumerate(self.graph.ops)}
         self.trace = trace_block(self.graph, lambda op: self._around(position_of[op]))
         self._positions = list(range(len(self.trace.uses)))
-        """By operation of the trace, its position in the graph; for a loop that of its last
-        operation."""
+        """By operation of the trace, its position in the graph; a loop has its last operation's."""
         self._peak: Peak | None = None
 
     @property

@@ -245,8 +245,7 @@ class Pass(ABC):
 
     @classmethod
     def nothing_on(cls, platform: str) -> NothingPlan | None:
-        """Returns the pass's plan for every program on a platform that it does nothing on; else
-        None."""
+        """Returns the plan for every program on a platform that it does nothing on; else None."""
         why = cls.not_on.get(platform, cls.not_on.get(OTHERS, ""))
         return NothingPlan(platform, why) if why else None
 

@@ -99,8 +99,7 @@ class OptionInfo:
         return "not given" if self.default is None else self.print(self.default)
 
     def parse(self, text: str) -> Any:
-        """Returns the value that `text` spells. Raises SpellingError where it spells none
-        allowed."""
+        """Returns the value that `text` spells. Raises SpellingError where none is allowed."""
         if self.type is Duration and spellings.is_duration(meant := f"{text}s"):
             allowed = self.allows(spellings.parse_duration(meant))
             raise SpellingError(f" Did you mean '{meant}'?" if allowed else "")

@@ -184,8 +184,7 @@ def replica_groups(
 
 
 def _axis_sizes(op: ir.Operation, named: ir.Attribute) -> dict[str, int] | None:
-    """Returns the axes of the module's mesh of that name; None where its devices are not in
-    order."""
+    """Returns the axes of the module's mesh of that name; None if its devices are not in order."""
     if not isinstance(named, ir.FlatSymbolRefAttr):
         return None
     found = mesh.mesh_ops(walk.module_of(op)).get(named.value)

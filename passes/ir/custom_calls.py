@@ -98,8 +98,7 @@ def allocated(type_: ir.Type) -> ir.Value:
 
 
 def placement_of(op: ir.Operation) -> str | None:
-    """Returns the memory that an operation places its operand in; None where it does not place
-    it."""
+    """Returns the memory that an operation places its operand in; None where it places none."""
     if target_of(op) != PLACEMENT:
         return None
     attributes = walk.readable_attributes(op).get(_ATTRIBUTES)

@@ -124,8 +124,7 @@ def marks_in(op: ir.Operation, *names: str) -> Iterator[ir.Operation]:
 
 
 def rendezvous(mark: ir.Operation) -> Rendezvous:
-    """Returns the rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other
-    marks."""
+    """Returns the rendezvous of a barrier or ragged all-to-all. Raises KeyError for others."""
     attributes = ir.DictAttr(mark.attributes["composite_attributes"])
     groups = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"])).tolist()
     return Rendezvous(

@@ -57,8 +57,7 @@ def has_several_devices(module: ir.Module) -> bool:
 
 
 def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr | None:
-    """Returns the mesh that a sharding around or on ``op`` is of; None where the module has
-    none."""
+    """Returns the mesh that a sharding around or on ``op`` is of; None without one."""
     if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):
         return sdy.MeshAttr(mesh_or_reference)
     # Meshes stand first in a module, and most have one.

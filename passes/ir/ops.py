@@ -19,8 +19,7 @@ _Rows = Iterator[tuple[str, OpFacts]]
 
 
 def facts_of(name: str) -> OpFacts:
-    """Returns the facts of the operation of this name, e.g. "stablehlo.add"; `UNKNOWN` without a
-    row."""
+    """Returns the facts of an operation by name, e.g. "stablehlo.add"; `UNKNOWN` without a row."""
     return _TABLE.get(name, UNKNOWN)
 
 

@@ -34,8 +34,7 @@ class OperandAxes:
         return tuple(axis for axis in range(self.rank) if axis not in taken)
 
     def renamed(self, axes: Sequence[int]) -> OperandAxes:
-        """Returns the axes of the value that the operand is a transpose of, by the order
-        ``axes``."""
+        """Returns the axes of the value that the operand transposes, by the order ``axes``."""
         batch, contracted = (
             tuple(axes[axis] for axis in each) for each in (self.batch, self.contracted)
         )

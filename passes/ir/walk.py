@@ -42,8 +42,7 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def values_inside(op: ir.Operation) -> Iterator[ir.Value]:
-    """Yields the arguments of blocks and the results of operations inside ``op``, in textual
-    order."""
+    """Yields the arguments of blocks and results of operations inside ``op``, as in the text."""
     for region in op.regions:
         for block in region.blocks:
             yield from block.arguments
@@ -84,8 +83,7 @@ def declared(module: ir.Operation, kind: str) -> dict[str, ir.Operation]:
 
 
 def symbol(op: ir.Operation, otherwise: str = "") -> str:
-    """Returns the symbol name of a function, a mesh or a module; ``otherwise`` where it has
-    none."""
+    """Returns the symbol name of a function, mesh or module; ``otherwise`` where it has none."""
     has_one = "sym_name" in op.attributes
     return ir.StringAttr(op.attributes["sym_name"]).value if has_one else otherwise
 

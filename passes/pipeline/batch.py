@@ -28,8 +28,7 @@ from .mesh_axis import StageAxis
 from .segments import LayerLoop
 
 _MOST_TRIED = 8
-"""The most dimensions that are tried; a transformer layer has six, of which the batch is an early
-one."""
+"""The most dimensions that are tried; a transformer layer has six, the batch among the first."""
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ class Trials(Protocol):
         now; infinite where none fits."""
 
     def best_seconds(self) -> float:
-        """Returns the least added time of a plan that fits, of all moves; infinite where none
-        does."""
+        """Returns the least added time of a plan that fits, of all moves; infinite without one."""
 
     def added_seconds(self, moves: str) -> float:
         """Returns the time that these moves alone add; nothing where they find nothing to do."""

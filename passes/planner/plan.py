@@ -273,8 +273,7 @@ class MemoryPlanner:
         return choice, around_bytes, None
 
     def _obstacle(self, model: Model) -> RematObstacle | None:
-        """Returns why nothing of the program is recomputed, for any budget; None where something
-        is."""
+        """Returns why nothing of a program is recomputed for any budget; None if something is."""
         if (
             self._settings.budget.percent is not None
             and not model.pairs

@@ -178,8 +178,7 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
 
 
 def tile_count(rows: int, groups: int, length: int) -> int:
-    """Returns the most tiles that so many rows in so many groups take, if no tile has rows of
-    two."""
+    """Returns the most tiles that so many rows in so many groups take, if no tile is shared."""
     return (rows + min(groups, rows) * (length - 1)) // length
 
 

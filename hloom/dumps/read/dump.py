@@ -137,8 +137,7 @@ def _listed(folders: Sequence[Path], most: int = 20) -> str:
 
 
 def _is_dump(path: Path) -> bool:
-    """Whether a folder is a step or a module, judged by its name alone where it must not be
-    read."""
+    """Whether a folder is a step or a module, by its name alone where it must not be read."""
     try:
         return _kind(path) in ("step", "module")
     except DumpError:

@@ -197,8 +197,7 @@ class ModuleDump:
         return (self.folder, *(folder for _, folder in sorted(siblings.items())))
 
     def _in_process(self, process: Path) -> Path | None:
-        """Returns the folder of the module in another process's folder, where its number may
-        differ."""
+        """Returns the module's folder in another process's folder, where its number may differ."""
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
         for folder in [process / self.folder.name, *folders_in(process)]:

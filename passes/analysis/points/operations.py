@@ -127,8 +127,7 @@ def how(op: ir.Operation) -> How | None:
 
 
 def _is_readable(attribute: ir.Attribute) -> bool:
-    """Whether the evaluator reads a constant's elements; several integers of 2 or 4 bits it does
-    not."""
+    """Whether the evaluator reads a constant's elements: not several integers of 2 or 4 bits."""
     if not isinstance(attribute, ir.DenseElementsAttr):
         return False
     dense = ir.DenseElementsAttr(attribute)

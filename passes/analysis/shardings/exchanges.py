@@ -203,8 +203,7 @@ class _Finder:
             yield each
 
     def _reshaped(self, each: _Numbered) -> int:
-        """Returns the number of the result of the reshape that alone reads an exchange; -1 for
-        none."""
+        """Returns the number of the result of a reshape that alone reads an exchange, or -1."""
         readers = [self._originals[number] for number in each.readers]
         names = [reader.name for reader in readers]
         return self._numbers[readers[0].results[0]] if names == ["stablehlo.reshape"] else -1

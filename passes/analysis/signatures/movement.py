@@ -66,8 +66,7 @@ def _some_axes(site: OpSite, passed: Sequence[bool]) -> Signature:
 
 @signature("stablehlo.pad")
 def pad(site: OpSite) -> Signature:
-    """Returns the signature of a pad: a term of a sum is padded with zeros, or a term of
-    padding."""
+    """Returns the signature of a pad: a term of a sum is padded with zeros, or another term."""
     build = SignatureBuilder()
     before, after = site.operands[0], site.results[0]
     edges = ("edge_padding_low", "edge_padding_high", "interior_padding")

@@ -202,8 +202,7 @@ class BlockMachine:
         """Whether the block, with such values saved, takes less in the machine than in XLA."""
         maker, buffer = self._kernels.maker, self._kernels.buffer
         self._made_from: dict[frozenset[int], list[int]] = {}
-        """By nodes, the values whose buffer they write, or that are computed from what they
-        write."""
+        """By nodes, the values whose buffer they write, or that follow from what they write."""
         for value, sources in enumerate(_sources(trace, self._kernels)):
             made = frozenset([maker[buffer[source]] for source in sources]) - {-1}
             self._made_from.setdefault(made, []).append(value)
