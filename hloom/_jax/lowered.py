@@ -25,7 +25,6 @@ def devices_of(lowered: Any) -> tuple[Any, Any]:
 
 
 def callbacks_of(lowered: Any) -> tuple[Any, Any]:
-    """Returns the callbacks to Python that a `jax.stages.Lowered` numbers, and the objects that
-    must outlive them."""
+    """Returns the callbacks to Python that a `jax.stages.Lowered` numbers, with what they need."""
     described = lowered._lowering.compile_args
     return tuple(described["host_callbacks"]), described["keepalive"]

@@ -153,8 +153,7 @@ def _chosen(marked: Tree) -> Tree:
 
 
 def _stored(marked: Tree, dtype: Any, step: jax.Array) -> MomentsState:
-    """Returns the state with its marked leaves rounded. Random bits depend on the moment's
-    number."""
+    """Returns the state with marked leaves rounded; random bits depend on the moment's number."""
     leaves, structure = jax.tree.flatten(marked, is_leaf=_is_marked)
     scales: list[jax.Array] = []
     moments = [number for number, leaf in enumerate(leaves) if _is_marked(leaf)]

@@ -26,8 +26,7 @@ _PAIR = re.compile(r"async_id=(\d+)")
 _LABEL = re.compile(r"(condition|body|true_branch|false_branch|branch_\d+):")
 _ENTRY = re.compile(r'profile_annotation: "(?P<name>[^"]*)"(?:\s+thunk_id: (?P<number>\d+))?\s+\}')
 _INLINE_INDENT = 2
-"""The indentation of the later thunks of a sequence; the first one is in the sequence's own
-line."""
+"""The indentation of a sequence's later thunks; the first one is in the sequence's own line."""
 
 
 @dataclass
@@ -85,8 +84,7 @@ def parse_sequence(text: str) -> list[Thunk]:
 
 
 def _thunks(line: str) -> Iterator[tuple[int, Thunk]]:
-    """Yields the thunk of a line, and its first inner one if it is a sequence, with their
-    depths."""
+    """Yields the thunk of a line and, of a sequence, its first inner one, with their depths."""
     depth = 0
     rest = line
     while True:

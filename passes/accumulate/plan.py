@@ -51,8 +51,7 @@ _LITTLE = 0.25
 """Sums of less than this share of a step's memory are not modelled: they cannot raise it much."""
 
 _LENT = 0.25
-"""The share of the memory that microbatches save which may be used to send less, without a
-budget."""
+"""The share of the memory saved that may be used to send less, where there is no budget."""
 
 _ONCE = {
     Once.GATHERS: "parameters gathered once",

@@ -111,8 +111,7 @@ def parse_float(text: str) -> float:
 
 
 def unit_hint(text: str) -> str:
-    """Returns a hint for a number with a unit, as it may have been meant; empty where it is
-    none."""
+    """Returns a hint for a number with a unit, as it may have been meant; empty for others."""
     match = _SIZE.fullmatch(text)
     if match is None or not match[2]:
         return ""

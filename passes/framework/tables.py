@@ -241,8 +241,7 @@ def left_table(
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Returns the facts of a plan's JSON by title. Raises StructureError where they are
-    malformed."""
+    """Returns the facts of a plan's JSON by title. Raises StructureError if they are malformed."""
     return {fact.title: fact.value for fact in Statement.of(plan).facts}
 
 

@@ -311,8 +311,7 @@ class MarkBuilder:
 
 
 def next_channel(module: ir.Module) -> int:
-    """Returns the lowest number above those of all collectives and marks of the module; 1 at
-    least."""
+    """Returns the lowest number from 1 above those of all collectives and marks of the module."""
     used = [0]
     for op in walk.operations(module.operation):
         for attribute in walk.readable_attributes(op).values():
@@ -324,8 +323,7 @@ _CHANNEL_KEYS = ("channel", "channel_id")
 
 
 def _channels(attribute: ir.Attribute | None) -> list[int]:
-    """Returns the channel numbers in a collective's channel handle, or in the attributes of a
-    mark."""
+    """Returns the channel numbers in a collective's channel handle, or in a mark's attributes."""
     if isinstance(attribute, ir.DictAttr):
         found = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
         return [ir.IntegerAttr(each).value for each in found if isinstance(each, ir.IntegerAttr)]

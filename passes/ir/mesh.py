@@ -38,8 +38,7 @@ def _count(module: ir.Operation, name: str) -> int:
 
 
 def mesh_ops(module: ir.Operation) -> dict[str, ir.Operation]:
-    """Returns the ``sdy.mesh`` operations of a module's operation by symbol name, in textual
-    order."""
+    """Returns the ``sdy.mesh`` operations of a module's operation by symbol name, in order."""
     return walk.declared(module, "sdy.mesh")
 
 

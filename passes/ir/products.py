@@ -60,8 +60,7 @@ class ProductAxes:
 
     @classmethod
     def of(cls, op: ir.Operation) -> ProductAxes:
-        """Returns the axes of a ``stablehlo.dot``, ``stablehlo.dot_general`` or
-        ``chlo.ragged_dot``."""
+        """Returns the axes of a ``dot`` or ``dot_general`` of StableHLO, or ``chlo.ragged_dot``."""
         left, right = (ir.ShapedType(operand.type).rank for operand in [*op.operands][:2])
         if op.name == "stablehlo.dot":
             return cls(OperandAxes(left, (), (left - 1,)), OperandAxes(right, (), (0,)))

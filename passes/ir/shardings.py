@@ -187,8 +187,7 @@ def without_axes(
 
 
 def argument_placement(value: ir.Value) -> ValueSharding | None:
-    """Returns the placement of a function's argument; None for other values, and without a
-    sharding."""
+    """Returns the placement of a function's argument; None for other or unplaced values."""
     if not isinstance(value.owner, ir.Block):
         return None
     function = value.owner.owner.operation

@@ -238,8 +238,7 @@ def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
 
 
 def integers(op: ir.Operation, name: str, missing: Sequence[int] = ()) -> list[int]:
-    """Returns an attribute of integers, whichever of MLIR's two forms it has; ``missing`` without
-    it."""
+    """Returns an attribute of integers in either form of MLIR's; ``missing`` without it."""
     if name not in op.attributes:
         return list(missing)
     attribute = op.attributes[name]

@@ -1,12 +1,11 @@
 """Computes the effects of each candidate's rewritten loops on the block around them.
 
-The loops are rewritten in a scratch copy of the module. Around them matter the memory inside while
-they run, the bytes that one stacks for the other, and values that one did not read before, e.g. the
-tables of positions that a forward loop reads, once its backward loop recomputes from them.
+The loops are rewritten in a scratch copy of the module. Three things matter around them: the memory
+inside while they run, the bytes that one stacks for the other, and values that one did not read
+before, e.g. the tables of positions that a forward loop reads once its backward loop recomputes.
 
-A stacked byte takes time as well: loops are fastest where they recompute what takes less time to
-recompute than to stack. No price leads to more stacks than that; lower ones, to save memory, do to
-fewer.
+A stacked byte takes time as well: loops are fastest where they recompute each value that takes less
+time to recompute than to stack. No price leads to more stacks; lower prices lead to fewer.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class LoopEffects:
 
     def seconds(self, price: int) -> float:
         """Returns the weighted time of the backward loops' recomputation, less that of the stacks
-        it removes and the fastest loops lack: those beyond are removed for memory."""
+        it removes, of as many bytes as the fastest loops remove at most."""
         price = min(price, self.dearest)
         if price not in self._seconds:
             plans, stack_s = self.plans(price), self.pricing.speed.stack_s
@@ -127,8 +126,8 @@ class LoopEffects:
         return self._seconds[price]
 
     def first_below(self, seconds: float, near: int | None = None) -> int:
-        """Returns the least index of the price grid at which the loops take less than some time,
-        the number of prices if none is, searched from ``near``, that of similar loops."""
+        """Returns the least index of the price grid at which the loops take less than some time; the
+        number of prices where none is. The search starts from ``near``, that of similar loops."""
         low, high = -1, PRICES
         tried = () if near is None else (near, near - 1, near + 1)
         while high - low > 1:

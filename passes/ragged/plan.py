@@ -183,8 +183,7 @@ def tile_count(rows: int, groups: int, length: int) -> int:
 
 
 def _tiles_needed(product: RaggedProduct, length: int) -> int:
-    """Returns the most tiles that any group sizes take; no two places along the prefix share a
-    tile."""
+    """Returns the most tiles that any group sizes take; no places along the prefix share one."""
     return math.prod(product.places) * tile_count(product.rows, product.groups, length)
 
 

@@ -167,13 +167,11 @@ class ModuleDump:
         return self.text("failure.txt")
 
     def text(self, name: str) -> str | None:
-        """Returns the text of a file of the folder, e.g. "xla/optimized_hlo.txt"; None without
-        it."""
+        """Returns the text of a file of the folder, e.g. "xla/optimized_hlo.txt", or None."""
         return self._read(name, files.read_text)
 
     def json(self, name: str) -> Any:
-        """Returns the values of a JSON file of the folder; None without it, and where it is
-        refused."""
+        """Returns the values of a JSON file of the folder; None where it is missing or refused."""
         return self._read(name, files.read_json)
 
     def array_folders(self, kind: str) -> tuple[Path, ...]:
@@ -248,8 +246,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def whole_number(manifest: Mapping[str, Any], name: str, default: int | None = None) -> int | None:
-    """Returns a whole number in a manifest; the default where the entry is missing or something
-    else."""
+    """Returns a whole number in a manifest; the default where the entry is no such number."""
     value = manifest.get(name)
     return value if isinstance(value, int) else default
 

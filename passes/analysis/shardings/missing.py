@@ -350,8 +350,7 @@ def _behind_constraints(value: ir.Value, axes: Axes) -> ir.Value:
 
 
 def _described(value: ir.Value, exchanges: Iterable[PlacedExchange]) -> Described:
-    """Returns the description of a value; an argument has the line of an operation that moves
-    it."""
+    """Returns the description of a value; an argument's line is that of what moves it."""
     described = Described.of(value)
     if described.source.line:
         return described

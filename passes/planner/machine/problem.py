@@ -387,8 +387,7 @@ def _requests(
     trace = kernels.trace
     in_memory = _in_memory(trace, kernels)
     fused: list[frozenset[tuple[int, int]]] = [frozenset()] * len(trace.sizes)
-    """The requests of values that are not in memory; the position is -1 for reads before the
-    border."""
+    """The requests of values not in memory; the position is -1 for reads before the border."""
     requests: dict[int, frozenset[tuple[int, int]]] = {}
     for position, (reads, makes) in enumerate(zip(trace.reads, trace.makes, strict=True)):
         here = position if position >= border and sunk.isdisjoint(makes) else -1

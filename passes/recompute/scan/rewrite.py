@@ -1,12 +1,26 @@
 """Writes the plan of a group of loops, and of the pairs inside it, into the loops.
 
-The forward loops are rebuilt first, each once for all its backward loops, inner ones before outer
-ones, which stack their stacks. Then the backward loops: outer ones before inner ones, which read
-operands of the outer body, later ones before earlier ones: clones are of the unmodified body.
+The forward loops are rebuilt first, each once for all its backward loops; inner loops before outer
+ones, because an outer loop stacks the stacks of an inner one. Then the backward loops are rebuilt,
+outer loops before inner ones, because an inner loop reads operands of the outer body, and later
+loops before earlier ones, because clones of a body are of the planned, unmodified body.
 
-At the end duplicates in a body of a partitioned program are merged (`merge_clones`): a clone of a
-layer reads its parameters by slices of its own, and XLA merges equal slices only after it has
-partitioned the program; until then it gathers the parameters for each of them.
+At the end duplicates in a body of a partitioned program are merged (`merge_clones`). A clone of a
+layer reads its parameters by slices of its own. XLA merges equal slices, but only after it has
+partitioned the program: until then it gathers the parameters for each of them.
+
+Before::
+
+    %0 = stablehlo.dynamic_slice %weights, %index, %zero, %zero
+    %1 = stablehlo.dot_general %gradient, %0
+    %2 = stablehlo.dynamic_slice %weights, %index, %zero, %zero  // cloned
+    %3 = stablehlo.dot_general %stream, %2                       // cloned
+
+After::
+
+    %0 = stablehlo.dynamic_slice %weights, %index, %zero, %zero
+    %1 = stablehlo.dot_general %gradient, %0
+    %3 = stablehlo.dot_general %stream, %0                       // cloned
 """
 
 from __future__ import annotations
