@@ -126,8 +126,8 @@ class LoopEffects:
         return self._seconds[price]
 
     def first_below(self, seconds: float, near: int | None = None) -> int:
-        """Returns the least index of the price grid at which the loops take less than some time; the
-        number of prices where none is. The search starts from ``near``, that of similar loops."""
+        """Returns the least index of the price grid at which the loops take less than some time;
+        the number of prices if none is. The search starts from ``near``, that of similar loops."""
         low, high = -1, PRICES
         tried = () if near is None else (near, near - 1, near + 1)
         while high - low > 1:
