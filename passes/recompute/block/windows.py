@@ -252,6 +252,7 @@ def _network(
             and recomputable[value]
             and first <= producers[value] < stop
             and value not in kept
+            and price[value] < weights[value]  # else no cut makes it: it costs less to keep
         ):
             sources.add(number)
             continue
