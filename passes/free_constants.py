@@ -171,8 +171,7 @@ class FreeConstants(Pass):
         return self._chain_of_small(loop.operands[number], constants)
 
     def _chain_of_small(self, value: ir.Value, constants: ConstantValues) -> LightChain | None:
-        """Returns light work on values that take a small part of this one, as far back as they
-        shrink."""
+        """Returns light work on values of a small part of this one, as far back as they shrink."""
         size_bytes = tensor_bytes(value.type) or 0
         if size_bytes < self.min_bytes:
             return None

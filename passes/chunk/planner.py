@@ -33,8 +33,7 @@ _MOST_REGIONS = 64
 """The most regions of a program."""
 
 _MOST_OPERATIONS = 400_000
-"""The most operations that are simulated again, for all regions: a simulation covers the whole
-block."""
+"""The most operations simulated again, for all regions: a simulation covers the whole block."""
 
 _MOST_REFUSED = 3
 """Values of one line of the program and one type that are tried, where none has a region: a model's

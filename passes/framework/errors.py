@@ -75,8 +75,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def echo(text: str, limit: int = 120) -> str:
-    """Returns a user's text for a message: quoted, in one line, and cut in its middle where it is
-    long."""
+    """Returns a user's text for a message: quoted, in one line, and cut in its middle if long."""
     if len(text) <= limit:
         return repr(text)
     half = limit // 2

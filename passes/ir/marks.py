@@ -375,8 +375,7 @@ class Order:
 
 
 def _zeros(zero: ir.Value, type_: ir.Type) -> ir.Value:
-    """Returns zeros, converted from a token: not every element type has a 0 that a constant can
-    spell."""
+    """Returns zeros, converted from a token: not every element type's 0 can be a constant."""
     scalar = ir.RankedTensorType.get([], element_of(type_))
     return stablehlo.broadcast_in_dim(type_, stablehlo.convert(scalar, zero), [])
 

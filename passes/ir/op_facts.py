@@ -43,8 +43,7 @@ class Category(enum.StrEnum):
     TERMINATOR = "terminator"
     DECLARATION = "declaration"
     OTHER = "other"
-    """An operation that hloom does not rely on: one that JAX does not write, or of another
-    dialect."""
+    """An operation that hloom does not rely on: not JAX's, or of another dialect."""
 
 
 class OpKind(enum.StrEnum):

@@ -40,8 +40,7 @@ _FLOAT_FORMATS = {
 
 
 def float_format(element: ir.Type) -> FloatFormat | None:
-    """Returns the format of a floating-point type; None for others, and for types of 8 bits and
-    fewer."""
+    """Returns the format of a floating-point type; None for others, and for 8 bits and fewer."""
     return _FLOAT_FORMATS.get(str(element))
 
 

@@ -27,9 +27,8 @@ In the order in which a module passes through it:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -107,18 +106,20 @@ class PlannedPass(BudgetedPass[RematRecord]):
         attempt, is_share = attempts[best], self.settings.budget.percent is not None
         if attempt.temp_bytes <= limit_bytes:
             return found
-        describe = partial(
-            describe_others,
-            target=target,
-            moves=self.settings.moves,
+
+        def programs() -> Iterator[tuple[ir.Module, int | None]]:
+            yield module_of_best(), attempt.temp_bytes
+            if not attempt.record.is_unmodified:  # the plan's own loops may stand in a move's way
+                before = (each.temp_bytes for each in attempts if each.record.is_unmodified)
+                yield unmodified(), next(before, None)
+
+        others = describe_others(
+            programs(),
+            target,
+            self.settings.moves,
             limit_bytes=limit_bytes,
             around_bytes=0 if is_share else attempt.step_bytes - attempt.temp_bytes,
         )
-        others = describe(module_of_best(), real_bytes=attempt.temp_bytes)
-        if not others and not attempt.record.is_unmodified:
-            # The plan's own loops may stand in the way of a move.
-            before = (each.temp_bytes for each in attempts if each.record.is_unmodified)
-            others = describe(unmodified(), real_bytes=next(before, None))
         return replace(found, text="\n  ".join(filter(None, (found.text, others))))
 
     def remarks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jax.extend.mlir import ir
 
@@ -20,30 +20,47 @@ from .moves import MOVES, Moved, moved
 
 
 def describe_others(
-    module: ir.Module,
+    programs: Iterable[tuple[ir.Module, int | None]],
     target: Target,
     moves: Sequence[str],
     *,
-    real_bytes: int | None,
     limit_bytes: int,
     around_bytes: int,
 ) -> str:
-    """Describes the moves that are off unless named, and would hold the budget in a module.
+    """Describes the moves that are off unless named, and would hold the budget in a program.
 
     Args:
-      module: the program with the best plan, or without any; it is not edited.
-      target: what it will run on.
+      programs: the module with the best plan, or without any, which is not edited, and the
+        temporary memory that XLA reports for it; None where it was not compiled. The ratio to the
+        model's figure corrects the model's figures for the others. In later ones the moves are
+        tried that find nothing to do in those before, where none of the others holds the budget.
+      target: what they will run on.
       moves: those that were tried already.
-      real_bytes: the temporary memory that XLA reports for it; None where it was not compiled. The
-        ratio to the model's figure corrects the model's figures for the others.
       limit_bytes: the temporary memory that the budget leaves.
       around_bytes: the bytes of a step besides temporary memory, which are reported with it.
     """
+    names = [n for n, move in MOVES.items() if move.alone is not None and n not in moves]
+    for module, real_bytes in programs:
+        found, names = _holding(module, real_bytes, target, names, limit_bytes)
+        if found:
+            what = "this would hold it" if len(found) == 1 else "each of these would hold it"
+            told = (f"{spec}, {size(int(left) + around_bytes)}" for spec, left in found.items())
+            return f"Off unless named; {what}, as foreseen by hloom's model: {'; '.join(told)}."
+    return ""
+
+
+def _holding(
+    module: ir.Module, real_bytes: int | None, target: Target, names: Iterable[str], limit: int
+) -> tuple[dict[str, float], list[str]]:
+    """Returns the specs of moves that hold a limit, with the bytes that they leave, and the names
+    of the moves that find nothing to do."""
     rules = memory_rules(target)
+    held: dict[str, float] = {}
+    idle: list[str] = []
     try:
         walk.entry_function(module)
     except walk.NoEntryError:
-        return ""
+        return held, idle
 
     @functools.cache
     def ratio() -> float:
@@ -61,25 +78,21 @@ def describe_others(
         return ratio() * predict(found.module, rules=rules).temp_bytes
 
     def holds(spec: str) -> bool:
-        return left_bytes(spec) <= limit_bytes
+        return left_bytes(spec) <= limit
 
-    def holding(name: str) -> str | None:
+    for name in names:
         move = MOVES[name]
-        specs = [*move.alone()] if move.alone is not None and name not in moves else []
+        assert move.alone is not None
+        specs = [*move.alone()]
         while specs and left_bytes(specs[-1]) == math.inf:
-            del specs[0 if move.is_nested else -1 :]  # it finds nothing to do
-        # Each trial leaves less memory than the one before it: where the last does not hold, none
-        # does.
-        if not specs or not holds(specs[-1]):
-            return None
-        spec = specs[bisect.bisect_left(specs[:-1], True, key=holds)]
-        return f"{spec}, {size(int(left_bytes(spec)) + around_bytes)}"
-
-    found = [told for name in MOVES if (told := holding(name)) is not None]
-    if not found:
-        return ""
-    what = "this would hold it" if len(found) == 1 else "each of these would hold it"
-    return f"Off unless named; {what}, as foreseen by hloom's model: {'; '.join(found)}."
+            del specs[0 if move.is_nested else -1 :]
+        if not specs:
+            idle.append(name)
+        # Each trial leaves less memory than the one before: where the last misses, all do.
+        elif holds(specs[-1]):
+            spec = specs[bisect.bisect_left(specs[:-1], True, key=holds)]
+            held[spec] = left_bytes(spec)
+    return held, idle
 
 
 def describe_left(module: ir.Module, target: Target, min_bytes: int) -> str:

@@ -38,8 +38,7 @@ _NEXT_TO_NOTHING = 0.002
 """A share of a step's time that is not worth more planning."""
 
 _PRECISION = 0.0005
-"""The share of a step's time by which a plan may be slower than the best one that the search could
-find."""
+"""The share of a step's time by which a plan may be slower than the best that could be found."""
 
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""

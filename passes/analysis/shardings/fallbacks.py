@@ -196,8 +196,7 @@ def _kept_by_steps(shape: tuple[int, ...], source: _Tiles, target: _Tiles) -> fr
 
 
 def _copied_step(source: _Tiles, target: _Tiles) -> _Tiles | None:
-    """Returns a sharding with as many copies as the target's: a dimension less, or one more, is
-    split."""
+    """Returns a sharding of as many copies as the target's: a dimension more or less is split."""
     for n, (here, there) in enumerate(zip(source.counts, target.counts, strict=True)):
         if target.copies > 1 and here != 1 and here * source.copies == target.copies:
             return source.with_count(n, 1)

@@ -14,8 +14,7 @@ from .problem import BlockMachine, unmodified
 from .windowed import WindowedPlan, WindowedRun
 
 _WORTH_SINKING = 0.99
-"""Operations are sunk where that leaves at most this share of the excess memory, or of the added
-time."""
+"""Operations are sunk where that leaves at most this share of the excess memory or added time."""
 
 _SHORT = 200
 """In longer problems operations are sunk only where no other plan holds."""

@@ -228,9 +228,8 @@ def test_a_missed_budget_names_the_fewest_microbatches(whole_mib: int) -> None:
         left[count] = predict(parts, rules=memory_rules(GPU)).temp_bytes
     limit_bytes = whole_mib * 2**20
     fewest = next(count for count, size in left.items() if size <= limit_bytes)
-    told = describe_others(
-        module, GPU, (), real_bytes=whole_bytes, limit_bytes=limit_bytes, around_bytes=0
-    )
+    programs = [(module, whole_bytes)]
+    told = describe_others(programs, GPU, (), limit_bytes=limit_bytes, around_bytes=0)
     assert f"accumulate{{microbatches={fewest}}}" in told, left
 
 
