@@ -66,8 +66,7 @@ class CompileAttempt:
 
     @property
     def refusal(self) -> str:
-        """Returns the refusal of a plan that XLA refused, e.g. "refused: 17.2 GiB of 15.8 GiB";
-        else empty."""
+        """Returns the refusal of a plan by XLA, e.g. "refused: 17.2 GiB of 15.8 GiB"; else ""."""
         if self.step_bytes is None or self.limit_bytes is None:
             return ""
         return units.refused(self.step_bytes, self.limit_bytes)

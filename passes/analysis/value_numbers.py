@@ -139,8 +139,7 @@ class ValueNumbers:
 
 
 def computed_again(block: ir.Block) -> frozenset[ir.Value]:
-    """Returns the values of a block that equal an earlier one, such as those that a checkpoint
-    recomputes."""
+    """Returns the values of a block that equal an earlier one, as a checkpoint's do."""
     operations = [view.operation for view in block.operations]
     if not any(op.name == BARRIER for op in operations):
         return frozenset()

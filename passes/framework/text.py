@@ -21,8 +21,7 @@ def size(size_bytes: float) -> str:
 
 
 def scaled(number: float, step: int, units: Sequence[str]) -> str:
-    """Returns a number in the largest unit of which it is one or more; each is `step` of the one
-    before."""
+    """Returns a number in the largest unit of which it is one or more, each `step` of the last."""
     for power in range(len(units) - 1, 0, -1):
         if abs(number) >= step**power:
             return f"{three_digits(number / step**power)} {units[power]}"

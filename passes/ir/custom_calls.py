@@ -68,8 +68,7 @@ def is_host_callback(op: ir.Operation) -> bool:
 
 
 def placed(value: ir.Value, memory: str) -> ir.Value:
-    """Returns the value, placed in a memory; written at the insertion point, as JAX lowers
-    `device_put`."""
+    """Returns the value placed in a memory; written at the insertion point, as for `device_put`."""
     attributes = {
         "call_target_name": ir.StringAttr.get(PLACEMENT),
         "backend_config": ir.StringAttr.get(""),

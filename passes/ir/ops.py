@@ -97,8 +97,7 @@ def _nothing(names: str, category: Category, **facts: Any) -> _Rows:
 
 
 def _uncommon(names: str, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
-    """Returns rows of pure operations that JAX does not write, or with shapes as data: never
-    recomputed."""
+    """Returns rows of pure operations that JAX does not write, or that have shapes as data."""
     return _rows(names, Category.OTHER, use=use, **facts)
 
 

@@ -102,8 +102,7 @@ class ProductAxes:
 
     @property
     def shared(self) -> Iterable[tuple[int, int]]:
-        """Returns the pairs of axes of both operands that are one dimension: batches, then
-        contracted."""
+        """Returns the pairs of axes of both operands that are one dimension, batches first."""
         left, right = self.left, self.right
         return zip(left.batch + left.contracted, right.batch + right.contracted, strict=True)
 

@@ -199,8 +199,7 @@ def argument_placement(value: ir.Value) -> ValueSharding | None:
 
 
 def argument_shardings(function: ir.Operation, of: str = "arg_attrs") -> list[ir.Attribute | None]:
-    """Returns the sharding of each argument of a function, or, of its ``res_attrs``, of each
-    result."""
+    """Returns the sharding of each argument of a function, or, by ``res_attrs``, each result."""
     described = walk.readable_attributes(function).get(of)
     if not isinstance(described, ir.ArrayAttr):
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)

@@ -30,8 +30,7 @@ _ATTRIBUTES = frozenset(
         "unique_indices",
     }
 )
-"""The attributes of every gather and scatter. One with others, e.g. work for the host, is left to
-XLA."""
+"""The attributes of every gather and scatter; one with others, e.g. for the host, is left as is."""
 
 
 class Access(enum.StrEnum):

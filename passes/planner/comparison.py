@@ -22,8 +22,7 @@ NO_TIME = 0.0001
 
 
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """Returns the estimate of least added time; of equal ones, one without segments and with long
-    windows."""
+    """Returns the estimate of least added time; of equal ones, of long windows and no segments."""
     return min(estimates, key=cost, default=None)
 
 
@@ -84,7 +83,7 @@ def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    if same_moves(estimate, nearest.estimate) and not _recomputes_less(estimate, nearest.estimate):
+    if same_moves(estimate, nearest.estimate) and not recomputes_less(estimate, nearest.estimate):
         return estimate.temp_bytes * math.exp(_log_ratio(nearest))
     by_moves: dict[str | None, Measurement] = {}
     for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
@@ -116,7 +115,7 @@ def same_moves(one: Estimate, other: Estimate) -> bool:
     return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
 
 
-def _recomputes_less(one: Estimate, other: Estimate) -> bool:
+def recomputes_less(one: Estimate, other: Estimate) -> bool:
     """Whether the first has moves alone, and the second recomputes something."""
     mine, others = one.candidate, other.candidate
     return bool(mine and not mine.recomputes and others and others.recomputes)

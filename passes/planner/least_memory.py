@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 
 from ..budgeted import INDISTINCT
-from .comparison import affordable, corrected_bytes, kind_of, least, same_moves, uncompiled
+from .comparison import (
+    affordable,
+    corrected_bytes,
+    kind_of,
+    least,
+    recomputes_less,
+    same_moves,
+    uncompiled,
+)
 from .record import Estimate, Measurement
 from .search import Search
 
@@ -41,7 +49,14 @@ def next_of_min(search: Search, passed: Sequence[Measurement], most: int) -> Est
     # XLA's figure of one plan says little about another whose peak is elsewhere.
     most_bytes = reached_bytes(passed) / INDISTINCT
     less = [one for one in uncompiled(others, passed) if one.temp_bytes <= most_bytes]
-    return least_as_written(search, promising(others, passed) or less, passed, most)
+    # XLA may have undone what a plan recomputes, but not its moves.
+    far = [p.estimate for p in passed if p.real_bytes > p.estimate.temp_bytes * NEARLY]
+    moved = [
+        one
+        for one in less
+        if any(same_moves(one, other) and recomputes_less(one, other) for other in far)
+    ]
+    return least_as_written(search, moved or promising(others, passed) or less, passed, most)
 
 
 def least_as_written(
