@@ -8,6 +8,7 @@ as `Statement` writes and reads them.
 from __future__ import annotations
 
 import enum
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -209,16 +210,23 @@ class Statement:
         return {"facts": written(self.facts), "tables": told}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Left:
-    """A part that a pass left as it was, and why: known, or found before the pass edits it."""
+    """A part that a pass left as it was, and why.
+
+    A reason that is not known is found when it is first asked for; `left_table` asks for all, so
+    that a plan that was told has them after the pass has edited the module.
+    """
 
     value: Described
-    why: str | Callable[[], str]
+    known: str | Callable[[], str]
 
-    @property
+    @functools.cached_property
     def reason(self) -> str:
-        return self.why if isinstance(self.why, str) else self.why()
+        return self.known if isinstance(self.known, str) else self.known()
+
+    def __reduce__(self) -> tuple[type[Left], tuple[Described, str]]:
+        return Left, (self.value, self.reason)
 
     def __repr__(self) -> str:
         taken = f"{size(self.value.bytes)} in " if self.value.bytes else ""
@@ -235,9 +243,9 @@ def left_table(
     left: Sequence[Left], title: str = "Left as it is", *, most: int = MOST_ROWS
 ) -> Table:
     """Returns the table of what was left, of which ``most`` rows are listed."""
-    rows = tuple((each.value.bytes or None, each.value, each.reason) for each in left[:most])
+    rows = [(each.value.bytes or None, each.value, each.reason) for each in left]
     columns = {"takes": Kind.BYTES, "value": Kind.VALUE, "why": Kind.TEXT}
-    return Table(title, columns, rows, more=max(len(left) - most, 0))
+    return Table(title, columns, tuple(rows[:most]), more=max(len(rows) - most, 0))
 
 
 def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:

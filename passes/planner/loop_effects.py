@@ -1,11 +1,13 @@
 """Computes the effects of each candidate's rewritten loops on the block around them.
 
-The loops are rewritten in a scratch copy of the module. Three things matter around them: the memory
-inside while they run, the bytes that one stacks for the other, and values that one did not read
-before, e.g. the tables of positions that a forward loop reads once its backward loop recomputes.
+The loops are rewritten in a scratch copy of the module. Three things matter in the block around
+them: the memory inside the loops while they run, the bytes that one loop stacks for the other, and
+the values that a loop reads and did not read before, e.g. the tables of positions that a forward
+loop reads, once its backward loop recomputes from them.
 
 A stacked byte takes time as well: loops are fastest where they recompute each value that takes less
-time to recompute than to stack. No price leads to more stacks; lower prices lead to fewer.
+time to recompute than to stack. No price leads to more stacks than that; lower prices lead to
+fewer, to save memory.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class LoopEffect:
 
     Attributes:
       inner_bytes: memory that is live only while the loop runs.
-      readers: for a forward loop, the numbers of those that read its stacks if it is unmodified.
+      readers: for a forward loop, the numbers of the backward loops that read its stacks in the
+        unmodified program.
       stacks: the bytes of its results that backward loops read after the rewrite, by the numbers of
         the loops that read the same ones.
       reads: values of the block that it reads and did not read before: the number of the defining
@@ -70,9 +73,9 @@ class LoopEffects:
         """``number`` numbers the module's operations, by ``walk.key``."""
         self.module, self.number, self.scans = module, number, scans
         self.price_grid, self.pricing, self.device = price_grid, pricing, device
+        self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
-        self._has_dead = False
         self._at: dict[int, dict[int, LoopEffect]] = {}
         self._numbers: dict[ir.Block, list[int]] = {}
         self._seconds: dict[int, float] = {}
@@ -83,22 +86,9 @@ class LoopEffects:
         if price not in self._at:
             plans = self.plans(price)
             if plans not in self._effects:
-                self._effects[plans] = self._of_parts(plans) if plans else {}
+                self._effects[plans] = self._find(plans) if plans else {}
             self._at[price] = self._effects[plans]
         return self._at[price]
-
-    def _of_parts(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
-        """Returns the effects of plans, of each in one block as it was found with others, unless a
-        loop is dead: it may be the only reader of another."""
-        known, is_apart = self._effects, not self._has_dead and len({p.block for p in plans}) == 1
-        new = tuple(plan for plan in plans if not is_apart or (plan,) not in known)
-        found = self._find(new) if new else {}
-        self._has_dead |= LoopEffect(0) in found.values()
-        if self._has_dead or not is_apart:
-            return found if new == plans else self._find(plans)
-        for plan in new:
-            known[(plan,)] = {(n := self.number[walk.key(loop)]): found[n] for loop in plan.loops}
-        return {number: one for plan in plans for number, one in known[(plan,)].items()}
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
         """Returns the plans of the pairs of loops at a price."""
@@ -114,7 +104,10 @@ class LoopEffects:
 
     def seconds(self, price: int) -> float:
         """Returns the weighted time of the backward loops' recomputation, less that of the stacks
-        it removes, of as many bytes as the fastest loops remove at most."""
+        it removes; quicker than effects.
+
+        Only stacks that the fastest loops lack count: those beyond are removed for memory.
+        """
         price = min(price, self.dearest)
         if price not in self._seconds:
             plans, stack_s = self.plans(price), self.pricing.speed.stack_s
@@ -127,7 +120,8 @@ class LoopEffects:
 
     def first_below(self, seconds: float, near: int | None = None) -> int:
         """Returns the least index of the price grid at which the loops take less than some time;
-        the number of prices if none is. The search starts from ``near``, that of similar loops."""
+        the number of prices where none is. The search starts from ``near``, the index of similar
+        loops."""
         low, high = -1, PRICES
         tried = () if near is None else (near, near - 1, near + 1)
         while high - low > 1:
@@ -195,7 +189,11 @@ class LoopEffects:
 
     def _kept_bytes(self, block: int, price_index: int) -> int:
         """Returns the bytes that the loops of a block stack at a grid price."""
-        return self.scans[block].kept_bytes(self._pricing(price_index))
+        key = block, price_index
+        if key not in self._kept:
+            pricing = self._pricing(price_index)
+            self._kept[key] = self.scans[block].kept_bytes(pricing)
+        return self._kept[key]
 
     def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
         scratch = clone_module(self.module)
@@ -234,8 +232,10 @@ class LoopEffects:
     def _made_around(
         self, plans: Iterable[ScanPlan], counterparts: IRMapping
     ) -> dict[ir.Value, tuple[int, int]]:
-        """Returns what is made in the blocks of outermost loops, as in `LoopEffect.reads`, by the
-        copy's values."""
+        """Returns values that are made in the blocks of outermost loops, as in `LoopEffect.reads`.
+
+        The key is the copy's value.
+        """
         loops = {walk.key(loop) for plan in plans for loop in plan.loops}
         blocks = dict.fromkeys(
             plan.block
@@ -320,8 +320,9 @@ def put_stacks(
 ) -> None:
     """Replaces the stacks that one loop writes for others by new ones, or by none.
 
-    A new stack is given by its readers' positions in the trace, and its bytes; ``writer`` and
-    ``readers`` are those of the loops. ``are_filled``: whether new stacks start as zeros.
+    A new stack is given by the positions of its readers in the trace, and by its bytes. ``writer``
+    is the position of the loop that writes the stacks, and ``readers`` are those of the loops that
+    read them. ``are_filled`` says whether new stacks start as zeros.
     """
     for value in trace.makes[writer]:
         if any(value in trace.reads[reader] for reader in readers):

@@ -70,7 +70,10 @@ class PriceSearch:
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
         self._exceeding: set[Candidate] = set()
-        """Those that keep more than an aim, and were not estimated for it."""
+        """The candidates that keep more than the aim of a search, and were not estimated for it."""
+        self._least_share = 1.0
+        """The least share of what they keep that estimated candidates take in all: XLA computes
+        some saved values in their readers' kernels."""
         self._last: dict[Candidate, int] = {}
         """By refined base, the last of the steps from it that fits."""
         self.estimates: dict[Candidate | None, Estimate] = {
@@ -81,8 +84,11 @@ class PriceSearch:
         """Returns the estimate of a candidate, cached."""
         if candidate not in self.estimates:
             self.left -= 1
-            self.estimates[candidate] = self.model.estimate(candidate)
-            self._found(self.estimates[candidate])
+            found = self.estimates[candidate] = self.model.estimate(candidate)
+            if candidate is not None and candidate.window_length and not candidate.evicted_to:
+                kept_bytes = max(self.model.kept_bytes(candidate), 1)
+                self._least_share = min(self._least_share, found.temp_bytes / kept_bytes)
+            self._found(found)
         return self.estimates[candidate]
 
     @property
@@ -93,9 +99,9 @@ class PriceSearch:
     def evict(self, aim: Aim, worth_seconds: float = math.inf) -> None:
         """Tries evictions to about the aim, where there is one block without loops to plan.
 
-        The abstract machine has other figures than the model, whose estimate of each plan corrects
-        the next target by how far it misses the aim. Where a plan that misses it adds
-        ``worth_seconds``, those with more evictions are not tried.
+        The abstract machine has other figures than the model. So each plan is estimated by the
+        model, and the machine's next target is corrected by how far that misses the aim. Where one
+        that misses it adds ``worth_seconds``, those with more evictions are not tried.
         """
         whole, machine_bytes = self.whole, self.model.machine_bytes
         if not machine_bytes or not whole.temp_bytes or aim.fits(whole):
@@ -138,16 +144,17 @@ class PriceSearch:
     def at_grid_prices(
         self, aim: Aim, below_seconds: float = math.inf, worth_seconds: float = math.inf
     ) -> tuple[Candidate, ...]:
-        """Returns the best candidates that hold at grid prices, one of each kind of windows; none
-        where neither they nor the steps to the next price add less than ``below_seconds``, and,
-        where that takes an estimate, than ``worth_seconds`` or the best of them."""
+        """Returns the best candidates that hold at grid prices, one of each kind of windows;
+        without those where neither they nor the steps to the next price add less than
+        ``below_seconds``, and, where that is known only after an estimate, than ``worth_seconds``
+        or the best of them."""
         columns = self.model.columns()
         if aim.fits(self.whole) or not columns:
             return ()
         least = self._least_below(below_seconds)
         if least is None:
             return ()
-        guess = self._guess(columns[0], aim.aim_bytes, least)
+        guess = self._guess(columns[0], aim.aim_bytes)
         best: dict[tuple[bool, bool, int], Estimate] = {}
         for column in columns:
             family = column.segmented, column.nested, column.cheap_prefix
@@ -231,23 +238,20 @@ class PriceSearch:
             return seconds - moves_s > (best.seconds - moves_s) * INDISTINCT
         return cost(Estimate(candidate, 0, seconds)) > cost(best)
 
-    def _guess(self, column: Candidate, limit_bytes: float, least: int) -> int:
-        """Returns about the highest price index from ``least`` that fits, by kept bytes alone."""
-        low, high, width = least, PRICES, 1 if least else PRICES
+    def _guess(self, column: Candidate, limit_bytes: float) -> int:
+        """Returns about the highest price index that fits, by the bytes of saved values alone."""
+        low, high = 0, PRICES
         while high - low > 1:
-            middle = min(low + width, (low + high) // 2)
+            middle = (low + high) // 2
             if self.model.kept_bytes(_at(column, middle)) <= limit_bytes * _KEPT_SHARE:
-                low, width = middle, 2 * width
+                low = middle
             else:
                 high = middle
         return low
 
     def lowest(self) -> list[Estimate]:
         """Returns estimates with little memory; they do not depend on earlier trials."""
-        evicted: list[Estimate] = []
-        if self.model.machine_bytes:
-            evicted = [*self._evict_to_the_least(), *self._evict_by_shares()]
-        grid = self._grid(min((one.temp_bytes for one in evicted), default=math.inf))
+        grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
             middle = lowest.candidate.price // STEPS
@@ -257,7 +261,9 @@ class PriceSearch:
             lowest = min(plain, key=lambda one: (one.temp_bytes, one.seconds), default=None)
             if lowest is not None and lowest.candidate and lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        return [self.whole, *grid, *evicted]
+        if self.model.machine_bytes:
+            grid += [*self._evict_to_the_least(), *self._evict_by_shares()]
+        return [self.whole, *grid]
 
     def _evict_to_the_least(self) -> list[Estimate]:
         """Returns the plan of least memory by evictions, and plans that may take slightly more in
@@ -267,15 +273,14 @@ class PriceSearch:
         above = range(max(rung - _LOWEST_RUNGS, 0), rung)
         return [least, *(self.estimate(self.model.evicted(_parts_at(each))) for each in above)]
 
-    def _grid(self, least_bytes: float) -> list[Estimate]:
-        """Returns estimates of each column, at price indices that may take the least memory, where
-        other plans take ``least_bytes``."""
+    def _grid(self) -> list[Estimate]:
+        """Returns estimates of each column, at price indices that may take the least memory."""
         grid: list[Estimate] = []
-        ceiling, alike = EXPENSIVE_PRICES, set[int]()
+        ceiling = EXPENSIVE_PRICES
         for column in self.model.columns():
             known: dict[int, Estimate] = {}
             for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
-                least = min([least_bytes, *(one.temp_bytes for one in (*grid, *known.values()))])
+                least = min((one.temp_bytes for one in (*grid, *known.values())), default=math.inf)
                 if price_index >= ceiling or self._is_far(price_index, known, least):
                     continue
                 if self.model.kept_bytes(_at(column, price_index)) > least:
@@ -283,10 +288,6 @@ class PriceSearch:
                         ceiling = price_index  # other windows save no fewer bytes
                     continue
                 known[price_index] = self.estimate(_at(column, price_index))
-                first_bytes = known[min(known)].temp_bytes
-                if len(known) == 1 and first_bytes in alike:
-                    break  # the windows of a column before take as much: the peak is elsewhere
-                alike.add(first_bytes)
             grid += known.values()
         return grid
 
@@ -296,8 +297,10 @@ class PriceSearch:
         above = min((other for other in known if other > price_index), default=None)
         if below is None or above is None:
             return False
-        one, other = known[below].temp_bytes, known[above].temp_bytes
-        return one == other or min(one, other) > least_bytes * _FAR
+        one, other = known[below], known[above]
+        if self.model.are_alike(one.candidate, other.candidate):
+            return True
+        return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
 
     def _try_cheap_prefix(self, aim: Aim) -> None:
         """Tries whether the first windows may recompute cheap work only."""
@@ -363,9 +366,9 @@ class PriceSearch:
         return low if low >= wanted else None
 
     def _may_hold(self, candidate: Candidate, aim: Aim) -> bool:
-        """Whether a candidate may fit, by its saved values alone: they are all alive at once."""
-        kept = Estimate(candidate, self.model.kept_bytes(candidate), 0.0)
-        return aim.expected_bytes(kept) <= aim.aim_bytes
+        """Whether a candidate may fit, by what it keeps alone: mostly all that is alive at once."""
+        kept_bytes = int(self._least_share * self.model.kept_bytes(candidate))
+        return aim.expected_bytes(Estimate(candidate, kept_bytes, 0.0)) <= aim.aim_bytes
 
     def _between(self, base: Candidate, aim: Aim, precision_seconds: float) -> int:
         """Tries steps from a grid price to the next, by linear interpolation, then by bisection,

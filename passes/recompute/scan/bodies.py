@@ -1,18 +1,18 @@
 """Models the bodies of the loops that are planned together, and of the loops inside them.
 
 A forward loop may have several backward loops, and a backward loop may be the forward loop of
-others: so connected loops are a group. A forward body may itself be a backward body: in later
-backward bodies, recomputation starts from what the chain's first loop stored.
+others. Loops that are so connected are a group. A forward body may itself be a backward body: its
+recomputation in later backward bodies starts from the values that the first loop of the chain
+stored.
 
 An inner pair's forward loop is in the outer forward body, its backward loop in the outer backward
-body. The inner stacks reach the inner backward loop in one of two ways. Linked: the outer loop
-stacks them once more. Rerun: the whole inner forward loop is cloned into the outer backward body,
-right before the inner backward loop, and its stacks live for one outer iteration.
+body. The stacks of the inner forward loop reach the inner backward loop in one of two ways. Linked:
+the outer loop stacks them once more. Rerun: the whole inner forward loop is cloned into the outer
+backward body, right before the inner backward loop, and its stacks live for one outer iteration.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
@@ -83,8 +83,7 @@ class ScanBody:
             for stack in reversed(self.forward.stacks)
             if stack.number not in numbers and stack.slope == pairs[0].slope
         }
-        self.position = -1 if parent is None else parent.graph.ops.index(self.forward.op)
-        """The forward loop's position in the outer body; -1 for the outermost body."""
+        self.position = self._position()
 
     def pair_with(self, backward: ir.Operation) -> int | None:
         """Returns the number of the pair with a backward loop; None if there is none."""
@@ -96,12 +95,6 @@ class ScanBody:
         yield self
         for child in self.children:
             yield from child.all()
-
-    @functools.cached_property
-    def readers(self) -> list[list[tuple[Hashable, ir.Operation]]]:
-        """Returns, by pair, the operations of the backward body in order, with their keys."""
-        blocks = ([view.operation for view in pair.backward.body.operations] for pair in self.pairs)
-        return [[(walk.key(op), op) for op in ops] for ops in blocks]
 
     @property
     def runs(self) -> int:
@@ -178,6 +171,10 @@ class ScanBody:
         if any(not _stands_before(use.owner.operation, backward) for use in outer.uses):
             return 0  # live when the backward loop runs in any case
         return self.graph.bytes_of(value)
+
+    def _position(self) -> int:
+        """Returns the forward loop's position in the outer body; -1 for the outermost body."""
+        return -1 if self.parent is None else self.parent.graph.ops.index(self.forward.op)
 
 
 def inner_pairs(outer: LoopPair) -> list[LoopPair]:

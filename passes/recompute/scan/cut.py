@@ -6,7 +6,6 @@ for all loops that read it; each of these loops recomputes the others that it ne
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 
@@ -18,7 +17,6 @@ from ...analysis.mincut import Solved
 from ...analysis.pricing import CHEAP_SHARE, Pricing
 from ...analysis.program import FROM_OUTSIDE
 from ...ir import walk
-from ...ir.values import shape_of
 from .bodies import ScanBody
 
 Shared = tuple[ScanBody, int]
@@ -138,25 +136,6 @@ class CutProblem:
         if key not in self._least:
             self._least[key] = network.least(solved)
         return self._least[key] - cap_bytes
-
-    @functools.cached_property
-    def likeness(self) -> Hashable:
-        """Returns what equal loops of other lengths have in common, however they compute indices
-        and from where they read: operations, sizes in an iteration, and what needs what."""
-        network, values = self.network, self.network.vertices.items()
-        scalars = {at for (body, value), at in values if not shape_of(body.graph.values[value])}
-        needed = [vertex for vertex in network.needed() if vertex not in scalars]
-        number = {vertex: place for place, vertex in enumerate(needed)}
-        parts: list[Hashable] = [self.bodies[0].runs / body.runs for body in self.bodies]
-        for (body, value), vertex in values:
-            if vertex in number:
-                graph, weight = body.graph, network.weights[vertex]
-                name = graph.names[made] if (made := graph.producers[value]) != FROM_OUTSIDE else ""
-                kinds = weight > 0, weight >= network.never, vertex in network.sources
-                parts.append((name, graph.bytes_of(value), self.times.get(vertex), *kinds))
-        parts += [(number[a], number[b]) for a, b in network.edges if {a, b} <= number.keys()]
-        parts += [number.get(network.vertices[one]) for one in shared_values(self.bodies)]
-        return *parts, *(body.may_rerun for body in self.bodies), *map(number.get, network.sinks)
 
     def _priced(self, pricing: Pricing | None) -> KeepNetwork[Shared]:
         """Returns the network at its prices; without a pricing all is free."""
@@ -279,3 +258,8 @@ class CutProblem:
                     if residual.stack.number in body.residuals
                 ]
         return reads
+
+
+def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
+    """Returns the price of recomputing an operation of a body in all iterations of its loop."""
+    return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs

@@ -2,12 +2,14 @@
 
 A scan's forward loop stacks every residual of its body, and the backward loop reads one slice in
 each iteration. A minimum vertex cut of the forward body selects the values to store. The operations
-between these and the values that the backward body reads are cloned into it. Loop invariants and
-slices of the scanned inputs cost nothing; the carry can be stored like any other value. The two
-bodies are separate computations, so that no barrier is needed. One cut selects the stored values
-for all loops that read the stacks of one, and for those that stack for others themselves.
+between these and the values that the backward body reads are cloned into it. Loop invariants
+and slices of the scanned inputs cost nothing. The carry can be stored like any other value. No
+barrier is needed, since the two bodies are separate computations.
 
-Nested scans are cut together: the stacks of an inner scan are stacked once more by the outer one,
+Where several loops read the stacks of one, or a loop that reads stacks for others, one cut selects
+the stored values for all of them.
+
+Nested scans are cut together. The stacks of an inner scan are stacked once more by the outer one,
 or the whole inner forward loop is rerun in the outer backward body, whichever is cheaper.
 """
 
@@ -26,7 +28,7 @@ from ...analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing, Rates
 from .bodies import ScanBody
-from .cut import CutProblem, Shared, shared_values
+from .cut import CutProblem, Shared, price_in, shared_values
 from .groups import PairsIn, scan_groups
 from .sites import BodySite, CloneSites
 
@@ -125,7 +127,10 @@ _BudgetedCut = tuple[CutProblem, frozenset[int], int]
 
 
 class BlockScans:
-    """The groups of loops directly in a block, planned at one price or several."""
+    """The groups of loops directly in a block, planned at one price or several.
+
+    Results that do not depend on prices are cached.
+    """
 
     def __init__(
         self,
@@ -135,8 +140,10 @@ class BlockScans:
         solved: Solved | None = None,
         pairs_in: PairsIn = loop_pairs,
     ) -> None:
-        """Without a device's view sizes are those of all devices. Stacks below ``min_bytes`` stay.
-        ``solved`` has the known cuts, to which new ones are added."""
+        """Without a device's view sizes are those of all devices together.
+
+        Stacks below ``min_bytes`` stay. ``solved`` has the known cuts, to which new ones are added.
+        """
         self.block = block
         self.solved: Solved = {} if solved is None else solved
         groups = scan_groups(block, min_bytes, device or DeviceView(), pairs_in)
@@ -206,23 +213,13 @@ class BlockScans:
 
     def _find_best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
         """Returns the cheapest cut. Inner loops are rerun, and shared values saved, one by one, if
-        that makes it cheaper; what pays for loops does so for equal ones of any length."""
+        that makes it cheaper."""
         settings = _Settings()
-        decisions = _decisions(group) if pricing is not None else []
-        if pricing is None or not decisions:
-            return self._cut(group, settings, pricing)
-        key = self.problem(group, settings, only_cheap=False).likeness, pricing.rates
-        if (known := self.solved.get(key)) is not None:
-            for number in sorted(known):
-                settings |= decisions[number]
-            return self._cut(group, settings, pricing)
-        best, chosen = self._cut(group, settings, pricing), set[int]()
-        for number, one in enumerate(decisions):
+        best = self._cut(group, settings, pricing)
+        for one in _decisions(group) if pricing is not None else ():
             found = self._cut(group, settings | one, pricing)
             if found.is_possible and found.cost < best.cost:
                 best, settings = found, settings | one
-                chosen.add(number)
-        self.solved[key] = frozenset(chosen)
         return best
 
     def _cut(
@@ -319,7 +316,7 @@ class _ScanCut:
         self.problem, self.kept, self.sites = problem, kept, sites
         self.is_possible = all(problem.network.weights[v] < problem.network.never for v in kept)
         self.cost = problem.network.weigh(kept) + sum(
-            0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs
+            price_in(body, position, pricing)
             for body in problem.bodies
             for clones in sites.of[body]
             for position in clones.cloned

@@ -88,7 +88,9 @@ class CloneSites:
             if child in self.problem.rerun
         }
         made: set[int] = set()
-        for key, op in body.readers[number]:
+        for view in pair.backward.body.operations:
+            op = view.operation
+            key = walk.key(op)
             if key not in reads and key not in wanted:
                 continue
             read = reads.get(key, [])

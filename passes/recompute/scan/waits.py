@@ -1,16 +1,18 @@
 """Makes a backward loop wait for small results of large values that no operation reads after it.
 
-XLA may compute the loss, a scalar, last, and then keeps the logits that it is computed from while
-the backward loop runs, when the most bytes are live. A barrier around the loss and an operand that
-the loop starts from makes XLA compute it first, as in program order, which the planner counts.
+The loss is a scalar: XLA may compute it last, and then keeps the logits that it is computed from
+while the backward loop runs, which is when the most bytes are live. A barrier around the loss and
+an operand that the loop starts from makes XLA compute the loss first. In program order it is
+computed first in any case, and the planner counts the memory of that order.
 
-The barrier is around the value before it was only moved and converted to a wider type, e.g. a
-gradient of bfloat16 that the optimizer reads as float32: a barrier's operands are in memory in
-their type, where XLA else computes the wide one inside of its readers.
+The barrier is placed around the value before it was only moved and converted to a wider type, e.g.
+a gradient of bfloat16 that the optimizer reads as float32: the operands of a barrier are in memory
+in their type, where XLA else computes the wide one inside of its readers.
 
 Zeros that the loop starts from, e.g. the stacks of gradients, wait for nothing: XLA:TPU may have
-them in memory with the logits when it compares orders, and then choose another. There the scalar
-that they are filled with passes the barrier as well (`MemoryRules.makes_zeros_early`).
+them in memory together with the logits when it compares orders, and then chooses another order.
+There the scalar that they are filled with passes the barrier as well
+(`MemoryRules.makes_zeros_early`).
 """
 
 from __future__ import annotations
