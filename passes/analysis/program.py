@@ -239,7 +239,7 @@ class Program:
         return None if position == FROM_OUTSIDE else position
 
     def readers(self, value: int) -> list[int]:
-        """Returns the positions at which a value of the block is read, without the terminator's."""
+        """Returns where a value of the block is read, but by the terminator; not to be changed."""
         found = self.users[value]
         return found[:-1] if found and found[-1] >= len(self.root.nodes) else found
 

@@ -259,13 +259,13 @@ class RegionGrowth:
             value = self._waiting.pop()
             maker = self.finder.program.maker(value)
             if maker is not None:
-                self._try(maker)
+                self._take(maker)
             if not self.finder.is_repeated(value):
                 for reader in self.finder.program.readers(value):
-                    self._try(reader)
+                    self._take(reader)
 
-    def _try(self, place: int) -> bool:
-        """Adds an operation where a loop can hold it, by known layouts; whether it is there now."""
+    def _take(self, place: int) -> bool:
+        """Adds an operation if a loop can hold it, by known layouts; whether it is in there now."""
         if place in self._places:
             return True
         if place in self.finder.stays or place in self.finder.taken:
@@ -285,7 +285,7 @@ class RegionGrowth:
                 if place in self.finder.stays or place in self.finder.taken:
                     op = self.finder.nodes[place].op
                     raise NotPossibleError(f"{site(op)} is between two of its operations")
-            self._check(len(missing))
+            self._check_size(len(missing))
             for place in missing:
                 self._add(place)
             self._spread()
@@ -320,7 +320,7 @@ class RegionGrowth:
                 if reader in self._places:
                     continue
                 count += 1
-                if count > _MOST_READERS or not self._try(reader):
+                if count > _MOST_READERS or not self._take(reader):
                     return False
                 for made in finder.nodes[reader].results:
                     if made in self.layouts and 2 * bytes_of(made) > most:
@@ -350,7 +350,7 @@ class RegionGrowth:
                 if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
                     self._add(readers[0])
 
-    def _check(self, more: int = 0) -> None:
+    def _check_size(self, more: int = 0) -> None:
         if len(self._places) + more > MOST_OPERATIONS:
             raise NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
 
@@ -377,7 +377,7 @@ class RegionGrowth:
 
     def _put(self, place: int, where: tuple[Signature, FactorPlace] | None) -> None:
         self._places.add(place)
-        self._check()
+        self._check_size()
         if where is None:
             return
         node, (signature, factor) = self.finder.nodes[place], where

@@ -290,8 +290,8 @@ class Move:
     Attributes:
       passes: the names of the passes that make it; a dump may name no others.
       trials: their specs, in the order in which they are tried; None where the search itself
-        decides when the move is made, and for moves with ``alone``.
-      alone: the same for a move that is made only where it is named, and asks nothing before.
+        decides when the move is made, or where these are in ``alone``.
+      alone: the same for a move that is made only where it is named, and needs no trials before.
       is_nested: where the last trial finds nothing to do, those before it find nothing either.
     """
 

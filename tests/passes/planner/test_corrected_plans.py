@@ -51,6 +51,7 @@ from hloom.passes.ir.types import TensorSizes
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate, PlannerSettings
 from hloom.passes.planner.comparison import corrected_bytes
 from hloom.passes.planner.frontier import FrontierAnalysis
+from hloom.passes.planner.least_memory import next_of_min
 from hloom.passes.planner.loop import decide, is_worthwhile
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.plan import MemoryPlan, MemoryPlanner
@@ -193,6 +194,8 @@ def test_moves_alone_are_measured_less_by_what_is_recomputed_behind_them() -> No
     assert corrected_bytes(Estimate(Candidate(0, 64, moves="chunk"), 1000, 2.0), tried) == 1600
     measured = [Measurement(Estimate(alone, 1000, 1.0), 1600)]
     assert corrected_bytes(Estimate(recomputed, 1000, 3.0), measured) == pytest.approx(1600)
+    known = [Estimate(Candidate(0, 64, moves="chunk"), 990, 2.0), Estimate(alone, 1500, 1.0)]
+    assert next_of_min(Search.of(Estimate(None, 9000, 0.0), *known), tried, 6) == known[1]
 
 
 LAYERS, ROWS, WIDTH = 5, 64, 128
