@@ -214,8 +214,8 @@ class Statement:
 class Left:
     """A part that a pass left as it was, and why.
 
-    A reason that is not known is found when it is first asked for; `left_table` asks for all, so
-    that a plan that was told has them after the pass has edited the module.
+    A reason that is not known is found when it is first read. `left_table` reads all reasons: the
+    plan of a pass that runs has them before the pass edits the module.
     """
 
     value: Described
