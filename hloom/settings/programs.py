@@ -1,4 +1,4 @@
-"""Selects the programs that the flag's passes run on: by name, and by size to save memory."""
+"""Selects the programs that the flag's passes run on, by name and, to save memory, by size."""
 
 from __future__ import annotations
 

@@ -437,7 +437,8 @@ class BlockPrograms(dict[ir.Block, Program]):
     def __init__(self, device: DeviceView, *known: Program) -> None:
         super().__init__({each.block: each for each in known})
         self.device = device
-        self.peaks: dict[ir.Block, int] = {}  # by `memory_model.tracer.inner_bytes`
+        self.peaks: dict[ir.Block, int] = {}
+        """The peaks inside blocks, kept by `memory_model.tracer.inner_bytes`."""
 
     def __missing__(self, block: ir.Block) -> Program:
         found = self[block] = Program(block, self.device)

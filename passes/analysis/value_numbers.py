@@ -139,7 +139,7 @@ class ValueNumbers:
 
 
 def computed_again(block: ir.Block) -> frozenset[ir.Value]:
-    """Returns the values of a block that equal an earlier one, as a checkpoint's do."""
+    """Returns the values of a block that equal an earlier one, as what a checkpoint repeats."""
     operations = [view.operation for view in block.operations]
     if not any(op.name == BARRIER for op in operations):
         return frozenset()

@@ -30,7 +30,7 @@ from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 
 MOST_OPERATIONS = 1000
-"""The most operations of a region. A larger one is no head, attention or MLP, but a step."""
+"""The most operations of a region: a larger one is no head or layer, but most of a step."""
 
 _LARGE = 2
 """A value is large if it has more than this part of the elements of the region's own value."""

@@ -210,7 +210,7 @@ class Statement:
         return {"facts": written(self.facts), "tables": told}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Left:
     """A part that a pass left as it was, and why.
 
@@ -224,9 +224,6 @@ class Left:
     @functools.cached_property
     def reason(self) -> str:
         return self.known if isinstance(self.known, str) else self.known()
-
-    def __reduce__(self) -> tuple[type[Left], tuple[Described, str]]:
-        return Left, (self.value, self.reason)
 
     def __repr__(self) -> str:
         taken = f"{size(self.value.bytes)} in " if self.value.bytes else ""

@@ -132,7 +132,7 @@ def attention_gradient(
 
 
 def _wide(value: ir.Value) -> ir.Value:
-    """Returns a value in float32: XLA's CPU has no product of all layouts of 16 bits in 32."""
+    """Returns a value in float32: XLA's CPU sums 16 bits in 32 for some layouts only."""
     return build.converted(value, ir.F32Type.get())
 
 

@@ -218,4 +218,5 @@ class OpFacts:
 
 
 UNKNOWN = OpFacts(regions=Regions.OTHER, no_capture="an operation that hloom does not know")
-"""The facts of an operation without a row: it takes all its memory, and nothing repeats it."""
+"""The facts of an operation without a row: it takes all its memory, is never recomputed and never
+captured."""

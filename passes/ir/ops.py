@@ -97,7 +97,7 @@ def _nothing(names: str, category: Category, **facts: Any) -> _Rows:
 
 
 def _uncommon(names: str, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
-    """Returns rows of pure operations that JAX does not write, or that have shapes as data."""
+    """Returns rows of pure operations, never recomputed: JAX writes none, or shapes are data."""
     return _rows(names, Category.OTHER, use=use, **facts)
 
 

@@ -22,7 +22,7 @@ NO_TIME = 0.0001
 
 
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """Returns the estimate of least added time; of equal ones, of long windows and no segments."""
+    """Returns the estimate of least added time; segments and short windows lose among equals."""
     return min(estimates, key=cost, default=None)
 
 

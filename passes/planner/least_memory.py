@@ -51,12 +51,12 @@ def next_of_min(search: Search, passed: Sequence[Measurement], most: int) -> Est
     less = [one for one in uncompiled(others, passed) if one.temp_bytes <= most_bytes]
     # XLA may have undone what a plan recomputes, but not its moves.
     far = [p.estimate for p in passed if p.real_bytes > p.estimate.temp_bytes * NEARLY]
-    moved = [
+    alone = [
         one
         for one in less
         if any(same_moves(one, other) and recomputes_less(one, other) for other in far)
     ]
-    return least_as_written(search, moved or promising(others, passed) or less, passed, most)
+    return least_as_written(search, alone or promising(others, passed) or less, passed, most)
 
 
 def least_as_written(

@@ -343,7 +343,8 @@ def _held_again(now: AttemptState) -> Estimate | None:
 
 
 def _not_worth_it(now: AttemptState) -> Estimate | None:
-    """Returns the program as it is for the last attempt, where the others save too little."""
+    """Returns the program as it is for the last attempt, if others save too little for their
+    time."""
     (chosen, ends), tried, limit_bytes = now.lowest, now.tried, now.limit_bytes
     whole, step_s = now.whole, now.search.step_seconds
     is_compared = bool(tried) or now.settings.compiles == 1  # the only one may be of no use as well

@@ -32,8 +32,8 @@ def describe_others(
     Args:
       programs: the module with the best plan, or without any, which is not edited, and the
         temporary memory that XLA reports for it; None where it was not compiled. The ratio to the
-        model's figure corrects the model's figures for the others. In later ones the moves are
-        tried that find nothing to do in those before, where none of the others holds the budget.
+        model's figure corrects the model's figures for the others. A later program is tried where
+        no move holds the budget before it, with the moves that found nothing to do.
       target: what they will run on.
       moves: those that were tried already.
       limit_bytes: the temporary memory that the budget leaves.

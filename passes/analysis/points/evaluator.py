@@ -159,6 +159,7 @@ class Points:
         """Coordinates that are asked for: the keys of what is known are their addresses."""
         self._rows: dict[tuple[ir.Value, bytes], Numbers] = {}
         self._whole: dict[tuple[object, ...], Coordinates] = {}
+        """Coordinates of whole rows, by the reduction's axes and the rows."""
 
     def at(self, value: ir.Value, points: Coordinates) -> Numbers:
         """Returns the elements of a value at some points.

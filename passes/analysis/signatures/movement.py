@@ -66,7 +66,7 @@ def _some_axes(site: OpSite, passed: Sequence[bool]) -> Signature:
 
 @signature("stablehlo.pad")
 def pad(site: OpSite) -> Signature:
-    """Returns the signature of a pad: a term of a sum is padded with zeros, or another term."""
+    """Returns the signature of a pad: terms of sums are padded with zeros, or terms of padding."""
     build = SignatureBuilder()
     before, after = site.operands[0], site.results[0]
     edges = ("edge_padding_low", "edge_padding_high", "interior_padding")
