@@ -114,7 +114,8 @@ def _readers(op: ir.Operation, group: _Group) -> dict[Hashable, None]:
 
 
 def _reads_from(op: ir.Operation) -> Iterator[ir.OpOperand]:
-    """Yields the uses of an operation's results. Raises StillReadError if others read code in it."""
+    """Yields the uses of an operation's results. Raises StillReadError if code in it is read
+    outside."""
     for result in op.results:
         yield from result.uses
     if len(op.regions):
